@@ -142,7 +142,7 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
 
 
 def says_direction(text: str) -> bool:
-    """Tell whether a stated speed says of which directions it is."""
+    """Return whether a stated speed says of which directions it is."""
     return bool(_BOTH.search(text) or re.search(r"direction", text))
 
 

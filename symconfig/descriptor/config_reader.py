@@ -169,7 +169,7 @@ class ConfigReader(Reading):
 
 
 def _needs_value(field: str) -> bool:
-    """Tell whether a field of the descriptor is nothing without a value."""
+    """Return whether a field of the descriptor is nothing without a value."""
     section, _, leaf = field.rpartition(".")
     holder: type[Strict] = _SECTIONS[section] if section else ModelDescriptor
     info = holder.model_fields.get(leaf)
@@ -217,7 +217,7 @@ def type_of(key: str, default: object, annotated: str | None) -> str:
 
 
 def fits(value: Any, types: str) -> bool:
-    """Tell whether a value is of one of these types. true is no number."""
+    """Return whether a value is of one of these types. true is no number."""
     return any(_is(value, one) for one in types.split("|"))
 
 

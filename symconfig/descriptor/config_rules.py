@@ -75,7 +75,7 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
 
 
 def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
-    """Tell whether YaRN's attention_factor is the one that Transformers derives where none is written.
+    """Return whether YaRN's attention_factor is the one that Transformers derives where none is written.
 
     Source: transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
     """

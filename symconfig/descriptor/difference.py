@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,14 +19,20 @@ from symconfig.descriptor.amounts import (
     amount,
     at_rate,
     gpu_bytes_per_s,
-    oversubscribed,
-    oversubscription,
     says_direction,
     with_network,
 )
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Level, Precisions, Quantity
-from symconfig.descriptor.document import Document, KeyPath, dotted, shorten
-from symconfig.descriptor.levels import Levels, carried, merged, with_gpus_per_node
+from symconfig.descriptor.cluster import (
+    ClusterDescriptor,
+    Kernels,
+    Level,
+    Precisions,
+    Quantity,
+    carried,
+    merged,
+    with_gpus_per_node,
+)
+from symconfig.descriptor.document import Document, KeyPath, shorten
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.validate import section, validate
 from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
@@ -125,7 +132,7 @@ AMOUNTS: Mapping[str, tuple[KeyPath, Kind]] = {
     "host_link": (("host", "link_bytes_per_s"), SPEED),
 }
 LINKS = ("nvlink", "pcie", "xgmi", "hccs")  # levels within a node, by whose name their speed is given
-SHORT = ("network", "oversubscription", *LINKS, *AMOUNTS)
+SHORT = ("network", *LINKS, *AMOUNTS)
 FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if name != "schema_"), "schema", "base"})
 
 
@@ -203,19 +210,13 @@ def _short_names(changes: _Changes) -> None:
         value = changes.fields.pop(name)
         if name in AMOUNTS:
             _amount(changes, name, value)
-        elif isinstance(value, str) or (name == "oversubscription" and type(value) in (int, float)):
-            changes.short[name] = value
-            levels = changes.fields.get("levels")
-            if isinstance(levels, list):
-                levels = {str(each.get("name")): each for each in levels if isinstance(each, dict)}
-            stated = levels if isinstance(levels, dict) else {}
-            what = "oversubscription" if name == "oversubscription" else "bandwidth_bytes_per_s"
-            named = [
-                one for one in stated if one == name or (name in ("network", "oversubscription") and one in NETWORK)
-            ]
-            for one in named:
-                if isinstance(stated[one], dict) and what in stated[one]:
-                    changes.wrong(f"says what levels.{one}.{what} says, too", (name,), of_key=True, hint="one of them")
+        elif isinstance(value, str):
+            changes.short[name], levels = value, changes.fields.get("levels")
+            for one, stated in levels.items() if isinstance(levels, dict) else ():
+                named = one == name or (name == "network" and one in NETWORK)
+                if named and isinstance(stated, dict) and "bandwidth_bytes_per_s" in stated:
+                    what = f"says what levels.{one}.bandwidth_bytes_per_s says, too"
+                    changes.wrong(what, (name,), of_key=True, hint="one of them")
         else:
             changes.wrong("has no unit", (name,), got=_shown(value), need=_need(name))
 
@@ -253,19 +254,36 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
         of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
-    stated = changes.fields.pop("levels", None)
-    if stated is None:
+    stated = changes.fields.pop("levels", None) or {}
+    if not isinstance(stated, dict):
+        changes.wrong("wrong value", ("levels",), got=shorten(stated), need="a section of `level: fields`")
         return of_base
     numbers = Given(changes.document, changes.source)
-    levels = Levels(of_base, changes.document, changes.problems)
-    every = levels.by_name(stated)
-    for name, (value, path) in every.items():
-        levels.put(name, numbers.section(value, Level, path), path)
-    called = {dotted(path): f"levels.{name}" for name, (_, path) in every.items()}
-    changes.problems += [_called(problem, called) for problem in numbers.problems]
-    changes.places |= {("levels", i): levels.paths[each["name"]] for i, each in enumerate(levels.merged)
-                       if each["name"] in levels.paths}  # fmt: skip
-    return levels.merged
+    for name, value in stated.items():
+        _put_level(changes, of_base, name, numbers.section(value, Level, ("levels", name)))
+    changes.problems += numbers.problems
+    changes.places |= {("levels", i): ("levels", each["name"]) for i, each in enumerate(of_base)
+                       if isinstance(stated.get(each["name"]), dict)}  # fmt: skip
+    return of_base
+
+
+def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value: Any) -> None:
+    """Merge a level into others: null takes it out, a name that the base does not have goes where its size belongs."""
+    path = ("levels", name)
+    here = next((index for index, each in enumerate(levels) if each["name"] == name), None)
+    if value is None and here is None:
+        need = f"one of {', '.join(each['name'] for each in levels)}"
+        changes.wrong("the base has no such level", path, of_key=True, need=need)
+    elif value is None and here is not None:
+        del levels[here]
+    elif not isinstance(value, dict):
+        changes.wrong("wrong value", path, got=shorten(value), need="the fields of a level, or null for none")
+    elif here is not None:
+        levels[here] = {**merged(levels[here], value), "name": name}
+    else:
+        own = value["size"] if isinstance(value.get("size"), int) else inf
+        later = (i for i, each in enumerate(levels) if each["size"] is None or each["size"] > own)
+        levels.insert(next(later, len(levels)), {**value, "name": name})
 
 
 def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
@@ -310,7 +328,7 @@ def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
 def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
     """Return the cluster with its short fields: links within nodes, the network between them."""
     for name, value in changes.short.items():
-        make = partial(_linked, name=name) if name in LINKS else _SHORTLY[name]
+        make = _networked if name == "network" else partial(_linked, name=name)
         cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
     if changes.problems:
         raise InputError(changes.problems)
@@ -322,26 +340,6 @@ def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> Clus
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
         raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)
     return with_network(cluster, text, f"{changes.source}: {text}")
-
-
-def _oversubscribed(cluster: ClusterDescriptor, value: Any, changes: _Changes) -> ClusterDescriptor:
-    text = str(value)
-    if "oversubscription" in changes.short and oversubscription(str(changes.short.get("network", ""))) is not None:
-        raise InputError("stands in network, too", got=text, hint="one of them")
-    need = "a ratio from 1 on, as 2 or 2:1"
-    try:
-        ratio = float(text.removesuffix(":1"))
-    except ValueError:
-        raise InputError("is no ratio", got=text, need=need) from None
-    if not 1 <= ratio < float("inf"):
-        raise InputError("is no oversubscription", got=text, need=need)
-    return oversubscribed(cluster, ratio, f"{changes.source}: oversubscription {text}")
-
-
-_SHORTLY: Mapping[str, Callable[..., ClusterDescriptor]] = {
-    "network": _networked,
-    "oversubscription": _oversubscribed,
-}
 
 
 def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:

@@ -93,7 +93,7 @@ class LayerKind:
 
     @property
     def moe(self) -> bool:
-        """Tell whether its MLP is a mixture of experts."""
+        """Return whether its MLP is a mixture of experts."""
         return self.mlp is Mlp.MOE
 
     @property
@@ -166,7 +166,7 @@ class Loop(Sparse):
         return {f"loop.{name}": entries for name, entries in own.items()}
 
     def is_detached(self, layer: int) -> bool:
-        """Tell whether a layer runs without gradients."""
+        """Return whether a layer runs without gradients."""
         return self.detached is not None and self.detached[layer]
 
     def holder(self, layer: int) -> int:

@@ -306,7 +306,7 @@ class ModelDescriptor(ModelFields):
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
-        """Tell of every layer whether its MLP is a mixture of experts."""
+        """Return, for every layer, whether its MLP is a mixture of experts."""
         if self.experts is None:
             return (False,) * self.num_hidden_layers
         if self.experts.layers is not None:
@@ -319,12 +319,12 @@ class ModelDescriptor(ModelFields):
 
     @cached_property
     def dense_layers(self) -> tuple[bool, ...]:
-        """Tell of every layer whether it has a dense MLP."""
+        """Return, for every layer, whether it has a dense MLP."""
         return tuple(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
 
     @cached_property
     def sliding_layers(self) -> tuple[bool, ...]:
-        """Tell of every layer whether its attention has the sliding window."""
+        """Return, for every layer, whether its attention has the sliding window."""
         if self.sliding_window is None:
             return (False,) * self.num_hidden_layers
         return self.sliding_window_pattern or (True,) * self.num_hidden_layers

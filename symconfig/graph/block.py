@@ -27,17 +27,17 @@ class Place(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Tell whether a block stands before the layers, in the model's first chunk."""
+        """Return whether a block stands before the layers, in the model's first chunk."""
         return self in (Place.ENCODER, Place.FIRST)
 
     @property
     def closes(self) -> bool:
-        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
+        """Return whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
         return self in (Place.FURTHER, Place.LAST)
 
     @property
     def outermost(self) -> bool:
-        """Tell whether the model begins or ends there, beyond which no message goes."""
+        """Return whether the model begins or ends there, beyond which no message goes."""
         return self in (Place.FIRST, Place.LAST)
 
 

@@ -300,15 +300,15 @@ class Context:
 
     @property
     def whole_look_up(self) -> bool:
-        """Tell whether every tensor-parallel rank has the look-up table and the logits for every token."""
+        """Return whether every tensor-parallel rank has the look-up table and the logits for every token."""
         return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
-        """Tell whether a fused linear falls apart: when one of its parts has an adapter of its own, unless adapters lie
-        beside it. With an adapter beside the whole it is fused, whatever the implementation does with others.
+        """Return whether a fused linear falls apart: when one of its parts has an adapter of its own, unless adapters
+        lie beside it. With an adapter beside the whole it is fused, whatever the implementation does with others.
         """
         if self.adapted((whole,)):
             return False

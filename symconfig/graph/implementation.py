@@ -120,8 +120,6 @@ class Adapters(StrEnum):
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; beside a row-parallel layer columns are exchanged for parts of the sequence, where others gather them.
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

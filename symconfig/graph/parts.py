@@ -125,5 +125,5 @@ def place_of(kind: str) -> Place:
 
 @cache
 def is_layer(kind: str) -> bool:
-    """Tell whether blocks of a kind are layers of the model, and none of its ends."""
+    """Return whether blocks of a kind are layers of the model, and none of its ends."""
     return place_of(kind) is Place.LAYER

@@ -176,7 +176,7 @@ def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) 
 
 
 def repeated(ctx: Context, k: Tensor) -> bool:
-    """Tell whether keys and values are copied for each query head that shares them."""
+    """Return whether keys and values are copied for each query head that shares them."""
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 

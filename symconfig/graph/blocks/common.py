@@ -171,18 +171,15 @@ def _parallel(
 
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Write B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is
-    split; or exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    split.
     """
     (use,) = outputs
-    cut = Tensor(f"{name}.delta_columns", use.tensor.dims)
+    cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
     ctx.build.matmul(
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
-    if ctx.how.adapters is Adapters.EXCHANGED:
-        return [_scaled(ctx, use, cut)]
-    whole = Tensor(f"{name}.delta_gathered", cut.dims)
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return [_scaled(ctx, use, whole)]
 

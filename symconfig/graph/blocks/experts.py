@@ -80,7 +80,8 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
     indexed = ctx.how.experts.routing is Routing.INDEXED
-    made = indexed_choice(moe, rows, _scores(ctx)) if indexed else choice(moe, rows)
+    scores = Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
+    made = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
@@ -102,10 +103,6 @@ def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
     normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
     scale = ctx.weight("router_scale", d.HIDDEN)
     return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
-
-
-def _scores(ctx: Context) -> Element:
-    return Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
 
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
@@ -187,7 +184,7 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _by_slots(ctx: Context) -> bool:
-    """Tell whether slots travel, and not tokens that come once for a rank or a node.
+    """Return whether slots travel, and not tokens that come once for a rank or a node.
 
     What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
     slots are read and written once more, unless a rank has one expert. What comes once is read there to fill its slots,

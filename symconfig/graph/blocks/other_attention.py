@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from symconfig.descriptor.layers import LayerKind, Pairs
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
@@ -80,10 +78,6 @@ def _wide_result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Te
     o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(WIDE).switches
     return projected(ctx, "o_proj", o, out, bias, over=2)
-
-
-def _wide_sizes(model: ModelDescriptor) -> dict[str, float]:
-    return {KV_HEADS: model.num_key_value_heads, **model.mixer(WIDE).sizes}
 
 
 DIFFERENTIAL = "differential_attention"
@@ -220,11 +214,6 @@ def _sum_of_pairs(ctx: Context, x: Tensor, o: Tensor, chosen: list[Tensor], orde
     )  # fmt: skip
 
 
-def _mixture_sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    pairs = model.experts.num_experts if model.experts else 0
-    return {PAIRS: pairs, KEYS_AND_VALUES: 2 * model.num_key_value_heads * model.head_dim}
-
-
 DYNAMIC_MASK, STEPS = "dynamic_mask_attention", "mask_heads"
 
 
@@ -262,15 +251,11 @@ def _mask(ctx: Context, v: Tensor) -> Tensor:
     return ctx.build.elementwise("repeat_mask", [own], out, together=heads, linear=True)
 
 
-def _mask_sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    return {STEPS: model.num_key_value_heads}
-
-
 PARTS = (
     Mixer(
         name=WIDE,
         build=wide_attention,
-        sizes=_wide_sizes,
+        sizes=lambda model: {KV_HEADS: model.num_key_value_heads, **model.mixer(WIDE).sizes},
         tensor_dims=(KV_HEADS,),
         pieces=(KV_HEADS,),
         needs=(KV_HEADS, WIDTH, ROTARY),
@@ -285,6 +270,14 @@ PARTS = (
         tensor_dims=(TWICE, KEYS_TWICE, HEAD_PAIRS),
         pieces=(HEAD_PAIRS, VALUE_PAIRS),
     ),
-    Mixer(name=MIXTURE, build=mixture_attention, sizes=_mixture_sizes, tensor_dims=(KEYS_AND_VALUES,)),
-    Mixer(name=DYNAMIC_MASK, build=dynamic_mask_attention, sizes=_mask_sizes),
+    Mixer(
+        name=MIXTURE,
+        build=mixture_attention,
+        sizes=lambda model: {
+            PAIRS: model.experts.num_experts if model.experts else 0,
+            KEYS_AND_VALUES: 2 * model.num_key_value_heads * model.head_dim,
+        },
+        tensor_dims=(KEYS_AND_VALUES,),
+    ),
+    Mixer(name=DYNAMIC_MASK, build=dynamic_mask_attention, sizes=lambda model: {STEPS: model.num_key_value_heads}),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -77,7 +77,7 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
 
 
 def _trained(ctx: Context) -> bool:
-    """Tell whether the framework has a loss for the indexer, and the model asks for it."""
+    """Return whether the framework has a loss for the indexer, and the model asks for it."""
     has = ctx.model.indexer
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
@@ -194,23 +194,30 @@ def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
     pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, RUN_DIM)),
                                    whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip
     pooled = norm(ctx, "index_k_norm", pooled, RUN_DIM)
-    scores = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32)
-    products = [Product("index_q_k", (*_ROWS, d.RUNS, RUN_HEADS, RUN_DIM))]
-    ctx.build.elementwise("index_scores", [q, pooled], scores, products=products, whole=(d.RUNS, RUN_HEADS, RUN_DIM))
-    chosen = Tensor("index_choice", (*_ROWS, BUDGET), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, BUDGET))
+    return _best_runs(ctx, [q, pooled], (RUN_HEADS, RUN_DIM), BUDGET)
+
+
+def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], choices: str) -> Tensor:
+    """Return the best runs of tokens for each query, scored by one kernel. width: heads and channels of the indexer."""
+    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, *width)
+    products = [Product("index_q_k", (*_ROWS, *whole))]
+    ctx.build.elementwise("index_scores", read, scores, products=products, whole=whole)
+    chosen = Tensor("index_choice", (*_ROWS, choices), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, choices))
 
 
 def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     """Choose the best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a
     query.
     """
-    made = [(one.name, projected(ctx, f"{one.name}_proj", x, one)) for one in (q, k)]
-    q, k = (_turned_index(ctx, norm(ctx, f"{name}_norm", one, RUN_DIM, "qk_norm")) for name, one in made)
-    keys, scores = (
-        Use(k).renamed((d.SEQUENCE, d.KEYS)),
-        Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32),
-    )
+
+    def turned(one: Tensor) -> Tensor:
+        normed = norm(ctx, f"{one.name}_norm", projected(ctx, f"{one.name}_proj", x, one), RUN_DIM, "qk_norm")
+        out = Tensor(f"{normed.name}_turned", normed.dims)
+        return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
+
+    q, keys = turned(q), Use(turned(k)).renamed((d.SEQUENCE, d.KEYS))
+    scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
     if ctx.how.attention.choosing is Choosing.MASKED:
         every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
         ctx.build.product("index_q_k", Use(q), keys, (RUN_DIM,), every)
@@ -224,19 +231,12 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, RUN_CHOICES))
 
 
-def _turned_index(ctx: Context, x: Tensor) -> Tensor:
-    return ctx.build.elementwise(
-        f"{x.name}_rope", [x], Tensor(f"{x.name}_turned", x.dims), whole=(RUN_DIM,), linear=True
-    )
-
-
 def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
     given = model.mixer(POOLED_ATTENTION).sizes
     return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
 
 
 RANK, GROUPS, GROUP, LOW = "q_lora_rank", "o_groups", "o_group_width", "o_lora_rank"
-HEADS, CHANNELS, CHOICES = "index_n_heads", "index_head_dim", "index_topk"
 HEAVY_RATE, RATE = d.HEAVY_RUN, d.RUN
 ONE, WIDE, INDEX_WIDE = "one_key_head", "compressed_width", "index_compressed_width"
 PLAIN, HEAVY, SPARSE = "shared_kv_attention", "heavily_compressed_attention", "compressed_sparse_attention"
@@ -318,12 +318,7 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
     q = _turned(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
     weights = projected(ctx, "index_weights_proj", x, weights)
-    scores = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32)
-    products = [Product("index_q_k", (*_ROWS, d.RUNS, HEADS, CHANNELS))]
-    whole = (d.RUNS, HEADS, CHANNELS)
-    ctx.build.elementwise("index_scores", [q, keys, weights], scores, products=products, whole=whole)
-    chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, CHOICES))
+    return _best_runs(ctx, [q, keys, weights], (HEADS, CHANNELS), CHOICES)
 
 
 def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:

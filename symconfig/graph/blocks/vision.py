@@ -8,9 +8,10 @@ Patches have no sequence that context or sequence parallelism could split: every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from symconfig.descriptor import vision as kinds
 from symconfig.descriptor.model import ModelDescriptor
@@ -111,17 +112,8 @@ def embedding(ctx: Context) -> Block:
     return build.block(kinds.EMBEDDING, [pixels], [x], Place.ENCODER, leaves=[pixels])
 
 
-def layer(ctx: Context) -> Block:
-    """Build a layer whose patches attend to all of their image."""
-    return _layer(ctx, kinds.LAYER, KEYS)
-
-
-def window_layer(ctx: Context) -> Block:
-    """Build a layer whose patches attend within a window."""
-    return _layer(ctx, kinds.WINDOW_LAYER, WINDOW_KEYS)
-
-
-def _layer(ctx: Context, kind: str, keys: str) -> Block:
+def layer(ctx: Context, *, kind: str, keys: str) -> Block:
+    """Build a layer whose patches attend to all of their image, or within a window. keys: of a query."""
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
     x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
@@ -336,14 +328,10 @@ def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
         yield from ((f"{prefix}.{i}.width", step.intermediate) for i, step in enumerate(steps) if step.intermediate)
 
 
-def _count(kind: str, model: ModelDescriptor) -> int:
-    return model.encoder_kinds.count(kind)
-
-
-_BUILDS = {
+_BUILDS: Mapping[str, Callable[[Context], Block]] = {
     kinds.EMBEDDING: embedding,
-    kinds.LAYER: layer,
-    kinds.WINDOW_LAYER: window_layer,
+    kinds.LAYER: partial(layer, kind=kinds.LAYER, keys=KEYS),
+    kinds.WINDOW_LAYER: partial(layer, kind=kinds.WINDOW_LAYER, keys=WINDOW_KEYS),
     kinds.DEEPSTACK: deepstack,
     kinds.PROJECTOR: projector,
 }
@@ -352,7 +340,7 @@ PARTS = tuple(
         kind=kind,
         place=Place.ENCODER,
         build=build,
-        count=lambda model, kind=kind: _count(kind, model),  # type: ignore[misc]
+        count=lambda model, kind=kind: model.encoder_kinds.count(kind),  # type: ignore[misc]
         sizes=sizes,
         tensor_dims=_SPLIT,
     )

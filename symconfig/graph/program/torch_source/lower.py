@@ -19,7 +19,7 @@ from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.torch_source.axes import Axes
 from symconfig.graph.program.torch_source.export import static, traced
-from symconfig.graph.program.torch_source.recorder import Call, Labels, Made, Out, Recorder, Result, Seen, Step, Value
+from symconfig.graph.program.torch_source.recorder import Call, Labels, Made, Operand, Recorded, Recorder, Result, Value
 from symconfig.graph.program.torch_source.rules import IN_PLACE, RULES
 from symconfig.graph.program.torch_source.rules.arithmetic import FILLED
 
@@ -104,9 +104,7 @@ class _Walk:
         """Return values to go on with, to find all that is missing. It matters only if an output needs it."""
         inputs = [self.value(source) for source in node.all_input_nodes]
         given = [value for value in inputs if isinstance(value, Value)]
-        flows = any(value.gradient for value in given)
-        outs = [Out([], made.shape, made.element_bytes, flows and made.floating) for made in results_of(node)]
-        values = self.recorder.missing(self._named(node), path_of(node), operator, given, outs)
+        values = self.recorder.missing(self._named(node), path_of(node), operator, given, results_of(node))
         return values if isinstance(node.meta["val"], (list, tuple)) else values[0]
 
     def _call(self, node: Node) -> Call:
@@ -256,7 +254,7 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
     )
 
 
-def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
+def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded]:
     wanted = {made.name for made in outputs}
     result = []
     for step in reversed(steps):
@@ -266,13 +264,13 @@ def _needed(steps: Sequence[Step], outputs: Sequence[Made]) -> list[Step]:
     return result[::-1]
 
 
-def _refuse(steps: Sequence[Step]) -> None:
+def _refuse(steps: Sequence[Recorded]) -> None:
     first = {step.missing: step for step in reversed(steps) if step.missing}
     if times := Counter(step.missing for step in steps if step.missing):
         raise InputError([_problem(first[operator], count) for operator, count in times.items()])
 
 
-def _problem(step: Step, times: int) -> Problem:
+def _problem(step: Recorded, times: int) -> Problem:
     where = f"module {step.path}" if step.path else "the module itself"
     often = f", {times} times in the whole" if times > 1 else ""
     return Problem(
@@ -283,7 +281,7 @@ def _problem(step: Step, times: int) -> Problem:
     )
 
 
-def _named_operator(step: Step, namer: _Namer) -> Operator:
+def _named_operator(step: Recorded, namer: _Namer) -> Operator:
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
     named = {label: namer.dims(group) for label, group in step.loops.items()}
 
@@ -349,7 +347,7 @@ class _Namer:
             self.tensors[made.name] = Tensor(made.name, flat, made.element_bytes, made.gradient)
         return self.tensors[made.name]
 
-    def use(self, seen: Seen) -> Use:
+    def use(self, seen: Operand) -> Use:
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}
         for dim, loop in seen.along:

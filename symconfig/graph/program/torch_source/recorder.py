@@ -19,7 +19,7 @@ Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """A tensor that is stored. parameter: its path, if it is one."""
+    """A tensor that lies in memory, with the axes of its dims."""
 
     name: str
     axes: Group
@@ -52,18 +52,17 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
-    """A tensor to be made: `shape` for the sizes of loops that no input has."""
+class Result:
+    """A tensor that an operator makes. floating: a gradient flows back into it where one flows back into an input."""
 
-    labels: Labels
-    shape: Sequence[int]
+    shape: tuple[int, ...]
     element_bytes: float
-    gradient: bool
+    floating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A tensor in an operator: axes of the tensor, and the axes of the loops that run along them."""
+class Operand:
+    """A tensor that an operator reads or writes. along: axes of the tensor, each with those of the loop along it."""
 
     made: Made
     along: tuple[tuple[Group, Group], ...]
@@ -71,8 +70,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """A function, and how it is used (see `build`): with labels for loops. A pair of `groups` splits at its outermost
-    loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
+    """The arguments of `build` for a recorded operator, with labels for loops. A pair of `groups` splits at its
+    outermost loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
     """
 
     function: Function
@@ -87,15 +86,20 @@ class How:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """An operator to be. missing: the name of an operator of which nothing is known but its inputs and outputs."""
+class Recorded:
+    """An operator of the traced graph as its rule recorded it. Its dims are axes, which get names when all are
+    recorded.
+
+    loops: the axes of each label. missing: the name of an operator without a rule, of which nothing but its inputs and
+    outputs is known.
+    """
 
     name: str
     path: str
     how: How | None
-    inputs: tuple[Seen, ...]
-    outputs: tuple[Seen, ...]
-    residues: tuple[Seen, ...] = ()
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    residues: tuple[Operand, ...] = ()
     loops: Mapping[str, Group] = field(default_factory=dict)
     missing: str = ""
 
@@ -103,7 +107,7 @@ class Step:
 @dataclass(slots=True)
 class Recorder:
     axes: Axes = field(default_factory=Axes)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Recorded] = field(default_factory=list)
 
     def fed(self, name: str, shape: Sequence[int], element_bytes: float, gradient: bool = False) -> Value:
         """Enter a tensor that no operator makes: a parameter, an input, a constant."""
@@ -121,14 +125,16 @@ class Recorder:
         return Value(value.made, tuple(dims))
 
     def missing(
-        self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
+        self, name: str, path: str, operator: str, inputs: Sequence[Value], results: Sequence[Result]
     ) -> list[Value]:
-        """Go on behind an operator that has no rule, to find all of them."""
+        """Record an operator without a rule; return values to go on with, so that all such operators are found."""
+        flows = any(value.gradient for value in inputs)
         made = [
-            self.fed(_numbered(name, n), out.shape, out.element_bytes, out.gradient) for n, out in enumerate(outputs)
+            self.fed(_numbered(name, n), out.shape, out.element_bytes, flows and out.floating)
+            for n, out in enumerate(results)
         ]
-        read, written = (tuple(Seen(value.made, ()) for value in values) for values in (inputs, made))
-        self.steps.append(Step(name, path, None, read, written, missing=operator))
+        read, written = (tuple(Operand(value.made, ()) for value in values) for values in (inputs, made))
+        self.steps.append(Recorded(name, path, None, read, written, missing=operator))
         return made
 
     def record(
@@ -137,8 +143,8 @@ class Recorder:
         path: str,
         how: How,
         inputs: Sequence[tuple[Value, Labels]],
-        outputs: Sequence[Out],
-        residues: Sequence[Out] = (),
+        outputs: Sequence[tuple[Labels, Result]],
+        residues: Sequence[tuple[Labels, Result]] = (),
     ) -> list[Value]:
         """Record an operator, by the loops along its tensors. Along the loops of windows the inputs' dims may be of
         another size than the loop, which is the output's.
@@ -148,17 +154,18 @@ class Recorder:
         for label in windows:
             self._window(label, inputs, outputs, loops)
         seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
-        for out in (*outputs, *residues):
-            for loop, size in zip(out.labels, out.shape, strict=True):
+        for labels, result in (*outputs, *residues):
+            for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
                     self._loop(loop, (self.axes.new(size),), loops)
-        values = [self._made(_numbered(name, n), out, loops) for n, out in enumerate(outputs)]
-        kept = [self._made(f"{name}.{n}.kept", out, loops) for n, out in enumerate(residues)]
+        flows = any(value.gradient for value, _ in inputs)
+        values = [self._made(_numbered(name, n), *out, loops, flows) for n, out in enumerate(outputs)]
+        kept = [self._made(f"{name}.{n}.kept", *out, loops, flows) for n, out in enumerate(residues)]
         written, left = (
-            tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
+            tuple(Operand(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
             for some in (values, kept)
         )
-        self.steps.append(Step(name, path, how, tuple(seen), written, left, loops))
+        self.steps.append(Recorded(name, path, how, tuple(seen), written, left, loops))
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
@@ -175,13 +182,17 @@ class Recorder:
                 new[position] = f"old{before[0]}" if keep and len(before) == len(after) == 1 else f"new{position}"
         pairs = [([old[i] for i in before], [new[o] for o in after]) for before, after in blocks]
 
-        out = Out(new, shape, value.made.element_bytes, value.gradient)
-        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [out])[0]
+        out = Result(tuple(shape), value.made.element_bytes, floating=True)
+        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [(new, out)])[0]
 
     def _window(
-        self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]
+        self,
+        label: str,
+        inputs: Sequence[tuple[Value, Labels]],
+        outputs: Sequence[tuple[Labels, Result]],
+        loops: dict[str, Group],
     ) -> None:
-        size = next(size for out in outputs for at, size in zip(out.labels, out.shape, strict=True) if at == label)
+        size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
         given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
         equal = [dim for dim in given if self.axes.size(dim) == size]
         if size > 1:
@@ -199,7 +210,7 @@ class Recorder:
 
     def _seen(
         self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
-    ) -> Seen:
+    ) -> Operand:
         along = []
         for dim, label in zip(value.dims, labels, strict=True):
             if not dim:
@@ -216,12 +227,13 @@ class Recorder:
                 own = self.copied(f"{name}.copy", path, value, shape, keep=False)
                 return self._seen(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
-        return Seen(value.made, tuple(along))
+        return Operand(value.made, tuple(along))
 
-    def _made(self, name: str, out: Out, loops: Mapping[str, Group]) -> Value:
-        sized = zip(out.labels, out.shape, strict=True)
+    def _made(self, name: str, labels: Labels, out: Result, loops: Mapping[str, Group], flows: bool) -> Value:
+        sized = zip(labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
-        return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
+        axes = tuple(axis for dim in dims for axis in dim)
+        return Value(Made(name, axes, out.element_bytes, flows and out.floating), dims)
 
 
 def _numbered(name: str, number: int) -> str:
@@ -248,15 +260,6 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
 
 Inputs = Sequence[tuple[Value, Labels]]
 STATISTIC = 4.0  # bytes of a mean, a deviation, the logarithm of a sum: kept in fp32 whatever the data
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """An operator's results, by its trace."""
-
-    shape: tuple[int, ...]
-    element_bytes: float
-    floating: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +313,10 @@ class Call:
         **how: Any,
     ) -> list[Value]:
         """Record an operator. part: its name, where a call becomes several operators. how: fields of `How`."""
-        flows = any(value.gradient for value, _ in inputs)
-        outs = [Out(at, result.shape, result.element_bytes, flows and result.floating) for at, result in outputs]
-        kept = [Out(at, shape, width, False) for at, shape, width in residues]
+        kept = [(at, Result(tuple(shape), width)) for at, shape, width in residues]
         name = f"{self.name}.{part}" if part else self.name
         named = FUNCTIONS[function] if isinstance(function, str) else function
-        return self.recorder.record(name, self.path, How(named, **how), inputs=inputs, outputs=outs, residues=kept)
+        return self.recorder.record(name, self.path, How(named, **how), inputs, outputs, kept)
 
     def say(self, *texts: str) -> Value:
         """Record what statements say, whose operands are the call's arguments and targets of statements before.
