@@ -120,8 +120,8 @@ def _places(
             values[path()] = place
             if token in "[{":
                 if len(stack) == MAX_DEPTH:
-                    place_of = {"line": place.line, "column": place.column}
-                    raise InputError(_TOO_DEEP, file=file, need=f"at most {MAX_DEPTH} levels", **place_of)
+                    need = f"at most {MAX_DEPTH} levels"
+                    raise InputError(_TOO_DEEP, file=file, line=place.line, column=place.column, need=need)
                 stack.append((token == "{", None if token == "{" else 0))
             elif token[0] in "-+.0123456789NI" and token not in allowed and not math.isfinite(float(token)):
                 report("not a finite number", place, got=shorten(token))

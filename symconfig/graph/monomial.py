@@ -60,6 +60,20 @@ class Monomial:
             result *= float(numbers[name]) ** power
         return result
 
+    def whole(self, numbers: Mapping[str, int]) -> int:
+        """Return the number, exactly; every symbol is given as an integer. Raises ValueError if it is not a
+        whole one.
+        """
+        above, below = self.coefficient.numerator, self.coefficient.denominator
+        for name, power in self.powers:
+            if power > 0:
+                above *= numbers[name] ** power
+            else:
+                below *= numbers[name] ** -power
+        if above % below:
+            raise ValueError(f"{self} is not a whole number: {above} / {below}")
+        return above // below
+
     def __str__(self) -> str:
         above = [name if power == 1 else f"{name}^{power}" for name, power in self.powers if power > 0]
         below = [name if power == -1 else f"{name}^{-power}" for name, power in self.powers if power < 0]

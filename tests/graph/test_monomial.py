@@ -30,6 +30,12 @@ def test_symbols_are_replaced_with_their_powers() -> None:
 @pytest.mark.parametrize(("x", "y"), [(3, 2), (8, 4)])
 def test_numbers(x: int, y: int) -> None:
     assert (X * X / Y * 4).value({"x": x, "y": y}) == x * x / y * 4
+    assert (X * X / Y * 4).whole({"x": x, "y": y}) == x * x * 4 // y
+
+
+def test_what_is_no_whole_number_is_said() -> None:
+    with pytest.raises(ValueError, match="whole number"):
+        (X / 2).whole({"x": 3})
 
 
 def test_written_for_people() -> None:

@@ -71,7 +71,7 @@ def class_of(kind: str) -> str | None:
 
 
 def own_attention(kind: str) -> bool:
-    """Return whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
+    """Return whether a family's modules compute attention themselves, not by transformers' table of kernels."""
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
 
 
@@ -82,7 +82,7 @@ def whole_heads(kind: str) -> bool:
 
 
 def plain_attention(kind: str) -> bool:
-    """Return whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
+    """Return whether a family's class refuses torch's fused attention and makes the products itself."""
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
 
 

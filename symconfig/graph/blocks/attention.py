@@ -47,7 +47,7 @@ def core(
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
             if read.chosen is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
-                k, v = of_each_head(
+                k, v = repeat_kv(
                     ctx, q, k, Use(v).renamed(*part)
                 )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
                 part = ()
@@ -64,7 +64,7 @@ def core(
         return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)
 
 
-def copied(ctx: Context, o: Tensor) -> Tensor:
+def contiguous(ctx: Context, o: Tensor) -> Tensor:
     """Return the core's result in the order that the projection wants."""
     if not ctx.how.attention.copies_result:
         return o
@@ -79,15 +79,15 @@ def _kernel(ctx: Context) -> Kernel:
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
     width = v.loops[-1]
-    if repeated(ctx, k):
-        k, copies = of_each_head(ctx, q, k, v)
+    if copies_kv(ctx, k):
+        k, copies = repeat_kv(ctx, q, k, v)
         v = Use(copies)
     kernel, scores_in = _kernel(ctx), Element.ACTIVATION
     if kernel is Kernel.WIDE:
-        v = Use(_widened(ctx, v.tensor), v.along)
-        q, k, scores_in = _widened(ctx, q), _widened(ctx, k), Element.FP32
+        v = Use(_to_fp32(ctx, v.tensor), v.along)
+        q, k, scores_in = _to_fp32(ctx, q), _to_fp32(ctx, k), Element.FP32
     elif ctx.how.attention.wide_products:
-        q, k = _widened(ctx, q), _widened(ctx, k)
+        q, k = _to_fp32(ctx, q), _to_fp32(ctx, k)
     expand = _TO_KEYS if k.dims[-2] == q.dims[-2] else (*_TO_KEYS, (k.dims[-2], q.dims[-2]))
     square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
     result = Tensor("scores", square, scores_in)
@@ -107,14 +107,14 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
     return o
 
 
-def of_each_head(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
+def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
     """Return keys and values, copied for each query head that shares them."""
     heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.loops[-1]))
     k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
     return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
 
 
-def _widened(ctx: Context, x: Tensor) -> Tensor:
+def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
     return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
 
 
@@ -135,17 +135,17 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
         scaled = ctx.build.elementwise("cap_scores", [scaled], replace(scores, name="capped_scores"), saves=[tanh])
     masked = ctx.build.elementwise("mask_scores", [scaled], replace(scores, name="masked_scores"))
     if kernel in (Kernel.NARROW, Kernel.WIDE):
-        kept = [weights, *_sunk(ctx, sinks, masked, weights)]
+        kept = [weights, *_saved_by_sinks(ctx, sinks, masked, weights)]
         return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, reduces=_ROWS)
     wide = Tensor("wide_scores", scores.dims, Element.FP32)
     ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
     normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
-    kept = [normed, *_sunk(ctx, sinks, masked, normed)]
+    kept = [normed, *_saved_by_sinks(ctx, sinks, masked, normed)]
     ctx.build.elementwise("softmax", [wide], normed, saves=kept, weights=sinks, reduces=_ROWS)
     return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
 
 
-def _sunk(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
+def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
     """Return what sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where
     they scale the result, the scores, the logarithm of each row's sum, and the scale in fp32.
     """
@@ -175,7 +175,7 @@ def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) 
     )
 
 
-def repeated(ctx: Context, k: Tensor) -> bool:
+def copies_kv(ctx: Context, k: Tensor) -> bool:
     """Return whether keys and values are copied for each query head that shares them."""
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
@@ -186,18 +186,18 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = projections(ctx, x)
-    if repeated(ctx, k):
+    if copies_kv(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
-        q, k = turned(ctx, q, k)
+        q, k = rotate(ctx, q, k)
     q = scaled(ctx, q, *q.dims[-2:])
     if kind.pairs is Pairs.LENT:
-        k, v = lent(ctx, k, v, kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
+        k, v = lend_kv(ctx, k, v, kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -207,58 +207,58 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.qk_norm:
         q = _head_norm(ctx, "q_norm", q)
     if ctx.model.position is Position.ROPE and kind.rope:
-        q = _turned(ctx, "q", q)
-    k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
+        q = _rotated(ctx, "q", q)
+    k, v = borrow_kv(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
 
 
-def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return keys and values under the names by which later layers read them."""
-    names = borrowed_names(kind)
+    names = shared_kv_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
         ctx.build.view(f"lend_{other.name}", [one], other)
     return theirs[0], theirs[1]
 
 
-def borrowed(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
+def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return keys and values of the last layer of its kind that has some, which holds them."""
-    k, v = (Tensor(name, (*rows, width)) for name, width in zip(borrowed_names(kind), widths, strict=True))
+    k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
 
 
-def borrowed_names(kind: LayerKind) -> tuple[str, str]:
+def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
     """Return what keys and values are called that layers of a kind share."""
     own = "window" if kind.window else kind.mixer
     return f"lent_{own}_k", f"lent_{own}_v"
 
 
-def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """Return the heads, gated and projected."""
-    o, out = gated(ctx, x, copied(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
+    o, out = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
     return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2, aliases=("c_proj",))
 
 
-def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return queries and keys after the model's norms of heads and its rotation."""
     if ctx.model.qk_norm:
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    return turned(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
+    return rotate(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
-def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys after their rotation."""
-    return _turned(ctx, "q", q), _turned(ctx, "k", k)
+    return _rotated(ctx, "q", q), _rotated(ctx, "k", k)
 
 
-def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
+def _rotated(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
 
 
-def rotated(
+def apply_rope(
     ctx: Context,
     name: str,
     given: Tensor,
@@ -267,7 +267,7 @@ def rotated(
     times: tuple[int | Fraction, int | Fraction] = (1, 1),
 ) -> Tensor:
     """Return a query or key turned by its position. channels: that have angles. times: of one kernel's traffic."""
-    kept, out, whole = rotation(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
+    kept, out, whole = saved_angles(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
     return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
@@ -279,7 +279,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
+def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
     """Return o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by
     a projection that may have a bias.
     """
@@ -294,7 +294,7 @@ def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = 
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
-def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
+def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
     """Return cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations
     together are one tensor, which both need.
     """

@@ -99,13 +99,13 @@ def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     return residual(ctx, name, stream, branch)
 
 
-def offset(ctx: Context, name: str, x: Tensor) -> Tensor:
+def add_bias(ctx: Context, name: str, x: Tensor) -> Tensor:
     """Return x plus a bias of each channel."""
     bias = ctx.weight(f"{name}.bias", x.dims[-1])
     return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
-def opened(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
+def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
     """Return x times the sigmoid of a gate, which keeps its result: two eager kernels."""
     active = Tensor(f"{gate.name}_active", gate.dims)
     ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
@@ -116,14 +116,14 @@ def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """Write outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    lay = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
+    lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
         ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up], total, linear=True)
 
 
-def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
+def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
     """Return x after the adapter's dropout, which keeps a mask."""
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:
@@ -133,11 +133,11 @@ def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> T
     return ctx.build.elementwise(f"{name}.lora_dropout", [x], out, saves=[mask], loops=loops)
 
 
-def _plain(
+def _whole_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     batch, rows = ((d.EXPERTS,) if d.EXPERTS in x.dims else ()), tuple(dim for dim in x.dims if dim not in inner)
-    x = _dropped(ctx, name, x) or x
+    x = _adapter_dropout(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])
     ups = [Use(Tensor(f"{use.name}.delta", use.tensor.dims), use.along) for use in outputs]
@@ -145,7 +145,7 @@ def _plain(
     return [up.tensor for up in ups]
 
 
-def _parallel(
+def _split_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     """Write B, which is always split by its outputs.
@@ -157,13 +157,14 @@ def _parallel(
     rows = tuple(dim for dim in x.dims if dim not in inner)
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     if by_rows:
-        x = _dropped(ctx, name, x) or x
+        x = _adapter_dropout(ctx, name, x) or x
         ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK)), inner, [Use(low)])
     else:
         columns = Tensor(f"{name}.low_columns", low.dims)
         ctx.build.matmul(
             f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)), inner,
-            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True, keeps=_dropped(ctx, name, x, (d.GATHERED,)),
+            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True,
+            keeps=_adapter_dropout(ctx, name, x, (d.GATHERED,)),
         )  # fmt: skip
         _gather(ctx, f"{name}.low_gather", columns, low)
     return _row_delta(ctx, name, low, width, outputs) if by_rows else _column_delta(ctx, name, low, width, outputs)
@@ -316,7 +317,7 @@ def _norm_keeps(
         yield Tensor(f"{name}.weight_copy", weights[0].dims, kernel.weight)
 
 
-def drawn(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
+def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     """Return stream + rate[D] (branch - stream), with a rate of this sublayer's own: three eager kernels.
 
     Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory).

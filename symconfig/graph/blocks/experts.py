@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import norm, offset, projected
+from symconfig.graph.blocks.common import add_bias, norm, projected
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
@@ -63,7 +63,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
     if moe.result_bias:
-        combined = offset(ctx, "experts_mlp", combined)
+        combined = add_bias(ctx, "experts_mlp", combined)
     return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 

@@ -8,7 +8,7 @@ from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.attention import copied, core, gated, rotation
+from symconfig.graph.blocks.attention import apply_gate, contiguous, core, saved_angles
 from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected
 from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
 from symconfig.graph.builder import Context
@@ -92,19 +92,19 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
             raw = projected(ctx, "q_up_proj", q_source, raw, aliases=q_names)
         both = [Use(k_part).renamed((w.nope, w.kv_up)), Use(v).renamed((w.value, w.kv_up))]
         k_part, v = linear(ctx, "kv_up_proj", kv_low, (w.kv_rank,), (w.heads, w.kv_up), both, aliases=_KV_UP)
-        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
+        ctx.build.elementwise("rope_q", [raw], q, saves=saved_angles(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
         ctx.build.elementwise(
             "rope_k",
             [k_part, shared],
             k,
             loops=(w.heads,),
-            saves=rotation(ctx, "rope_k", w.rope),
+            saves=saved_angles(ctx, "rope_k", w.rope),
             whole=(k_part.dims[-1], w.rope, w.qk),
             linear=True,
         )
     read = keys_read(ctx, kind, x, q_source)
-    o = copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
-    return _projected(ctx, gated(ctx, x, o, gate), w)
+    o = contiguous(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
+    return _projected(ctx, apply_gate(ctx, x, o, gate), w)
 
 
 def _projected(ctx: Context, o: Tensor, w: Widths) -> Tensor:
@@ -127,9 +127,9 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Te
         latent = Tensor("q_latent", (*rows, w.heads, w.kv_rank))
         moved = _up_part(ctx, "keys", plain, (w.heads, w.nope, w.kv_rank), latent)
         q, k = Tensor("q", (*rows, w.heads, w.kv_down)), Tensor("k", (*rows, ONE_HEAD, w.kv_down))
-        whole, angles = (w.kv_rank, w.rope, w.kv_down), rotation(ctx, "rope_q", w.rope)
+        whole, angles = (w.kv_rank, w.rope, w.kv_down), saved_angles(ctx, "rope_q", w.rope)
         ctx.build.elementwise("rope_q", [moved, turned], q, saves=angles, whole=whole, linear=True)
-        angles = rotation(ctx, "rope_k", w.rope)
+        angles = saved_angles(ctx, "rope_k", w.rope)
         ctx.build.elementwise(
             "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
         )

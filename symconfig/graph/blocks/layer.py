@@ -10,14 +10,13 @@ from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.attention import copied, core, turned
-from symconfig.graph.blocks.common import IN_LINEAR, added, drawn, linear, norm, projected, residual
+from symconfig.graph.blocks.attention import Read, contiguous, core, rotate
+from symconfig.graph.blocks.common import IN_LINEAR, added, linear, norm, nudge, projected, residual
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.mlp import FUSED, mlp
 from symconfig.graph.blocks.recurrent import channel_mix
-from symconfig.graph.blocks.sparse_attention import Read
-from symconfig.graph.blocks.streams import around, laurel, read_streams, stream_dims, with_layer_input, write_streams
+from symconfig.graph.blocks.streams import add_layer_input, altup, laurel, read_streams, stream_dims, write_streams
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Element, Leg, Tensor, Use
 from symconfig.graph.parts import End, parts
@@ -26,7 +25,7 @@ WIDTH, MLP_RANK, RANK, PROJECTED = "shared_in_width", "shared_mlp_rank", "shared
 _ROWS = (d.BATCH, d.SEQUENCE)
 
 
-def called(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def shared_block(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return what the shared block gives to a layer of the stream x[B, S, D].
 
     Attention and an MLP that many layers call, each before its own mixer (Zamba, arXiv:2405.16712; Zamba 2,
@@ -58,8 +57,8 @@ def _shared_attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
         for name, of in heads.items()
     )
     if ctx.model.position is Position.ROPE:
-        q, k = turned(ctx, q, k)
-    o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("shared_attention_out", tuple(stream))
+        q, k = rotate(ctx, q, k)
+    o, out = contiguous(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("shared_attention_out", tuple(stream))
     return projected(ctx, "shared_o_proj", o, out, over=2)
 
 
@@ -123,19 +122,19 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream behind a layer, with what joins it before the sublayers and behind them."""
     streams = ctx.model.streams
     if streams is not None and streams.mixing is Mixing.PREDICTED:
-        return around(ctx, x, lambda first: _sublayers(ctx, first, kind))
+        return altup(ctx, x, lambda first: _sublayers(ctx, first, kind))
     if streams is not None:
-        return _linked(ctx, x, kind)
-    out = _sublayers(ctx, joined(ctx, x, kind), kind)
+        return _hyper_connected(ctx, x, kind)
+    out = _sublayers(ctx, join_loop_state(ctx, x, kind), kind)
     if ctx.model.layer_inputs is not None:
-        out = with_layer_input(ctx, out)
+        out = add_layer_input(ctx, out)
     return norm(ctx, "closing_norm", out) if kind.closes else out
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream after both sublayers, or after the one that this layer has."""
     if ctx.model.hypersphere:
-        return _drawn(ctx, x, kind)
+        return _on_hypersphere(ctx, x, kind)
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
     normed, attended = _first(ctx, x, kind)
@@ -152,7 +151,7 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return residual(ctx, "mlp_residual", x, both)
 
 
-def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return all streams behind two sublayers, each of which reads and writes them."""
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _first(ctx, given, kind)
@@ -161,12 +160,12 @@ def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return write_streams(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
 
 
-def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the normed stream, drawn towards what each sublayer gives."""
     normed, attended = _first(ctx, x, kind)
-    stream = drawn(ctx, "attention_residual", normed, attended)
+    stream = nudge(ctx, "attention_residual", normed, attended)
     normed = norm(ctx, "mlp_norm", stream)
-    return drawn(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
+    return nudge(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
@@ -177,7 +176,7 @@ def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return what the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
-    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
+    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, shared_block(ctx, x, kind))
     if ctx.model.norm_before_sublayer and kind.input_norm:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
         normed = gated_stream_norm(ctx, "input_norm", normed, "layernorm" if alone else IN_LINEAR)
@@ -267,7 +266,7 @@ def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor
         return ctx.build.elementwise(f"{name}_gating", [y, raw], gated, saves=[y, sigmoid], traffic=(2, 2))
 
 
-def joined(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream that a layer reads, with what joins it where a turn of layers starts (see `Loop`).
 
     Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each turn, and adds the

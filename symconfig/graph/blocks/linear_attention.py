@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, opened, projected
+from symconfig.graph.blocks.common import linear, projected, sigmoid_gate
 from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel, ScanKernel
@@ -284,7 +284,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
     normed = _head_norm(ctx, "out_norm", _chunked_scan(ctx, q, k, v), centred=False, moved=(6, 7))
     gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
-    gated, out = opened(ctx, gate, normed, "lightning_gated"), Tensor("attention_out", x.dims)
+    gated, out = sigmoid_gate(ctx, gate, normed, "lightning_gated"), Tensor("attention_out", x.dims)
     return projected(ctx, "out_proj", gated, out, over=2, aliases=("o_proj",))
 
 
@@ -360,7 +360,7 @@ def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     v, opening = (_projected_to(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
     gates = [_capped(ctx, _projected_to(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
     normed = _head_norm(ctx, "head_norm", _chunked_scan(ctx, q, k, v, gates), centred=True, moved=(8, 10))
-    gated, out = opened(ctx, opening, normed, "mlstm_gated"), Tensor("attention_out", x.dims)
+    gated, out = sigmoid_gate(ctx, opening, normed, "mlstm_gated"), Tensor("attention_out", x.dims)
     return projected(ctx, "out_proj", gated, out, over=2)
 
 

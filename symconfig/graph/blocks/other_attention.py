@@ -9,20 +9,20 @@ from symconfig.errors import InputError
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL
 from symconfig.graph.blocks.attention import (
-    borrowed,
-    copied,
+    Read,
+    apply_rope,
+    borrow_kv,
+    contiguous,
     core,
-    lent,
-    normed_and_turned,
-    of_each_head,
+    lend_kv,
+    norm_and_rotate,
+    output,
     projections,
-    result,
-    rotated,
-    turned,
+    repeat_kv,
+    rotate,
 )
-from symconfig.graph.blocks.common import linear, norm, offset, projected
+from symconfig.graph.blocks.common import add_bias, linear, norm, projected
 from symconfig.graph.blocks.experts import CHOICES, router
-from symconfig.graph.blocks.sparse_attention import Read
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Kernel
 from symconfig.graph.operator import Element, Product, Tensor, Use
@@ -46,11 +46,11 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """
     if not ctx.model.mixer(WIDE).sizes:
         (q, k, v), _ = projections(ctx, x)
-        return _wide_result(ctx, x, *normed_and_turned(ctx, q, k, kind), v)
+        return _wide_result(ctx, x, *norm_and_rotate(ctx, q, k, kind), v)
     bias = ctx.model.qkv_bias
     q = projected(ctx, "q_proj", x, Tensor("q", (*_ROWS, d.HEADS, WIDTH)), bias)
     if kind.pairs is Pairs.BORROWED:
-        k, v = borrowed(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
+        k, v = borrow_kv(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
         return _wide_result(ctx, x, _wide_queries(ctx, q), k, v)
     k = projected(ctx, "k_proj", x, Tensor("k", (*_ROWS, KV_HEADS, WIDTH)), bias)
     sizes = ctx.model.mixer(WIDE)
@@ -61,7 +61,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         v = norm(ctx, "v_norm", v, width, "qk_norm", weight=())
     q, k = _wide_queries(ctx, q), _wide_queries(ctx, k)
     if kind.pairs is Pairs.LENT:
-        k, v = lent(ctx, k, v, kind)
+        k, v = lend_kv(ctx, k, v, kind)
     return _wide_result(ctx, x, q, k, v)
 
 
@@ -71,11 +71,11 @@ def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
     turns = ctx.model.position is Position.ROPE
-    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", ROTARY) if turns else given
+    return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", ROTARY) if turns else given
 
 
 def _wide_result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    o, out = copied(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
+    o, out = contiguous(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(WIDE).switches
     return projected(ctx, "o_proj", o, out, bias, over=2)
 
@@ -100,7 +100,7 @@ def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         for name, heads in (("q", d.HEADS), ("k", d.KV_HEADS), ("v", d.KV_HEADS))
     )
     if ctx.model.position is Position.ROPE:
-        q, k = rotated(ctx, "rope_q", q, "q_rotated"), rotated(ctx, "rope_k", k, "k_rotated")
+        q, k = apply_rope(ctx, "rope_q", q, "q_rotated"), apply_rope(ctx, "rope_k", k, "k_rotated")
     o = _normed_pairs(ctx, _difference(ctx, _attended(ctx, q, k, v)))
     out = Tensor("attention_out", x.dims)
     return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2)
@@ -122,7 +122,7 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         halves = core(ctx, queries, keys, values, Read(FULL))
     joined = Tensor("attention_halves", (*_ROWS, d.HEADS, BOTH))
     return ctx.build.elementwise(
-        "join_halves", [copied(ctx, halves)], joined, together=[*heads, (BOTH, d.HEAD_DIM)], linear=True
+        "join_halves", [contiguous(ctx, halves)], joined, together=[*heads, (BOTH, d.HEAD_DIM)], linear=True
     )
 
 
@@ -182,10 +182,10 @@ def mixture_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     k, v = (Tensor(name, (*_ROWS, d.KV_HEADS, d.HEAD_DIM)) for name in "kv")
     both = [Use(one).renamed((d.KV_HEADS, KEYS_AND_VALUES)) for one in (k, v)]
     k, v = linear(ctx, "kv_proj", x, (d.HIDDEN,), (KEYS_AND_VALUES,), both)
-    q, k = turned(ctx, _queries_of_pairs(ctx, x, indices, [tokens, slots]), k)
-    k, v = of_each_head(ctx, q, k, Use(v))
-    o = copied(ctx, core(ctx, q, k, v, Read(FULL)))
-    return offset(ctx, "attention_experts", _sum_of_pairs(ctx, x, o, [probabilities, indices], [tokens, slots]))
+    q, k = rotate(ctx, _queries_of_pairs(ctx, x, indices, [tokens, slots]), k)
+    k, v = repeat_kv(ctx, q, k, Use(v))
+    o = contiguous(ctx, core(ctx, q, k, v, Read(FULL)))
+    return add_bias(ctx, "attention_experts", _sum_of_pairs(ctx, x, o, [probabilities, indices], [tokens, slots]))
 
 
 def _queries_of_pairs(ctx: Context, x: Tensor, indices: Tensor, order: list[Tensor]) -> Tensor:
@@ -228,8 +228,8 @@ def dynamic_mask_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     each: that is left out.
     """
     (q, k, v), gate = projections(ctx, x)
-    q, k = normed_and_turned(ctx, q, k, kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(FULL, _mask(ctx, v), kept=True)), gate)
+    q, k = norm_and_rotate(ctx, q, k, kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(FULL, _mask(ctx, v), kept=True)), gate)
 
 
 def _mask(ctx: Context, v: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, opened, projected
+from symconfig.graph.blocks.common import linear, projected, sigmoid_gate
 from symconfig.graph.blocks.state_space import convolution
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor, Use
@@ -75,7 +75,7 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     A channel's output is a mean of values weighed by keys that decay with their distance: one kernel runs the sequence,
     a few FLOP for each element, and keeps keys, values and its result (Transformers' RwkvLinearAttention). A channels.
     """
-    before = shifted(ctx, "attention", x)
+    before = shift_tokens(ctx, "attention", x)
     k, v, r = (_from_mix(ctx, name, x, before, WIDTH, "attention") for name in ("key", "value", "receptance"))
     scanned = ctx.build.elementwise(
         "wkv",
@@ -85,23 +85,23 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         weights=[ctx.weight("time_decay", WIDTH), ctx.weight("time_first", WIDTH)],
         whole=(d.SEQUENCE,),
     )
-    gated = opened(ctx, r, scanned, "attention_gated")
+    gated = sigmoid_gate(ctx, r, scanned, "attention_gated")
     return projected(ctx, "output", gated, Tensor("attention_out", x.dims))
 
 
 def channel_mix(ctx: Context, x: Tensor) -> Tensor:
     """Return y[B, S, D] from x[B, S, D]: an MLP, and a gate of each channel of its result."""
-    before = shifted(ctx, "mlp", x)
+    before = shift_tokens(ctx, "mlp", x)
     up = _from_mix(ctx, "up_proj", x, before, d.FFN, "mlp")
     active = Tensor("mlp_hidden", up.dims)
     positive = Tensor("mlp_positive", up.dims)
     ctx.build.elementwise("mlp_relu", [up], positive, saves=[positive])
     ctx.build.elementwise("mlp_square", [positive], active, saves=[positive])
     out = projected(ctx, "down_proj", active, Tensor("mlp_down", x.dims))
-    return opened(ctx, _from_mix(ctx, "mlp_receptance", x, before, GATE_WIDTH, "mlp"), out, "mlp_gated")
+    return sigmoid_gate(ctx, _from_mix(ctx, "mlp_receptance", x, before, GATE_WIDTH, "mlp"), out, "mlp_gated")
 
 
-def shifted(ctx: Context, name: str, x: Tensor) -> Tensor:
+def shift_tokens(ctx: Context, name: str, x: Tensor) -> Tensor:
     """Return each token's predecessor: a copy."""
     return ctx.build.elementwise(
         f"{name}_shift", [x], Tensor(f"{name}_before", x.dims), whole=(d.SEQUENCE,), linear=True

@@ -11,7 +11,7 @@ from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, POOLED, RUNS, WINDOW
-from symconfig.graph.blocks.attention import Read, core, normed_and_turned, projections, result, rotated
+from symconfig.graph.blocks.attention import Read, apply_rope, core, norm_and_rotate, output, projections
 from symconfig.graph.blocks.common import norm, projected
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
@@ -164,10 +164,10 @@ def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     then reads all keys under a mask, as it does in MiniMax-M3.
     """
     (q, k, v), gate = projections(ctx, x)
-    q, k = normed_and_turned(ctx, q, k, kind)
+    q, k = norm_and_rotate(ctx, q, k, kind)
     with ctx.build.no_gradient(), ctx.build.part("indexer"):
         read = _runs_read(ctx, _chosen_runs(ctx, x))
-    return result(ctx, x, core(ctx, q, k, v, read), gate)
+    return output(ctx, x, core(ctx, q, k, v, read), gate)
 
 
 def _runs_read(ctx: Context, chosen: Tensor) -> Read:
@@ -211,12 +211,12 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
     query.
     """
 
-    def turned(one: Tensor) -> Tensor:
+    def rotate(one: Tensor) -> Tensor:
         normed = norm(ctx, f"{one.name}_norm", projected(ctx, f"{one.name}_proj", x, one), RUN_DIM, "qk_norm")
         out = Tensor(f"{normed.name}_turned", normed.dims)
         return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
 
-    q, keys = turned(q), Use(turned(k)).renamed((d.SEQUENCE, d.KEYS))
+    q, keys = rotate(q), Use(rotate(k)).renamed((d.SEQUENCE, d.KEYS))
     scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
     if ctx.how.attention.choosing is Choosing.MASKED:
         every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
@@ -260,18 +260,18 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
     low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
     low = norm(ctx, "q_a_norm", projected(ctx, "q_a_proj", x, low), RANK)
     q = projected(ctx, "q_b_proj", low, q)
-    q = _turned(ctx, "rope_q", norm(ctx, "q_b_norm", q, d.HEAD_DIM, weight=()))
+    q = _rope(ctx, "rope_q", norm(ctx, "q_b_norm", q, d.HEAD_DIM, weight=()))
     kv = projected(ctx, "kv_proj", x, Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM)))
-    kv = _turned(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
+    kv = _rope(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
     extra, read = _before(ctx, x, low, name)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     sinks = [ctx.weight("sinks", d.HEADS)]
     o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
-    return _projected_groups(ctx, _turned(ctx, "rope_back", o), x)
+    return _projected_groups(ctx, _rope(ctx, "rope_back", o), x)
 
 
-def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return rotated(ctx, name, given, f"{name}_out")
+def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, name, given, f"{name}_out")
 
 
 def _projected_groups(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
@@ -316,7 +316,7 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     """Return which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
     keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, CHANNELS)
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
-    q = _turned(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
+    q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
     weights = projected(ctx, "index_weights_proj", x, weights)
     return _best_runs(ctx, [q, keys, weights], (HEADS, CHANNELS), CHOICES)
 

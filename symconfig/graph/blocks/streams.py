@@ -53,12 +53,12 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
     ctx.build.view("slice", [whole], INPUT, holds=[whole])
 
 
-def with_layer_input(ctx: Context, stream: Tensor) -> Tensor:
+def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
     """Return the stream with what a layer's own input lets through."""
-    return residual(ctx, "layer_input_residual", stream, let_through(ctx, stream))
+    return residual(ctx, "layer_input_residual", stream, layer_input_branch(ctx, stream))
 
 
-def let_through(ctx: Context, stream: Tensor) -> Tensor:
+def layer_input_branch(ctx: Context, stream: Tensor) -> Tensor:
     """Return what a layer's own input lets through of the stream."""
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
@@ -185,7 +185,7 @@ def write_streams(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) 
 LAUREL = "laurel_rank"
 
 
-def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
+def altup(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
     """Return all streams behind a layer, which makes its result of the first one's prediction.
 
     Streams that are predicted before a layer and corrected behind it (AltUp, arXiv:2301.13310; Gemma 3n), and LAuReL.
@@ -210,7 +210,7 @@ def around(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor
         scale = ctx.weight("correct_output_scale", d.HIDDEN)
         first = ctx.build.elementwise("correct_scale", [first], Tensor("scaled_first", _STREAM), saves=[first],
                                       weights=[scale])  # fmt: skip
-    added = let_through(ctx, first)
+    added = layer_input_branch(ctx, first)
     return ctx.build.elementwise("layer_input_sum", [corrected, added], Tensor("layer_out", _ALL), linear=True)
 
 
@@ -250,25 +250,27 @@ def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
     return ctx.build.elementwise("corrected", [predicted, scaled], Tensor("corrected", _ALL), linear=True)
 
 
-def _spread_projected(ctx: Context, x: Tensor) -> Tensor:
+def _expand_by_projection(ctx: Context, x: Tensor) -> Tensor:
     """Return the embedding and N - 1 projections of it, as long as it."""
     others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
     uses = [Use(others).renamed((d.HIDDEN, STREAM_OUT))]
     (others,) = linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), uses)
-    return _as_long(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
+    return _at_equal_length(ctx, "spread", [x, others], x, others, Tensor("spread", _ALL))
 
 
-def _gathered_projected(ctx: Context, x: Tensor) -> Tensor:
+def _merge_by_projection(ctx: Context, x: Tensor) -> Tensor:
     """Return the mean of the first stream and of projections of the others, as long as it."""
     first, rest = _first_stream(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
     ctx.build.view("last_others", [x], rest, whole=(STREAMS,))
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
     weight = ctx.weight("unembed_projections.weight", OTHERS, STREAM_IN, STREAM_OUT)
     ctx.build.matmul("unembed_projections", rest, weight, (STREAM_IN,), [Use(back).renamed((d.HIDDEN, STREAM_OUT))])
-    return _as_long(ctx, "gather", [first, back], first, back, Tensor("gathered", _STREAM))
+    return _at_equal_length(ctx, "gather", [first, back], first, back, Tensor("gathered", _STREAM))
 
 
-def _as_long(ctx: Context, name: str, given: list[Tensor], first: Tensor, others: Tensor, out: Tensor) -> Tensor:
+def _at_equal_length(
+    ctx: Context, name: str, given: list[Tensor], first: Tensor, others: Tensor, out: Tensor
+) -> Tensor:
     """Scale streams to the first one's length, and put them together: it keeps all, and a length of each."""
     lengths = [Tensor(f"{name}.lengths", others.dims[:-1]), Tensor(f"{name}.length", first.dims[:-1])]
     return ctx.build.elementwise(
@@ -282,22 +284,22 @@ def stream_dims(ctx: Context) -> tuple[str, ...]:
     return (d.BATCH, d.SEQUENCE, *own, d.HIDDEN)
 
 
-def spread(ctx: Context, x: Tensor) -> Tensor:
+def expand_streams(ctx: Context, x: Tensor) -> Tensor:
     """Return all streams from the embedding x[B, S, D]."""
     streams = ctx.model.streams
     if streams is None:
         return x
     if streams.mixing is Mixing.PREDICTED:
-        return _spread_projected(ctx, x)
+        return _expand_by_projection(ctx, x)
     return ctx.build.elementwise("spread", [x], Tensor("spread", stream_dims(ctx)), linear=True)
 
 
-def gathered(ctx: Context, x: Tensor) -> Tensor:
+def merge_streams(ctx: Context, x: Tensor) -> Tensor:
     """Return one stream of all, before the last norm."""
     streams = ctx.model.streams
     if streams is None:
         return x
-    return _gathered_projected(ctx, x) if streams.mixing is Mixing.PREDICTED else read_streams(ctx, "gather", x)[0]
+    return _merge_by_projection(ctx, x) if streams.mixing is Mixing.PREDICTED else read_streams(ctx, "gather", x)[0]
 
 
 def stream_sizes(model: ModelDescriptor) -> dict[str, float]:

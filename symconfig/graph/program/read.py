@@ -202,7 +202,8 @@ class _Reader:
         self, scope: Scope, prefix: str, name: str, declared: Declaration, at: KeyPath, *, trained: bool
     ) -> None:
         """Enter an input, or a parameter (trained, unless it is frozen)."""
-        dims, width = (), ELEMENT_BYTES[self.file.element]
+        width = ELEMENT_BYTES[self.file.element]
+        dims: tuple[str, ...] = ()
         with self.telling(at, declared.dims):
             if declared.frozen and not trained:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
