@@ -73,7 +73,8 @@ def _wrong_unit(unit: str, kind: Kind) -> str:
     """Say why a unit is none here; bits and bytes, which differ by one letter, by their names."""
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if len(alike) > 1:
-        return f"{unit} is neither {' nor '.join(f'{known} ({_word(known)})' for known in alike)}"
+        named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" for known in alike]
+        return f"{unit} is neither {' nor '.join(named)}"
     if kind is SIZE and re.fullmatch(r"[kMGT]i?b(it)?", unit):
         return f"{unit} counts bits, and a memory is counted in bytes"
     if kind is SIZE and unit in SPEED.units:
@@ -81,10 +82,6 @@ def _wrong_unit(unit: str, kind: Kind) -> str:
     if kind is SPEED and unit in (*SIZE.units, *_SPEEDS):
         return f"{unit} is no speed without /s"
     return f"{unit} is no unit of it" + (f", {alike[0]} is" if alike else "")
-
-
-def _word(unit: str) -> str:
-    return "bytes" if "B" in unit else "bits"
 
 
 _A_SPEED = re.compile(r"\d+(?:\.\d+)? ?[A-Za-z]+(?:/s|ps)(?!\w)")

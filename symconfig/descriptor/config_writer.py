@@ -30,7 +30,8 @@ def config_json(model: ModelDescriptor) -> Json:
     """Return `config.json` of a model's class. Raises InfeasibleError where Transformers has none."""
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
-    values |= layer_keys(model, architecture, values)
+    values |= dict(_windows(model, architecture, {**architecture.defaults, **values}))
+    values |= dict(_experts(model, architecture))
     for rule in architecture.rules:
         values |= rule.write(model) if rule.write is not None else {}
     head = {"architectures": [class_of(kind)], "model_type": kind}
@@ -174,12 +175,6 @@ def _short(value: object) -> str:
 
 
 Pairs = Iterator[tuple[str, Any]]
-
-
-def layer_keys(model: ModelDescriptor, architecture: Architecture, written: Mapping[str, Any]) -> Json:
-    """Return windows, chunks, blocks and experts by layer. written: the keys that are there already."""
-    values = {**architecture.defaults, **written}
-    return dict(_windows(model, architecture, values)) | dict(_experts(model, architecture))
 
 
 def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Pairs:

@@ -188,12 +188,8 @@ def changed(
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
     cluster = _validated(Document(fields, document.file, *_moved(changes), unread), changes)
-    stated = frozenset(Kernels.model_fields) if kernels is not None else _names(data.get("kernels"))
-    return carried(base, _shortly(cluster, changes), stated)
-
-
-def _names(value: Any) -> frozenset[str]:
-    return frozenset(value) if isinstance(value, dict) else frozenset()
+    stated = Kernels.model_fields if kernels is not None else data.get("kernels")
+    return carried(base, _shortly(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
 
 
 def _unknown_names(changes: _Changes) -> None:
@@ -218,15 +214,12 @@ def _short_names(changes: _Changes) -> None:
                     what = f"says what levels.{one}.bandwidth_bytes_per_s says, too"
                     changes.wrong(what, (name,), of_key=True, hint="one of them")
         else:
-            changes.wrong("has no unit", (name,), got=_shown(value), need=_need(name))
+            need = "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
+            changes.wrong("has no unit", (name,), got=_shown(value), need=need)
 
 
 def _shown(value: Any) -> str:
     return "null" if value is None else shorten(value)
-
-
-def _need(name: str) -> str:
-    return "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
 
 
 def _amount(changes: _Changes, name: str, value: Any) -> None:

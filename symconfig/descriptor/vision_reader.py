@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import class_defaults
 from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED, Unfit
+from symconfig.descriptor.config_reader import fits, spoken
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
 from symconfig.errors import Problem
@@ -116,16 +117,8 @@ class VisionReader:
 
 def _need(value: Any, default: Any) -> str | None:
     """Say of what type a value has to be, where it is not; and positive."""
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(default, str):
-        return None if isinstance(value, str) else "text"
-    if isinstance(default, list):
-        whole = isinstance(value, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
-        return None if whole else "a list of whole numbers"
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(default, float):
-        return None if number and value > 0 else "a number above 0"
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**40:
-        return "a whole number"
-    return None if value > 0 or default < 0 else "a whole number above 0"
+    types = "list[int]" if isinstance(default, list) else type(default).__name__
+    if not fits(value, types):
+        return spoken(types)
+    number = types in ("int", "float")
+    return f"{spoken(types)} above 0" if number and (value <= 0 <= default or abs(value) >= 2**40) else None

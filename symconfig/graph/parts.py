@@ -102,18 +102,15 @@ class Parts:
 @cache
 def parts() -> Parts:
     """Import every file of `graph/blocks` and collect its `PARTS`."""
-    listed = tuple(_listed())
+    listed: list[Mixer | End] = []
+    for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
+        listed += getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
     mixers = {part.name: part for part in listed if isinstance(part, Mixer)}
     order = tuple(Place)
     ends = sorted((part for part in listed if isinstance(part, End)), key=lambda end: order.index(end.place))
     own = tuple(dict.fromkeys(dim for part in listed for dim in part.tensor_dims))
     exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
-
-
-def _listed() -> Iterator[Mixer | End]:
-    for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
-        yield from getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
 
 
 @cache

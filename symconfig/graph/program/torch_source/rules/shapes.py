@@ -18,10 +18,6 @@ from symconfig.graph.program.torch_source.rules.arithmetic import pointwise, red
 READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
-def _view(call: Call) -> Answer:
-    return call.viewed(call["self"], call.result.shape)
-
-
 def _repeat(call: Call) -> Answer:
     """Make whole copies, one after the other; read again in place where a dim of size 1 is repeated."""
     x: Value = call["self"]
@@ -120,10 +116,6 @@ def _cat(call: Call) -> Answer:
     return call.emit(LINEAR, given, labels, over=[labels[dim], *parts], traffic=GRADIENT_IN_PLACE)
 
 
-def _stack(call: Call) -> Answer:
-    return _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape)
-
-
 def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
     """Make values rows of a new dim."""
     labels = labels_of(len(shape) - 1)
@@ -178,7 +170,9 @@ def _pixel_shuffle(call: Call) -> Answer:
 # Rules that read nothing: a constant seen otherwise is still that constant.
 IN_PLACE: Mapping[str, Rule] = {
     "clone contiguous alias lift_fresh_copy lift_fresh": lambda call: call["self"],
-    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as view_copy": _view,
+    "view reshape _unsafe_view unsqueeze squeeze flatten unflatten view_as view_copy": lambda call: call.viewed(
+        call["self"], call.result.shape
+    ),
     "expand expand_as": lambda call: call.recorder.repeated(call["self"], call.result.shape),
     "transpose t numpy_T swapaxes": _transpose,
     "permute": lambda call: Value(call["self"].made, tuple(call["self"].dims[at] for at in call["dims"])),
@@ -191,7 +185,7 @@ RULES: Mapping[str, Rule] = {
     "select unbind": _rows,
     "split split_with_sizes chunk tensor_split": _split,
     "cat": _cat,
-    "stack": _stack,
+    "stack": lambda call: _stacked(call, call["tensors"], call["dim"] % len(call.result.shape), call.result.shape),
     "pad constant_pad_nd roll slice_scatter copy": _changed,
     "upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d upsample_bilinear2d": _changed,
     "upsample_bicubic2d upsample_trilinear3d": _changed,
