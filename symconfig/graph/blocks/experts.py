@@ -107,29 +107,40 @@ def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """Return xe[E, U, D]: each token copied into one slot of each of its experts."""
-    slots = _slot_dim(ctx)
-    routed = Tensor("expert_in", (d.EXPERTS, slots, x.dims[-1]))
+    routed = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), x.dims[-1]))
+    given = [x] if ctx.how.experts.every_token else [x, indices]
+    return _sorted(ctx, "dispatch", given, routed, x, _kept_to_sort(ctx, x.dims[:-1]), DISPATCH_LAUNCHES)
+
+
+def _sorted(
+    ctx: Context, name: str, given: list[Tensor], out: Tensor, x: Tensor, saves: list[Tensor], launches: tuple[int, int]
+) -> Tensor:
+    """Bring tokens x into slots, or back. Slots lie where their tokens lie: as many of each expert for every part of
+    the tokens.
+
+    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
+    slots are read and written once more, unless a rank has one expert (`Operator.sorts`). Where tokens come once for a
+    rank or a node, they are read there to fill its slots, and leave where they lie: nearly as much is read as slots are
+    written where experts are many.
+    """
+    slots, every = _slot_dim(ctx), ctx.how.experts.every_token
+    by_slots = ctx.how.experts.dispatch is Dispatch.SLOTS
     return ctx.build.elementwise(
-        "dispatch",
-        [x] if slots == d.EVERY else [x, indices],
-        routed,
+        name,
+        given,
+        out,
         loops=(*x.dims, slots),
-        saves=_kept_to_sort(ctx, x.dims[:-1]),
-        sorts=_sorts(ctx),
-        sorts_experts=_by_slots(ctx),
-        launches=DISPATCH_LAUNCHES,
+        saves=saves,
+        sorts=0 if every else 2 if by_slots else 1,
+        sorts_experts=by_slots,
+        launches=launches,
         whole=(CHOICES,),
-        together=_beside_slots(x, slots),
+        together=[(row, slots) for row in x.dims[:-1]],
     )
 
 
 def _slot_dim(ctx: Context) -> str:
     return d.EVERY if ctx.how.experts.every_token else d.SLOTS
-
-
-def _sorts(ctx: Context) -> int:
-    """Count how often slots are read or written beside the copies, see `Operator.sorts`."""
-    return 0 if ctx.how.experts.every_token else 2 if _by_slots(ctx) else 1
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
@@ -145,23 +156,9 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
     """
     moe = ctx.model.experts
     weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
-    return ctx.build.elementwise(
-        "combine",
-        [done, probabilities, indices],
-        Tensor("moe_out", x.dims),
-        loops=(*x.dims, _slot_dim(ctx)),
-        saves=[*([] if weighed else [done]), *_kept_to_combine(ctx, probabilities, indices)],
-        sorts=_sorts(ctx),
-        sorts_experts=_by_slots(ctx),
-        launches=COMBINE_LAUNCHES,
-        whole=(CHOICES,),
-        together=_beside_slots(x, _slot_dim(ctx)),
-    )
-
-
-def _beside_slots(x: Tensor, slots: str) -> list[tuple[str, str]]:
-    """Place slots where their tokens lie: as many of each expert for every part of the tokens."""
-    return [(row, slots) for row in x.dims[:-1]]
+    given, saves = [done, probabilities, indices], _kept_to_combine(ctx, probabilities, indices)
+    saves = saves if weighed else [done, *saves]
+    return _sorted(ctx, "combine", given, Tensor("moe_out", x.dims), x, saves, COMBINE_LAUNCHES)
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
@@ -181,16 +178,6 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
     if routing is Routing.INDEXED:
         return tokens_of_slots(moe, rows)
     return sorting(rows) if routing is Routing.CHAIN else []
-
-
-def _by_slots(ctx: Context) -> bool:
-    """Return whether slots travel, and not tokens that come once for a rank or a node.
-
-    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
-    slots are read and written once more, unless a rank has one expert. What comes once is read there to fill its slots,
-    and tokens leave where they lie: nearly as much is read as slots are written where experts are many.
-    """
-    return ctx.how.experts.dispatch is Dispatch.SLOTS
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
@@ -19,6 +19,7 @@ from symconfig.graph.parts import Mixer
 # Names of the projections in Transformers' classes, by which adapters target them.
 _Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_with_mqa",), ("kv_b_proj",)
 
+Sizes = dict[str, float]
 ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a query read
 
 
@@ -29,27 +30,37 @@ class Widths:
     heads: str
     q_rank: str
     kv_rank: str
+    nope: str
+    rope: str
+    value: str
     kv_down: str
     qk: str
-    value: str
     kv_up: str
-    rope: str
-    nope: str
     q_both: str = "q_low_both_width"
     q_gate: str = "q_gate_head_width"
 
+    @staticmethod
+    def of(heads: str, before: str = "") -> Widths:
+        """Return dims by their names. before: each of them."""
+        names = [
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+            "kv_down_width",
+            "qk_head_dim",
+            "kv_up_head_width",
+        ]
+        return Widths(heads, *(before + name for name in names))
 
-OWN = Widths(
-    heads=d.HEADS,
-    q_rank="q_lora_rank",
-    kv_rank="kv_lora_rank",
-    kv_down="kv_down_width",
-    qk="qk_head_dim",
-    value="v_head_dim",
-    kv_up="kv_up_head_width",
-    rope="qk_rope_head_dim",
-    nope="qk_nope_head_dim",
-)
+    def sizes(self, heads: float, q_rank: float, kv_rank: float, nope: float, rope: float, value: float) -> Sizes:
+        """Return the sizes of all dims, by those of the first ones."""
+        follow = (kv_rank + rope, nope + rope, nope + value, 2 * q_rank, nope + rope + value)
+        return dict(zip(astuple(self), (heads, q_rank, kv_rank, nope, rope, value, *follow), strict=True))
+
+
+OWN = Widths.of(d.HEADS)
 
 
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -185,53 +196,17 @@ def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module
     return q_source, norm(ctx, "kv_low_norm", kv_low, w.kv_rank, module)
 
 
-def widths(w: Widths, *, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int) -> dict[str, float]:
-    """Return the sizes of the dims of one latent attention."""
-    return {
-        w.heads: heads,
-        w.q_rank: q_rank,
-        w.kv_rank: kv_rank,
-        w.rope: rope,
-        w.kv_down: kv_rank + rope,
-        w.nope: nope,
-        w.qk: nope + rope,
-        w.value: value,
-        w.kv_up: nope + value,
-        w.q_both: 2 * q_rank,
-        w.q_gate: nope + rope + value,
-    }
-
-
-def _sizes(model: ModelDescriptor) -> dict[str, float]:
+def _sizes(model: ModelDescriptor) -> Sizes:
     low = model.latent
     if low is None:
         return {}
-    own = widths(
-        OWN,
-        heads=model.num_attention_heads,
-        q_rank=low.q_lora_rank or 0,
-        kv_rank=low.kv_lora_rank,
-        nope=low.qk_nope_head_dim,
-        rope=low.qk_rope_head_dim,
-        value=low.v_head_dim,
-    )
-    return {**own, ONE_HEAD: 1, **indexer_sizes(model)}
+    own = (low.q_lora_rank or 0, low.kv_lora_rank, low.qk_nope_head_dim, low.qk_rope_head_dim, low.v_head_dim)
+    return {**OWN.sizes(model.num_attention_heads, *own), ONE_HEAD: 1, **indexer_sizes(model)}
 
 
 WINDOW_LATENT = "window_latent_attention"
-HEADS, Q_RANK, KV_RANK = "window_heads", "window_q_lora_rank", "window_kv_lora_rank"
-NOPE_DIM, ROPE_DIM, V_DIM = "window_qk_nope_head_dim", "window_qk_rope_head_dim", "window_v_head_dim"
-WINDOW = Widths(
-    heads=HEADS,
-    q_rank=Q_RANK,
-    kv_rank=KV_RANK,
-    kv_down="window_kv_down_width",
-    qk="window_qk_head_dim",
-    value=V_DIM,
-    kv_up="window_kv_up_head_width",
-    rope=ROPE_DIM,
-    nope=NOPE_DIM,
-)
+WINDOW = Widths.of("window_heads", "window_")
+WINDOW_SIZES = astuple(WINDOW)[:6]  # which a model states
 
 
 def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -244,28 +219,15 @@ def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return attend(ctx, x, replace(kind, window=True), WINDOW, low_queries=True)
 
 
-def _window_sizes(model: ModelDescriptor) -> dict[str, float]:
-    given = model.mixer(WINDOW_LATENT).sizes
-    return widths(
-        WINDOW,
-        heads=given[HEADS],
-        q_rank=given[Q_RANK],
-        kv_rank=given[KV_RANK],
-        nope=given[NOPE_DIM],
-        rope=given[ROPE_DIM],
-        value=given[V_DIM],
-    )
-
-
 PARTS = (
     Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),
     Mixer(
         name=WINDOW_LATENT,
         build=window_latent_attention,
-        sizes=_window_sizes,
-        tensor_dims=(HEADS,),
-        pieces=(HEADS,),
+        sizes=lambda model: WINDOW.sizes(*(model.mixer(WINDOW_LATENT).sizes[name] for name in WINDOW_SIZES)),
+        tensor_dims=(WINDOW.heads,),
+        pieces=(WINDOW.heads,),
         norm_apart=True,
-        needs=(HEADS, Q_RANK, KV_RANK, NOPE_DIM, ROPE_DIM, V_DIM),
+        needs=WINDOW_SIZES,
     ),
 )
