@@ -115,7 +115,7 @@ def imported(
     original = data.get("_name_or_path")
     outside: tuple[str, ...] = ()
     around = {key: value for key, value in data.items() if key in COMMON_IGNORED}
-    tower = VisionReader(data, document)
+    tower, whole = VisionReader(data, document), data
     if architecture.text_of is not None:
         read = {*COMMON_IGNORED, *_INHERITED, *BESIDE_TEXT, SECTION, architecture.text_of[0]}
         outside = tuple(key for key in data if key not in read)
@@ -127,7 +127,7 @@ def imported(
             notes.append(_TIES)
     reader = ConfigReader(data, architecture, document, prefix)
     fields = reader.read()
-    if tower.data is not data and "hidden_size" in fields:
+    if data is not whole and "hidden_size" in fields:
         fields["vision"] = tower.read(fields["hidden_size"])
         notes += tower.notes
     if together := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:

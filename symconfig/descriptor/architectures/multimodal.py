@@ -13,7 +13,7 @@ from math import isqrt
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import Architecture, family
+from symconfig.descriptor.architectures.architecture import Architecture, Rule, family
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, ROUTED_AS_V3
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, alternatives, facts, pairs, words
 from symconfig.descriptor.architectures.rules import QKV_BIAS, SIGMOID
@@ -120,26 +120,10 @@ def llava(tower: Values, around: Values, out: int) -> Fields:
 
 
 @dataclass(frozen=True, slots=True)
-class Tower:
-    """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
-
-    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. names: where keys
-    go, if not as in NAMES. only: understood with these values only. same_as: a second spelling of another key.
-    """
-
-    reads: frozenset[str]
-    fields: Values
-    derived: Callable[[Values], dict[str, Any]]
-    names: Mapping[str, str]
-    only: Mapping[str, tuple[Any, ...]]
-    same_as: Mapping[str, str]
-    ignored: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class Multimodal:
     """A table by which a multimodal `config.json` is read around its sections.
 
+    tower: the table of its `vision_config`; a key goes to the tower's field in NAMES, else to that of its own name.
     towers: the model_types that its vision_config may have; the first is that of its class. projector: from the tower's
     values, those around it, and the language model's hidden_size. text: the type of its language model; empty: as the
     families have it. tied: its tie_word_embeddings where it does not say it; ties: that of the language model's own
@@ -147,7 +131,7 @@ class Multimodal:
     sections that matter. noted: what to say of a key's value.
     """
 
-    tower: Tower
+    tower: Architecture
     towers: tuple[str, ...]
     projector: Callable[[Values, Values, int], dict[str, Any]]
     text: str = ""
@@ -176,16 +160,9 @@ NAMES = pairs("depth=num_hidden_layers num_heads=num_attention_heads in_channels
 _DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
 
 
-def _tower(
-    reads: str,
-    fields: str,
-    derived: Callable[[Values], dict[str, Any]] = lambda values: {},
-    names: str = "",
-    only: str = "",
-    same_as: str = "",
-    ignored: str = "",
-) -> Tower:
-    return Tower(words(reads), facts(fields), derived, pairs(names), alternatives(only), pairs(same_as), words(ignored))
+def _follows(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
+    """Return the rule of a tower's fields that follow from several keys."""
+    return (Rule(lambda reader: reader.fields.update(fields(reader.values))),)
 
 
 USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolution and its file names none: assumed
@@ -201,64 +178,66 @@ def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
 
 _PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
 _QWEN_FIELDS = "by_image fused_qkv rope "
-_QWEN2 = _tower(
-    _PATCHES + "embed_dim mlp_ratio",
+_QWEN2 = family(
     _QWEN_FIELDS + "patch_bias=false",
-    lambda values: {
-        **_usual_size(values),
-        "hidden_size": values["embed_dim"],
-        "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
-    },
+    reads=_PATCHES + "embed_dim mlp_ratio",
+    rules=_follows(
+        lambda values: {
+            **_usual_size(values),
+            "hidden_size": values["embed_dim"],
+            "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
+        }
+    ),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
-_QWEN25 = _tower(
-    _PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+_QWEN25 = family(
     _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
-    _usual_size,
+    reads=_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+    rules=_follows(_usual_size),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
-_QWEN35 = _tower(
-    _PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
+_QWEN35 = family(
     _QWEN_FIELDS,
-    _usual_size,
+    reads=_PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
+    rules=_follows(_usual_size),
     same_as=_DEPTH,
     only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
 )
-_QWEN3 = replace(_QWEN35, reads=_QWEN35.reads | {"deepstack_visual_indexes"}, only={})
-_GLM = _tower(
-    _PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
+_QWEN3 = replace(_QWEN35, reads=(*_QWEN35.reads, "deepstack_visual_indexes"), only={})
+_GLM = family(
     _QWEN_FIELDS
     + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
+    reads=_PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]},
+    rules=_follows(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
     names="attention_bias=qkv_bias",
     same_as=_DEPTH,
 )
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
 )
-_SIGLIP = _tower(_VIT + "vision_use_head", "norm_after", _positions, only="vision_use_head=false")
+_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_follows(_positions), only="vision_use_head=false")
 _CLIP_FIELDS = "class_token norm_before norm_after patch_bias=false "
-_CLIP = _tower(_VIT, _CLIP_FIELDS, lambda values: _positions(values, 1))
-_LLAMA4 = _tower(
-    _VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
+_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_follows(lambda values: _positions(values, 1)))
+_LLAMA4 = family(
     _CLIP_FIELDS + "rope",
-    _CLIP.derived,
+    reads=_VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
+    rules=_CLIP.rules,
     only="vision_feature_select_strategy=default multi_modal_projector_bias=false",
     ignored="vision_feature_layer",
 )
-_PIXTRAL = _tower(
-    _VIT,
+_PIXTRAL = family(
     """norm=rmsnorm norm_before gated_mlp rope any_resolution patch_bias=false qkv_bias=false attention_out_bias=false
         mlp_bias=false""",
+    reads=_VIT,
 )
 _NORMS = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
-_INTERNVL = _tower(
-    _VIT + "attention_bias use_qk_norm norm_type",
+_INTERNVL = family(
     "class_token layer_scale",
-    lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]},
+    reads=_VIT + "attention_bias use_qk_norm norm_type",
+    rules=_follows(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
     names="attention_bias=qkv_bias use_qk_norm=qk_norm",
     only="""use_mask_token=false use_absolute_position_embeddings use_mean_pooling
         norm_type=layer_norm|rms_norm""",
