@@ -187,13 +187,13 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
     if "use_sliding_window" in defaults:
         own["use_sliding_window"] = windows
     yield from own.items()
-    types = list(_types(model, architecture, values))
+    types = list(_types(model, architecture))
     usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
     if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
         yield "layer_types", types
 
 
-def _types(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Iterator[str]:
+def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
     """Yield the type of each layer, as its class calls it."""
     called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
     for kind in model.kind_of_layer:

@@ -11,7 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled
+from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
@@ -235,11 +235,11 @@ def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """Return the heads, gated and projected."""
-    o, out = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
+    o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
-    return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2, aliases=("c_proj",))
+    return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
 
 
 def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:

@@ -69,6 +69,12 @@ def projected(
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
 
 
+def to_stream(ctx: Context, name: str, x: Tensor, bias: bool = False, **more: Any) -> Tensor:
+    """Return what a mixer gives the stream: all heads and channels of x, projected."""
+    out = Tensor("attention_out", (*x.dims[:2], d.HIDDEN))
+    return projected(ctx, name, x, out, bias, over=len(x.dims) - 2, **more)
+
+
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
     """Return the tensor that carries the linear's result: after the adapter's sum where there is one."""
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor

@@ -9,7 +9,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.attention import apply_gate, contiguous, core, saved_angles
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, to_stream
 from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
@@ -82,7 +82,8 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
     q_low, gate = q_source, None
     kv_low, shared = _low_keys(ctx, x, w)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
-        return _projected(ctx, _absorbed(ctx, x, kind, w, (q_source, kv_low, shared)), w)
+        o = _absorbed(ctx, x, kind, w, (q_source, kv_low, shared))
+        return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, "latent_norm")
     # Megatron's core copies values out of what both are parts of (multi_latent_attention.py, value.contiguous()).
@@ -115,13 +116,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
         )
     read = keys_read(ctx, kind, x, q_source)
     o = contiguous(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
-    return _projected(ctx, apply_gate(ctx, x, o, gate), w)
-
-
-def _projected(ctx: Context, o: Tensor, w: Widths) -> Tensor:
-    """Bring heads back to the stream."""
-    out, bias = Tensor("attention_out", (d.BATCH, d.SEQUENCE, d.HIDDEN)), ctx.model.attention_out_bias
-    return projected(ctx, "o_proj", o, out, bias, over=2)
+    return to_stream(ctx, "o_proj", apply_gate(ctx, x, o, gate), ctx.model.attention_out_bias)
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:

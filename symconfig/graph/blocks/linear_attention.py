@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, projected, sigmoid_gate
+from symconfig.graph.blocks.common import linear, projected, sigmoid_gate, to_stream
 from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel, ScanKernel
@@ -136,8 +136,7 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     beta, decay = _gates(ctx, b, a)
     scanned = delta_rule(ctx, q, k, v, decay, beta, shares)
     normed = gated_norm(ctx, "out_norm", scanned, z, Activation.SILU, module="gdn_norm_out")
-    out = Tensor("attention_out", x.dims)
-    return projected(ctx, "out_proj", normed, out, over=2, aliases=("o_proj",))
+    return to_stream(ctx, "out_proj", normed, aliases=("o_proj",))
 
 
 def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
@@ -221,8 +220,7 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     )
     gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)), WHOLE_GATE)
     normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
-    out = Tensor("attention_out", x.dims)
-    return projected(ctx, "o_proj", normed, out, over=2)
+    return to_stream(ctx, "o_proj", normed)
 
 
 def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
@@ -284,8 +282,7 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
     normed = _head_norm(ctx, "out_norm", _chunked_scan(ctx, q, k, v), centred=False, moved=(6, 7))
     gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
-    gated, out = sigmoid_gate(ctx, gate, normed, "lightning_gated"), Tensor("attention_out", x.dims)
-    return projected(ctx, "out_proj", gated, out, over=2, aliases=("o_proj",))
+    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, gate, normed, "lightning_gated"), aliases=("o_proj",))
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tuple[int, int]) -> Tensor:
@@ -360,8 +357,7 @@ def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     v, opening = (_projected_to(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
     gates = [_capped(ctx, _projected_to(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
     normed = _head_norm(ctx, "head_norm", _chunked_scan(ctx, q, k, v, gates), centred=True, moved=(8, 10))
-    gated, out = sigmoid_gate(ctx, opening, normed, "mlstm_gated"), Tensor("attention_out", x.dims)
-    return projected(ctx, "out_proj", gated, out, over=2)
+    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, opening, normed, "mlstm_gated"))
 
 
 def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:

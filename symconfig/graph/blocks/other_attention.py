@@ -21,7 +21,7 @@ from symconfig.graph.blocks.attention import (
     repeat_kv,
     rotate,
 )
-from symconfig.graph.blocks.common import add_bias, linear, norm, projected
+from symconfig.graph.blocks.common import add_bias, linear, norm, projected, to_stream
 from symconfig.graph.blocks.experts import CHOICES, router
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Kernel
@@ -46,12 +46,12 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """
     if not ctx.model.mixer(WIDE).sizes:
         (q, k, v), _ = projections(ctx, x)
-        return _wide_result(ctx, x, *norm_and_rotate(ctx, q, k, kind), v)
+        return _wide_result(ctx, *norm_and_rotate(ctx, q, k, kind), v)
     bias = ctx.model.qkv_bias
     q = projected(ctx, "q_proj", x, Tensor("q", (*_ROWS, d.HEADS, WIDTH)), bias)
     if kind.pairs is Pairs.BORROWED:
         k, v = borrow_kv(ctx, (*_ROWS, KV_HEADS), (WIDTH, WIDTH), kind)
-        return _wide_result(ctx, x, _wide_queries(ctx, q), k, v)
+        return _wide_result(ctx, _wide_queries(ctx, q), k, v)
     k = projected(ctx, "k_proj", x, Tensor("k", (*_ROWS, KV_HEADS, WIDTH)), bias)
     sizes = ctx.model.mixer(WIDE)
     width = VALUE_WIDTH if sizes.sizes.get(VALUE_WIDTH) else WIDTH
@@ -62,7 +62,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     q, k = _wide_queries(ctx, q), _wide_queries(ctx, k)
     if kind.pairs is Pairs.LENT:
         k, v = lend_kv(ctx, k, v, kind)
-    return _wide_result(ctx, x, q, k, v)
+    return _wide_result(ctx, q, k, v)
 
 
 def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
@@ -74,10 +74,9 @@ def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
     return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", ROTARY) if turns else given
 
 
-def _wide_result(ctx: Context, x: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    o, out = contiguous(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("attention_out", x.dims)
+def _wide_result(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(WIDE).switches
-    return projected(ctx, "o_proj", o, out, bias, over=2)
+    return to_stream(ctx, "o_proj", contiguous(ctx, core(ctx, q, k, v, Read(FULL))), bias)
 
 
 DIFFERENTIAL = "differential_attention"
@@ -102,8 +101,7 @@ def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.position is Position.ROPE:
         q, k = apply_rope(ctx, "rope_q", q, "q_rotated"), apply_rope(ctx, "rope_k", k, "k_rotated")
     o = _normed_pairs(ctx, _difference(ctx, _attended(ctx, q, k, v)))
-    out = Tensor("attention_out", x.dims)
-    return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2)
+    return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
 
 
 def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, projected, sigmoid_gate
+from symconfig.graph.blocks.common import linear, projected, sigmoid_gate, to_stream
 from symconfig.graph.blocks.state_space import convolution
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor, Use
@@ -43,9 +43,9 @@ def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         weights=[ctx.weight("recurrent_param", d.HEADS, BLOCK)],
         whole=(d.SEQUENCE,),
     )
-    gated, out = Tensor("lru_gated", scanned.dims), Tensor("attention_out", x.dims)
+    gated = Tensor("lru_gated", scanned.dims)
     ctx.build.elementwise("lru_gating", [scanned, active], gated, saves=[scanned, active])
-    return projected(ctx, "linear_out", gated, out, bias=True, over=2)
+    return to_stream(ctx, "linear_out", gated, bias=True)
 
 
 def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:
@@ -85,8 +85,7 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         weights=[ctx.weight("time_decay", WIDTH), ctx.weight("time_first", WIDTH)],
         whole=(d.SEQUENCE,),
     )
-    gated = sigmoid_gate(ctx, r, scanned, "attention_gated")
-    return projected(ctx, "output", gated, Tensor("attention_out", x.dims))
+    return to_stream(ctx, "output", sigmoid_gate(ctx, r, scanned, "attention_gated"))
 
 
 def channel_mix(ctx: Context, x: Tensor) -> Tensor:

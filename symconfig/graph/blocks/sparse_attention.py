@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, POOLED, RUNS, WINDOW
 from symconfig.graph.blocks.attention import Read, apply_rope, core, norm_and_rotate, output, projections
-from symconfig.graph.blocks.common import norm, projected
+from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Element, Product, Tensor, Use
@@ -267,20 +267,20 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     sinks = [ctx.weight("sinks", d.HEADS)]
     o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
-    return _projected_groups(ctx, _rope(ctx, "rope_back", o), x)
+    return _projected_groups(ctx, _rope(ctx, "rope_back", o))
 
 
 def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
     return apply_rope(ctx, name, given, f"{name}_out")
 
 
-def _projected_groups(ctx: Context, o: Tensor, x: Tensor) -> Tensor:
+def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
     """Project the heads, through a low rank of each group of them."""
     groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
     ctx.build.matmul("o_a_proj", groups, weight, (GROUP,), [Use(low)])
-    return projected(ctx, "o_b_proj", low, Tensor("attention_out", x.dims), over=2)
+    return to_stream(ctx, "o_b_proj", low)
 
 
 def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:

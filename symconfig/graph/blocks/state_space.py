@@ -9,7 +9,7 @@ from fractions import Fraction
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm, projected
+from symconfig.graph.blocks.common import linear, norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel, ScanKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
@@ -140,9 +140,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         whole=(d.SEQUENCE, STATE),
         scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],
     )
-    out = Tensor("attention_out", x.dims)
-    kept = scanned if joined else None
-    return projected(ctx, "out_proj", gated, out, PROJ_BIAS in has, keeps=kept)
+    return to_stream(ctx, "out_proj", gated, PROJ_BIAS in has, keeps=scanned if joined else None)
 
 
 def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
@@ -224,11 +222,9 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         products=_products(),
         scratch=_scratch(convolved, scanned),
     )
-    kept = scanned if whole else None
     if NORM in has:
         result = _norm_of_groups(ctx, result if gated_inside else scanned, None if gated_inside else z)
-    out = Tensor("attention_out", x.dims)
-    return projected(ctx, "out_proj", result, out, OUT_BIAS in has, over=2, keeps=kept)
+    return to_stream(ctx, "out_proj", result, OUT_BIAS in has, keeps=scanned if whole else None)
 
 
 def _products() -> list[Product]:
@@ -307,8 +303,7 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     ctx.build.elementwise("conv_multiply", [before, value], product, saves=[before, value])
     (mixed,) = convolution(ctx, "conv", [product], CONV_WIDTH, CONV_LENGTH, bias)
     ctx.build.elementwise("conv_gating", [behind, mixed], gated, saves=[behind, mixed])
-    out = Tensor("attention_out", x.dims)
-    return projected(ctx, "out_proj", gated, out, bias, aliases=("o_proj",))
+    return to_stream(ctx, "out_proj", gated, bias, aliases=("o_proj",))
 
 
 PARTS = (

@@ -122,8 +122,8 @@ def layer(ctx: Context, *, kind: str, keys: str) -> Block:
             attended = _attention(tower, tower.norm("norm1", x, (HIDDEN,)), keys)
         middle = _residual(tower, "attention_residual", x, attended)
         with ctx.build.part("mlp"):
-            gated = vision.gated_mlp, vision.mlp_bias
-            done = _mlp(tower, "", tower.norm("norm2", middle, (HIDDEN,)), HIDDEN, tower.dim(FFN), gated)
+            given = tower.norm("norm2", middle, (HIDDEN,))
+            done = _mlp(tower, "", given, tower.dim(FFN), vision.gated_mlp, vision.mlp_bias)
         out = _residual(tower, "mlp_residual", middle, done)
     return ctx.build.block(kind, [x], [out], Place.ENCODER, leaves=[x] if tower.frozen else [])
 
@@ -180,9 +180,9 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
         return build.product("context", Use(weights), values, (keys,), Tensor("attention_heads", q.dims))
 
 
-def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
-    """Return y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
-    build, (gate, bias) = tower.ctx.build, gated
+def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bool) -> Tensor:
+    """Return y[…] as wide as x[…] through `width`."""
+    build = tower.ctx.build
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
     tower.projected(f"{prefix}up_proj", x, up, bias)
     if gate:
@@ -238,14 +238,14 @@ def deepstack(ctx: Context) -> Block:
 
 def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tensor:
     """Take every step; what the last one gives has the language model's channels."""
-    names = _width_names(prefix, tower.vision, steps, tower.split)
+    names = _width_names(prefix, steps, tower.split)
     for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
         last = index == len(steps) - 1
         x = _step(tower, f"{prefix}.{index}", x, step, inner, FEATURES.name if last else f"{prefix}_{index}", outer)
     return x
 
 
-def _width_names(prefix: str, vision: Vision, steps: Sequence[Step], split: bool) -> list[str]:
+def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
     """Name the channels in front of each step, and behind the last one; equal ones alike.
 
     Of a tower that is split, the first linear layer's result is, and the second one sums over it.
@@ -270,7 +270,7 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     if step.kind in ("layernorm", "rmsnorm"):
         return tower.norm(name, x, (inner,), step.kind)
     if step.kind == "gated":
-        return _mlp(tower, f"{name}.", x, inner, f"{name}.width", (True, step.bias))
+        return _mlp(tower, f"{name}.", x, f"{name}.width", True, step.bias)
     rows = TOKENS if step.kind in ("join", "pool") else x.dims[-2]
     out = Tensor(result, (*x.dims[:-2], rows, outer))
     if step.kind == "linear":
@@ -323,7 +323,7 @@ def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
     for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
         widths = vision.widths(steps)
         for split in (False, True):
-            named = zip(_width_names(prefix, vision, steps, split), widths, strict=True)
+            named = zip(_width_names(prefix, steps, split), widths, strict=True)
             yield from ((name, width) for name, width in named if name not in (HIDDEN, d.HIDDEN))
         yield from ((f"{prefix}.{i}.width", step.intermediate) for i, step in enumerate(steps) if step.intermediate)
 
