@@ -12,7 +12,7 @@ from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits, Packing
-from symconfig.descriptor.mixed import MixedCluster, mixed_of
+from symconfig.descriptor.load import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.training import Training

@@ -29,7 +29,7 @@ from symconfig.errors import InfeasibleError, InputError, reworded
 if TYPE_CHECKING:
     from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
-    from symconfig.descriptor.mixed import MixedCluster
+    from symconfig.descriptor.load import MixedCluster
 
 NAME = "plan"
 DOES = "find the fastest configuration that fits, and write its files"
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
-    from symconfig.descriptor.mixed import mixed_of
+    from symconfig.descriptor.load import mixed_of
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
     from symconfig.solve.near_batch import near_batch, replicas_sentence

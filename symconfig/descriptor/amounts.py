@@ -1,7 +1,4 @@
-"""Amounts with units, as people write them: `96GB`, `90GiB`, `300GB/s`, `400Gb/s`, `3.4us`, `989 TFLOP/s`.
-
-Units are read by the letter: a small b is a bit, a capital B is a byte, k to P are powers of a thousand.
-"""
+"""Amounts with units, as people write them, `96GB` or `3.4us`, and networks, `4x100 Gb/s` or `400 Gb/s per GPU`."""
 
 from __future__ import annotations
 
@@ -11,6 +8,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
 
+from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
+from symconfig.descriptor.mesh import NETWORK
+from symconfig.errors import InputError, Problem
 from symconfig.units import GIB
 
 # Decimals, so that 5us is the number that 5e-6 is.
@@ -49,7 +49,12 @@ PEAK = Kind(
 
 
 def amount(text: str, kind: Kind) -> float:
-    """Return the amount in bytes, bytes/s, seconds or FLOP/s. Raises ValueError with what is wrong."""
+    """Return the amount in bytes, bytes/s, seconds or FLOP/s. Raises ValueError with what is wrong.
+
+    Amounts with units, as people write them: `96GB`, `90GiB`, `300GB/s`, `400Gb/s`, `3.4us`, `989 TFLOP/s`.
+
+    Units are read by the letter: a small b is a bit, a capital B is a byte, k to P are powers of a thousand.
+    """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
         raise ValueError("is no number with a unit")
@@ -68,7 +73,8 @@ def _wrong_unit(unit: str, kind: Kind) -> str:
     """Say why a unit is none here; bits and bytes, which differ by one letter, by their names."""
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if len(alike) > 1:
-        return f"{unit} is neither {' nor '.join(f'{known} ({_word(known)})' for known in alike)}"
+        named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" for known in alike]
+        return f"{unit} is neither {' nor '.join(named)}"
     if kind is SIZE and re.fullmatch(r"[kMGT]i?b(it)?", unit):
         return f"{unit} counts bits, and a memory is counted in bytes"
     if kind is SIZE and unit in SPEED.units:
@@ -78,5 +84,106 @@ def _wrong_unit(unit: str, kind: Kind) -> str:
     return f"{unit} is no unit of it" + (f", {alike[0]} is" if alike else "")
 
 
-def _word(unit: str) -> str:
-    return "bytes" if "B" in unit else "bits"
+_A_SPEED = re.compile(r"\d+(?:\.\d+)? ?[A-Za-z]+(?:/s|ps)(?!\w)")
+_PORTS = re.compile(r"\A(?P<ports>\d+) ?[x×] ?")
+_OVER = re.compile(
+    r"(?:oversubscri(?:bed|ption) )?\b(?P<ratio>\d+(?:\.\d+)?):1(?: oversubscribed)?(?![\w.])"
+    r"|\boversubscription (?P<number>\d+(?:\.\d+)?)(?![\w.:])"
+)
+_SHARE = re.compile(r"\b(?:per|a) (?P<owner>gpu|node)\b", re.IGNORECASE)
+# Words that say what kind of link it is and change no speed.
+_KINDS = re.compile(
+    r"(?:InfiniBand|IB|[EHNX]DR|RoCE(?:v2)?|RDMA|Ethernet|EFA|Omni-Path|Slingshot|NVLink\d?|NVSwitch|xGMI|HCCS|PCIe"
+    r"|per direction|(?:in )?one direction|unidirectional)\b",
+    re.IGNORECASE,
+)
+# Data sheets print NVLink with both directions added.
+_BOTH = re.compile(r"\b(?:(?:in )?both directions|bidirectional)\b", re.IGNORECASE)
+# The fastest port that is sold (NVIDIA ConnectX-8 data sheet: 800 Gb/s). Above it a port in bytes is one meant in bits.
+FASTEST_PORT_BYTES_PER_S = 100e9
+
+
+def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> float:
+    """Return what one GPU has of the stated network, one direction.
+
+    Ports are those of a node, which its GPUs share, if the text does not say `per GPU`. alone: `gpu` or `node`, what a
+    speed without ports and owner is meant for. Raises InputError for a text of which a word is not understood.
+
+    A network as people state it, `4x100 Gb/s` or `400 Gb/s per GPU, 2:1`, read into the levels of a cluster.
+    """
+    rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
+    _, rest = _taken(_OVER, rest)
+    ports, rest = _taken(_PORTS, rest)
+    speed, rest = _taken(_A_SPEED, rest)
+    share, rest = _taken(_SHARE, rest)
+    both, rest = _taken(_BOTH, rest)
+    unknown = re.sub(r"[\s,;/+]+", " ", _KINDS.sub(" ", rest)).strip()
+    if speed is None or unknown:
+        what = f"{unknown!r} is not understood" if unknown else "states no speed"
+        raise InputError(_misread(what, text))
+    try:
+        rate = amount(speed[0], SPEED) / (2 if both else 1)
+    except ValueError as error:
+        raise InputError(_misread(str(error), text)) from None
+    owner = share["owner"].lower() if share else "node" if ports else alone
+    if owner is None:
+        raise InputError(_misread("does not say whether this is of a GPU or of a node", text))
+    if ports and "B" in speed[0] and rate > FASTEST_PORT_BYTES_PER_S:
+        in_bits = speed[0].replace("B", "b")
+        what = f"a port of {speed[0]} (bytes) is faster than any, {in_bits} (bits) is meant"
+        raise InputError(_misread(what, text, hint=text.replace(speed[0], in_bits)))
+    rate *= float(ports["ports"]) if ports else 1
+    if not 0 < rate < inf:
+        raise InputError(_misread("is no speed", text))
+    return rate / gpus_per_node if owner == "node" else rate
+
+
+def says_direction(text: str) -> bool:
+    """Return whether a stated speed says of which directions it is."""
+    return bool(_BOTH.search(text) or re.search(r"direction", text))
+
+
+def oversubscription(text: str) -> float | None:
+    """Return the oversubscription that a stated network has, `2:1` or `oversubscription 2`. Raises InputError."""
+    over = _OVER.search(text)
+    if over is None:
+        return None
+    ratio = float(over["ratio"] or over["number"])
+    if not 1 <= ratio < inf:
+        raise InputError(_misread("is no oversubscription", text))
+    return ratio
+
+
+def with_network(
+    cluster: ClusterDescriptor, text: str, source: str, gpus_per_node: int | None = None
+) -> ClusterDescriptor:
+    """Return the cluster with the stated network between its nodes.
+
+    All levels of switches have this speed, and a stated oversubscription is that of the outermost.
+    """
+    rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
+    levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
+    ratio, changed = oversubscription(text), cluster.model_copy(update={"levels": levels})
+    return changed if ratio is None else oversubscribed(changed, ratio, source)
+
+
+def oversubscribed(cluster: ClusterDescriptor, ratio: float, source: str) -> ClusterDescriptor:
+    """Return the cluster with this oversubscription of its outermost level."""
+    outer = cluster.levels[-1].model_copy(update={"oversubscription": Quantity(value=ratio, source=source)})
+    return cluster.model_copy(update={"levels": (*cluster.levels[:-1], outer)})
+
+
+def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
+    """Return the level with another bandwidth."""
+    return level.model_copy(update={"bandwidth_bytes_per_s": Quantity(value=bytes_per_s, source=source)})
+
+
+def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
+    """Return the first match, and the text without it."""
+    match = pattern.search(text)
+    return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"
+
+
+def _misread(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:
+    need = "ports and their speed, or the speed of a GPU or a node"
+    return Problem(what, field="network", got=text, need=need, hint=hint)

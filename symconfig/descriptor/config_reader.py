@@ -21,8 +21,8 @@ from symconfig.descriptor.architectures.keys import (
     words,
 )
 from symconfig.descriptor.document import shorten
+from symconfig.descriptor.layers import Streams
 from symconfig.descriptor.model import NOT_SET, ModelDescriptor
-from symconfig.descriptor.reuse import Streams
 from symconfig.descriptor.sections import Experts, Indexer, LatentAttention
 from symconfig.descriptor.strict import MAX_LAYERS, Strict
 
@@ -169,7 +169,7 @@ class ConfigReader(Reading):
 
 
 def _needs_value(field: str) -> bool:
-    """Tell whether a field of the descriptor is nothing without a value."""
+    """Return whether a field of the descriptor is nothing without a value."""
     section, _, leaf = field.rpartition(".")
     holder: type[Strict] = _SECTIONS[section] if section else ModelDescriptor
     info = holder.model_fields.get(leaf)
@@ -188,8 +188,8 @@ _POSITIVE = words(
     state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
     linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache o_groups o_lora_rank n_mamba_heads
-    mamba_ngroups num_mem_blocks ffn_round_up_to_multiple_of ffn_proj_factor n_recurrent_loops cca_time0 cca_time1
-    layer_group_size router_hidden_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
+    mamba_ngroups num_mem_blocks ffn_round_up_to_multiple_of ffn_proj_factor n_recurrent_loops
+    layer_group_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
     """
 )
 
@@ -217,7 +217,7 @@ def type_of(key: str, default: object, annotated: str | None) -> str:
 
 
 def fits(value: Any, types: str) -> bool:
-    """Tell whether a value is of one of these types. true is no number."""
+    """Return whether a value is of one of these types. true is no number."""
     return any(_is(value, one) for one in types.split("|"))
 
 

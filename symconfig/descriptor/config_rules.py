@@ -11,8 +11,6 @@ from symconfig.descriptor.architectures.rules import shared_experts, with_expert
 from symconfig.descriptor.sections import ROPE_FIELDS, RopeScaling
 
 _ROPE_KEYS = {*RopeScaling.model_fields, "type", "rope_theta", "partial_rotary_factor"}
-# Beside sections of compressed keys (DeepSeek-V4), and of layers with a window (ZAYA).
-_MAIN_ROPE = ("main", "hybrid")
 _ROPE_IDLE = {
     "finetuned": None,
     "max_position_embeddings": None,  # of the file again
@@ -35,8 +33,8 @@ def rope(reader: Reading) -> None:
     raw = data.get(key) or reader.values.get("rope_scaling") or {}
     if not isinstance(raw, Mapping):
         return reader.problem("wrong value", key, got=repr(raw), need="an object")
-    for section in _MAIN_ROPE:
-        raw = raw[section] if isinstance(raw.get(section), Mapping) else raw
+    if isinstance(raw.get("main"), Mapping):  # beside a section of compressed keys (DeepSeek-V4)
+        raw = raw["main"]
     if "rope_local_base_freq" in fields and {FULL, SLIDING, INDEXED}.intersection(raw):
         raw = _rope_by_layer_type(reader, key, raw)
     for sentence in (note for k, note in _ROPE_IDLE.items() if note is not None and (data.get(key) or {}).get(k)):
@@ -77,7 +75,7 @@ def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Ma
 
 
 def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
-    """Tell whether YaRN's attention_factor is the one that Transformers derives where none is written.
+    """Return whether YaRN's attention_factor is the one that Transformers derives where none is written.
 
     Source: transformers' modeling_rope_utils.py, _compute_yarn_parameters. Olmo 3 writes it out.
     """

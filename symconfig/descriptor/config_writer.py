@@ -30,7 +30,8 @@ def config_json(model: ModelDescriptor) -> Json:
     """Return `config.json` of a model's class. Raises InfeasibleError where Transformers has none."""
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
-    values |= layer_keys(model, architecture, values)
+    values |= dict(_windows(model, architecture, {**architecture.defaults, **values}))
+    values |= dict(_experts(model, architecture))
     for rule in architecture.rules:
         values |= rule.write(model) if rule.write is not None else {}
     head = {"architectures": [class_of(kind)], "model_type": kind}
@@ -176,12 +177,6 @@ def _short(value: object) -> str:
 Pairs = Iterator[tuple[str, Any]]
 
 
-def layer_keys(model: ModelDescriptor, architecture: Architecture, written: Mapping[str, Any]) -> Json:
-    """Return windows, chunks, blocks and experts by layer. written: the keys that are there already."""
-    values = {**architecture.defaults, **written}
-    return dict(_windows(model, architecture, values)) | dict(_experts(model, architecture))
-
-
 def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Pairs:
     defaults, windows = architecture.defaults, any(model.sliding_layers)
     width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
@@ -192,13 +187,13 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
     if "use_sliding_window" in defaults:
         own["use_sliding_window"] = windows
     yield from own.items()
-    types = list(_types(model, architecture, values))
+    types = list(_types(model, architecture))
     usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
     if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
         yield "layer_types", types
 
 
-def _types(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Iterator[str]:
+def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
     """Yield the type of each layer, as its class calls it."""
     called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
     for kind in model.kind_of_layer:

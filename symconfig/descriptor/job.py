@@ -266,12 +266,12 @@ class Job(Strict):
 
     @property
     def puts_head(self) -> bool:
-        """Tell whether its program puts a head of one number of its own in the place of that over the vocabulary."""
+        """Return whether its program puts a head of one number of its own in the place of that over the vocabulary."""
         return self.rl is not None or (self.preference is not None and self.preference.means.scores)
 
     @property
     def wants_adapters(self) -> bool:
-        """Tell whether it trains adapters, also over a model that has none of its own."""
+        """Return whether it trains adapters, also over a model that has none of its own."""
         return self.task == "lora" or self.lora is not None
 
     def beyond(self, model: ModelDescriptor) -> int:

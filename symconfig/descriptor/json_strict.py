@@ -25,7 +25,7 @@ from symconfig.errors import InputError, Problem
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _MAX_VALUES = 200_000
 _INFINITE = ("Infinity", "-Infinity")
-_BRACKETS = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{}]')
+_TOO_DEEP = "the file is nested too deeply"
 
 
 def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = False) -> Document:
@@ -38,29 +38,21 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
 
     infinite: the words Infinity and -Infinity, which Python writes for a limit that is none, are left to the caller.
     """
-    too_deep = _too_deep(text)
-    if too_deep is not None:
-        place = Place(text.count("\n", 0, too_deep) + 1, too_deep - (text.rfind("\n", 0, too_deep) + 1) + 1)
-        raise InputError(
-            "the file is nested too deeply",
-            file=file,
-            line=place.line,
-            column=place.column,
-            need=f"at most {MAX_DEPTH} levels",
-        )
     if text.count(",") > _MAX_VALUES:
         raise InputError("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}")
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(_syntax(text, file, error)) from None
-    except (RecursionError, ValueError) as error:  # an integer of more than 4,300 digits is a ValueError
+    except RecursionError:
+        raise InputError(_TOO_DEEP, file=file, need=f"at most {MAX_DEPTH} levels") from None
+    except ValueError as error:  # an integer of more than 4,300 digits
         raise InputError(f"this is not JSON that can be read: {shorten(str(error))}", file=file) from None
-    if "\\u" in text and not _encodable(data):
-        raise InputError("a string holds half a surrogate pair, which is no character", file=file)
     keys, values, problems = _places(text, file, _INFINITE if infinite else ())
     if problems:
         raise InputError(problems[:MAX_PROBLEMS])
+    if "\\u" in text and not _encodable(data):
+        raise InputError("a string holds half a surrogate pair, which is no character", file=file)
     return Document(data, file, keys, values)
 
 
@@ -79,22 +71,6 @@ def _encodable(data: Any) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _too_deep(text: str) -> int | None:
-    """Return the offset of the first bracket that is deeper than allowed."""
-    if text.count("[") + text.count("{") <= MAX_DEPTH:
-        return None
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        token = match.group()
-        if token in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return match.start()
-        elif token in "]}":
-            depth -= 1
-    return None
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:
@@ -143,6 +119,9 @@ def _places(
         else:
             values[path()] = place
             if token in "[{":
+                if len(stack) == MAX_DEPTH:
+                    need = f"at most {MAX_DEPTH} levels"
+                    raise InputError(_TOO_DEEP, file=file, line=place.line, column=place.column, need=need)
                 stack.append((token == "{", None if token == "{" else 0))
             elif token[0] in "-+.0123456789NI" and token not in allowed and not math.isfinite(float(token)):
                 report("not a finite number", place, got=shorten(token))

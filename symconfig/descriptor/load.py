@@ -1,24 +1,25 @@
-"""Names and paths to descriptors: the zoo, a descriptor file, a Hugging Face `config.json`, a job."""
+"""Names and paths to descriptors: the zoo, a descriptor file, a Hugging Face `config.json`, a job, a cluster of two
+kinds.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from symconfig.descriptor import hub
+from symconfig.descriptor.amounts import gpu_bytes_per_s
 from symconfig.descriptor.cluster import LONGEST_NAME, ClusterDescriptor, Kernels, KernelsFile
-from symconfig.descriptor.cluster_name import CLUSTER, as_document, joined, kinds, split
-from symconfig.descriptor.difference import SHORT, changed
+from symconfig.descriptor.cluster_name import CLUSTER, OVER, as_document, joined, kinds, split
+from symconfig.descriptor.difference import SHORT, changed, given_in, quantified
 from symconfig.descriptor.document import Document, called, shorten
-from symconfig.descriptor.given import given_in, quantified
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.model_fields import ModelSchema
+from symconfig.descriptor.model import ModelDescriptor, ModelSchema
 from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
@@ -27,7 +28,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.resources import data_dir, may_read
 
 if TYPE_CHECKING:
-    from symconfig.descriptor.account import Account
+    from symconfig.descriptor.huggingface import Account
 
 _YAML = (".yaml", ".yml")
 _LISTED = ("models", "clusters")  # by a command of the same name
@@ -111,14 +112,8 @@ def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescript
 
 
 def is_mixed(name: str, base: Path | None = None) -> bool:
-    """Return whether a cluster's name, or the file of that path, is of two kinds of GPUs."""
-    if _lies(name, base) != "file":
-        return kinds(name) is not None
-    path = (base or Path()) / name
-    if path.suffix not in _YAML:
-        return False
-    data = load_yaml_strict(path).data
-    return isinstance(data, dict) and "kinds" in data
+    """Return whether a cluster's name is of two kinds of GPUs, and not a file's."""
+    return _lies(name, base) != "file" and kinds(name) is not None
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
@@ -236,7 +231,7 @@ def _zoo(kind: str) -> list[str]:
 
 
 def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
-    """Tell whether there is a file or a folder of this name."""
+    """Return whether there is a file or a folder of this name."""
     path = (base or Path()) / name
     try:
         return None if not name or not may_read(path) or not path.exists() else "folder" if path.is_dir() else "file"
@@ -303,3 +298,76 @@ def _config_in(folder: Path) -> Path:
     if not path.is_file():
         raise InputError("this folder has no config.json", file=str(folder))
     return path
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One kind of GPU, and how many there are."""
+
+    cluster: ClusterDescriptor
+    gpus: int
+
+    @property
+    def nodes(self) -> int:
+        """Count the hosts that they fill."""
+        return self.gpus // self.cluster.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCluster:
+    """Two kinds of GPUs under one network. over_bytes_per_s: of a GPU, in one direction, between the kinds; None: what
+    the slower of their own networks has."""
+
+    name: str
+    shares: tuple[Share, Share]
+    over_bytes_per_s: float | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Count the GPUs of both kinds."""
+        return sum(share.gpus for share in self.shares)
+
+
+def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
+    """Load a cluster of two kinds by its name; paths of its kinds are relative to `base`.
+
+    None: the name is of no such cluster. Raises InputError for kinds that cannot train together.
+    """
+    if not is_mixed(name, base) or (stated := kinds(name)) is None:
+        return None
+    *each, over = stated
+    first, second = (Share(load_cluster(kind, base), gpus) for kind, gpus in each)
+    _check_kinds(first, second)
+    called = " + ".join(f"{share.cluster.name}*{share.gpus}" for share in (first, second))
+    if over is None:
+        return MixedCluster(called, (first, second))
+    rate = gpu_bytes_per_s(over, first.cluster.gpus_per_node, "gpu")
+    return MixedCluster(f"{called} {OVER} {over}", (first, second), rate)
+
+
+def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
+    """Load the cluster of two kinds that a job names; None: it names another one, or none. Raises InputError."""
+    name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
+    return load_mixed(name, base) if isinstance(name, str) else None
+
+
+def _check_kinds(first: Share, second: Share) -> None:
+    """Raise InputError for kinds of GPUs that one run of a framework cannot span."""
+    one, other = first.cluster, second.cluster
+    problems = []
+    if one.gpu.vendor != other.gpu.vendor:
+        what = "GPUs of two vendors have no collective library in common"
+        problems.append(Problem(what, field=CLUSTER, got=f"{one.gpu.vendor} and {other.gpu.vendor}"))
+    if one.gpus_per_node != other.gpus_per_node:
+        what = (
+            "a launcher starts the same number of ranks on every node, but the two kinds have nodes of different sizes"
+        )
+        got = f"{one.gpus_per_node} and {other.gpus_per_node}"
+        problems.append(Problem(what, field=CLUSTER, got=got, hint="'NAME with gpus_per_node=N*GPUS' for one of them"))
+    for share in (first, second):
+        each = share.cluster.gpus_per_node
+        if share.gpus % each:
+            what, need = f"{share.cluster.name} does not fill whole nodes", f"a multiple of {each}"
+            problems.append(Problem(what, field=CLUSTER, got=str(share.gpus), need=need))
+    if problems:
+        raise InputError(problems)

@@ -81,12 +81,12 @@ class Optimizer(Strict):
 
     @property
     def usual(self) -> bool:
-        """Tell whether it is Adam with everything in fp32, which every target has."""
+        """Return whether it is Adam with everything in fp32, which every target has."""
         return self.name == "adam" and not self.narrow
 
     @property
     def narrow(self) -> bool:
-        """Tell whether something that it keeps is narrower than fp32 by a setting of its own."""
+        """Return whether something that it keeps is narrower than fp32 by a setting of its own."""
         return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
 
     @property

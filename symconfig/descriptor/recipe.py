@@ -142,7 +142,7 @@ class Recipe(Strict):
 
     @property
     def activation_offload(self) -> bool:
-        """Tell whether outputs of modules wait in host memory, as plans can have it."""
+        """Return whether outputs of modules wait in host memory, as plans can have it."""
         return "modules" in (self.options.offload or "")
 
     @property

@@ -66,7 +66,7 @@ class Rollout(Strict):
 
     @property
     def static_share(self) -> bool:
-        """Tell whether the engine's share is for weights, keys and values alone."""
+        """Return whether the engine's share is for weights, keys and values alone."""
         return self.engine in STATIC_SHARE
 
 
@@ -157,7 +157,7 @@ class Rl(Strict):
 
     @property
     def has_critic(self) -> bool:
-        """Tell whether a critic is trained beside the actor."""
+        """Return whether a critic is trained beside the actor."""
         return self.algorithm in WITH_CRITIC
 
     @property

@@ -73,7 +73,7 @@ class Experts(Sparse):
 
     rare: ClassVar[tuple[str, ...]] = (
         "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
-        "router_hidden_size", "result_bias", "norms_apart",
+        "result_bias", "norms_apart",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -111,9 +111,6 @@ class Experts(Sparse):
         description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
     )
 
-    router_hidden_size: PositiveInt | None = Field(
-        default=None, description="the router is an MLP of this width, which reads that of the layer before, too (ZAYA)"
-    )
     result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
     result_bias: bool = Field(default=False, description="a bias on what all experts give together (JetMoE)")
     norms_apart: bool = Field(

@@ -106,7 +106,7 @@ class Training(Strict):
 
     @property
     def blended(self) -> bool:
-        """Tell whether data_path has weights and prefixes in turn.
+        """Return whether data_path has weights and prefixes in turn.
 
         Megatron-LM reads it so (core/datasets/utils.py, get_blend_from_list).
         """
@@ -125,7 +125,7 @@ class Training(Strict):
 
     @property
     def loads_its_own(self) -> bool:
-        """Tell whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        """Return whether it goes on from what it saved itself, and starts where there is nothing yet."""
         return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
 
     @property

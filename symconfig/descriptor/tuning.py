@@ -105,7 +105,7 @@ class Preference(Strict):
 
     @property
     def has_reference(self) -> bool:
-        """Tell whether a frozen copy of the model gives log-probabilities, too."""
+        """Return whether a frozen copy of the model gives log-probabilities, too."""
         return self.means.reference > 0
 
 

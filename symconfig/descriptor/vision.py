@@ -168,7 +168,7 @@ class Vision(Strict):
 
     @property
     def trains(self) -> bool:
-        """Tell whether any of its weights are trained."""
+        """Return whether any of its weights are trained."""
         return not (self.frozen and self.projector_frozen)
 
     @property

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.descriptor.model import ModelDescriptor
-
-if TYPE_CHECKING:
-    pass
 
 _WIDTH = 116
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
@@ -202,10 +201,6 @@ def plain(text: str) -> Any:
     return text
 
 
-def _events(text: str) -> Iterator[Any]:
-    yield from yaml.parse(text, Loader=_LOADER)
-
-
 def parse_yaml_strict(text: str, file: str) -> Document:
     """Parse data and places of YAML text. Raises InputError with every problem found."""
     document = read_yaml(text, file)
@@ -226,7 +221,7 @@ def read_yaml(text: str, file: str) -> Document:
 def build(builder: Builder, text: str) -> None:
     """Feed every event of the text to the builder. Raises InputError for what stops the reading."""
     try:
-        for event in _events(text):
+        for event in yaml.parse(text, Loader=_LOADER):
             builder.event(event)
             if len(builder.problems) >= MAX_PROBLEMS:
                 raise builder.stop("there are more problems after this one", event.start_mark)

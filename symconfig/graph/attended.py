@@ -16,20 +16,28 @@ _BUDGET = "indexer_budget"
 _RATES = {RUNS: (d.HEAVY_RUN, ""), CHOSEN_RUNS: (d.RUN, "index_topk")}
 
 
+def _reach(model: ModelDescriptor) -> dict[str, int | None]:
+    """Return how far before a query the keys of each kind of attention begin; None: with the sequence."""
+    budget = next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
+    chosen = model.indexer.index_topk if model.indexer else None
+    return {FULL: None, WINDOW: model.sliding_window, CHOSEN: chosen, POOLED: budget}
+
+
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
     """Return the keys that a query of a model attends to in the mean, by kind of attention."""
-    return {
-        FULL: attended(seq_length, None, packing),
-        WINDOW: attended(seq_length, model.sliding_window, packing, model.chunked_attention),
-        CHOSEN: attended(seq_length, model.indexer.index_topk if model.indexer else None, packing),
-        POOLED: attended(seq_length, _budget(model), packing),
-        **{name: attended(seq_length, model.sliding_window, packing) + attended(seq_length, reach, packing) / rate
-           for name, rate, reach in _runs(model)},
-    }  # fmt: skip
+    chunked = model.chunked_attention
+    mean = {
+        name: attended(seq_length, reach, packing, chunked and name == WINDOW) for name, reach in _reach(model).items()
+    }
+    window = attended(seq_length, model.sliding_window, packing)
+    return mean | {name: window + attended(seq_length, reach, packing) / rate for name, rate, reach in _runs(model)}
 
 
-def _budget(model: ModelDescriptor) -> int | None:
-    return next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
+def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
+    """Return the keys of the query that sees most, by kind of attention."""
+    seen = {name: float(min(reach or seq_length, seq_length)) for name, reach in _reach(model).items()}
+    runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
+    return seen | runs
 
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
@@ -40,15 +48,6 @@ def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
     for name, (rate, chosen) in _RATES.items():
         if (per := sizes.get(rate)) and _BUDGET not in sizes:
             yield name, per, per * sizes[chosen] if chosen else None
-
-
-def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
-    """Return the keys of the query that sees most, by kind of attention."""
-    nearest = {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
-    seen = {name: float(min(window or seq_length, seq_length)) for name, window in nearest.items()}
-    seen[POOLED] = float(min(_budget(model) or seq_length, seq_length))
-    runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
-    return seen | runs
 
 
 def attended(

@@ -1,12 +1,13 @@
-"""A piece of a model that repeats: its operators in order, and its place in the model."""
+"""A piece of a model that repeats: its operators in order, its place in the model, and which way gradients go in it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from symconfig.graph import dims as d
-from symconfig.graph.operator import Operator, Tensor
+from symconfig.graph.operator import Element, Gradients, Operator, Tensor, Use, Weight
 
 LAYER = "layer"  # the recompute module that every operator of a transformer layer belongs to
 # All of a layer but its attention and every other matrix product: torchtitan's selective recompute by operator
@@ -26,17 +27,17 @@ class Place(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Tell whether a block stands before the layers, in the model's first chunk."""
+        """Return whether a block stands before the layers, in the model's first chunk."""
         return self in (Place.ENCODER, Place.FIRST)
 
     @property
     def closes(self) -> bool:
-        """Tell whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
+        """Return whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
         return self in (Place.FURTHER, Place.LAST)
 
     @property
     def outermost(self) -> bool:
-        """Tell whether the model begins or ends there, beyond which no message goes."""
+        """Return whether the model begins or ends there, beyond which no message goes."""
         return self in (Place.FIRST, Place.LAST)
 
 
@@ -62,3 +63,40 @@ class Block:
     def losses(self) -> tuple[Tensor, ...]:
         """Return the outputs that end the model: nothing flows back into them."""
         return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
+
+
+def silenced(tensor: Tensor, silent: set[str]) -> Tensor:
+    """Return an activation that says whether something flows back through it: not into ids, nor into silent ones."""
+    if tensor.gradient and (tensor.name in silent or tensor.element is Element.INDEX):
+        return replace(tensor, gradient=False)
+    return tensor
+
+
+def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operator]:
+    """Yield operators with what their backwards make, on tensors that say whether something flows back through them.
+
+    silent: names of inputs into which nothing does; those of tensors that follow from such only are added. What loses
+    its backward is not run again either.
+    """
+
+    def use(old: Use) -> Use:
+        if isinstance(old.tensor, Weight) or not old.gradient:
+            return old
+        tensor = silenced(old.tensor, silent)
+        return old if tensor is old.tensor else Use(tensor, old.along)
+
+    for op in operators:
+        inputs, gradients, modules = tuple(map(use, op.inputs)), op.gradients, op.modules
+        if op.backward and not any(each.gradient for each in inputs if not isinstance(each.tensor, Weight)):
+            gradients = Gradients.WEIGHTS if op.trainable else Gradients.NONE
+            modules = modules if op.trainable else ()
+        if gradients is Gradients.NONE:
+            silent.update(each.name for each in op.outputs)
+        outputs, saves, holds = (tuple(map(use, some)) for some in (op.outputs, op.saves, op.holds))
+        new = (inputs, outputs, saves, holds, gradients)
+        if new == (op.inputs, op.outputs, op.saves, op.holds, op.gradients):
+            yield op
+            continue
+        yield replace(
+            op, inputs=inputs, outputs=outputs, saves=saves, holds=holds, gradients=gradients, modules=modules
+        )

@@ -1,4 +1,4 @@
-"""Writes the operators of a block one after the other."""
+"""What a block is built with: the builder that collects its operators, and the context that every part is given."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place
-from symconfig.graph.flows import flowing, silenced
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.block import DISCARDING, LAYER, OPERATORS, Block, Place, flowing, silenced
+from symconfig.graph.implementation import Adapters, Implementation
 from symconfig.graph.operator import (
     Element,
     Gradients,
@@ -271,6 +273,47 @@ class Builder:
             place=place,
             elsewhere=frozenset(self.elsewhere),
         )
+
+
+@dataclass(slots=True)
+class Context:
+    """A builder with the model and the implementation it builds for. shared_heads: see Scheme. again: another block
+    holds the weights that are made now."""
+
+    model: ModelDescriptor
+    how: Implementation
+    build: Builder
+    shared_heads: bool = False
+    reuses: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        return self.model.adapter is not None
+
+    def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
+        """Return a weight of the base model. shared, joined: see Weight."""
+        adapter = self.model.adapter
+        quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
+        return Weight(
+            name, dims, gradient=not self.frozen, quantised=quantised, shared=shared or self.reuses, joined=joined
+        )
+
+    @property
+    def whole_look_up(self) -> bool:
+        """Return whether every tensor-parallel rank has the look-up table and the logits for every token."""
+        return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
+
+    def adapted(self, names: Sequence[str]) -> bool:
+        return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
+
+    def separate(self, whole: str, aliases: Sequence[str]) -> bool:
+        """Return whether a fused linear falls apart: when one of its parts has an adapter of its own, unless adapters
+        lie beside it. With an adapter beside the whole it is fused, whatever the implementation does with others.
+        """
+        if self.adapted((whole,)):
+            return False
+        joined = self.how.linear.joined or whole in self.how.linear.products
+        return not joined or (self.adapted(aliases) and self.how.adapters is Adapters.PLAIN)
 
 
 def in_eight_bits(tensor: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ class Choosing(StrEnum):
 
 
 class NormKernel(StrEnum):
-    """The kernel of a norm. What each keeps is in `graph.blocks.norms`."""
+    """The kernel of a norm. What each keeps is in `graph.blocks.common`."""
 
     FUSED = "fused"
     # RMSNorm: a chain of element-wise kernels in fp32, but for the product with the weight. LayerNorm: PyTorch's own.
@@ -120,8 +120,6 @@ class Adapters(StrEnum):
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; beside a row-parallel layer columns are exchanged for parts of the sequence, where others gather them.
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

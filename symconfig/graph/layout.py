@@ -159,7 +159,7 @@ def where(condition: Truth, yes: Any, no: Any) -> Any:
 
 
 def ever(now: Truth) -> bool:
-    """Tell whether something is true anywhere."""
+    """Return whether something is true anywhere."""
     return bool(now.any()) if isinstance(now, np.ndarray) else now
 
 

@@ -14,10 +14,10 @@ from symconfig.descriptor.sections import Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
-from symconfig.graph.blocks import convolved_attention, layer_inputs, shared_block, streams, wkv
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.layer import layer
-from symconfig.graph.builder import Builder
+from symconfig.graph.blocks.layer import layer, shared_block_sizes
+from symconfig.graph.blocks.recurrent import GATE_WIDTH
+from symconfig.graph.blocks.streams import layer_input_sizes, stream_sizes
+from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Implementation
@@ -35,7 +35,7 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
         Problem(sentence, field="mixers", got=mixer.block)
         for mixer in model.mixers
         if mixer.block != NO_MIXER
-        for sentence in parts().mixer(mixer.block).check(mixer)
+        for sentence in parts().mixer(mixer.block).problems(mixer)
     ]
     if problems:
         raise InputError(problems)
@@ -156,8 +156,6 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         sizes |= {
             d.EXPERTS: moe.num_experts,
             "router_width": moe.num_experts + moe.zero_experts,
-            "router_hidden_size": moe.router_hidden_size or 0,
-            "made_router_size": moe.router_hidden_size or 0,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
             "expert_copies": moe.computing_per_tok,
@@ -173,9 +171,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
     if wide := model.wide_intermediate_size:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
     if model.mlp_token_shift:
-        sizes[wkv.GATE_WIDTH] = model.hidden_size
-    sizes |= layer_inputs.sizes(model) | shared_block.sizes(model) | streams.sizes(model)
-    sizes |= convolved_attention.sizes(model)
+        sizes[GATE_WIDTH] = model.hidden_size
+    sizes |= layer_input_sizes(model) | shared_block_sizes(model) | stream_sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

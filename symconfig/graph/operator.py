@@ -124,7 +124,7 @@ class Weight(Tensor):
 
     @property
     def table(self) -> bool:
-        """Tell whether each of its rows, or columns, is a token's."""
+        """Return whether each of its rows, or columns, is a token's."""
         return len(self.dims) > 1 and (d.VOCAB in self.dims or d.WHOLE_VOCAB in self.dims)
 
 
@@ -338,7 +338,7 @@ class Operator:
         return self.backward and any(not weight.frozen for weight in self.weights)
 
     def gives(self, use: Use) -> bool:
-        """Tell whether its backward makes the gradient of an input."""
+        """Return whether its backward makes the gradient of an input."""
         wanted = self.gradients is Gradients.ALL or (self.backward and isinstance(use.tensor, Weight))
         return wanted and use.gradient
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
 from symconfig.descriptor.layers import LayerKind
@@ -14,7 +14,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.graph import blocks, dims
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.context import Context
+from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor
 
 
@@ -31,8 +31,9 @@ class Mixer:
     are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those
     that context parallelism splits in the sequence's place, where that must be whole. pieces: what a tensor-parallel
     rank has a whole number of; exchanged_pieces: of them, what it has where the sequence is exchanged, too. norm_apart:
-    the norm before it is never one module with its first linear layer. check: what is wrong with what a descriptor says
-    of it, in sentences.
+    the norm before it is never one module with its first linear layer. needs, may: the sizes that a descriptor must and
+    may state of it; optional: all of them or none. switches: those that it may state. divides: sizes that must divide
+    by another one.
     """
 
     name: str
@@ -43,7 +44,25 @@ class Mixer:
     pieces: tuple[str, ...] = ()
     exchanged_pieces: tuple[str, ...] = ()
     norm_apart: bool = False
-    check: Callable[[Declared], Sequence[str]] = lambda mixer: ()
+    needs: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    optional: bool = False
+    switches: tuple[str, ...] = ()
+    divides: Mapping[str, str] = field(default_factory=dict)
+
+    def problems(self, stated: Declared) -> Iterator[str]:
+        """Yield what is wrong with what a descriptor states of it, as sentences."""
+        sizes, known = stated.sizes, (*self.needs, *self.may)
+        missing = [name for name in self.needs if not sizes.get(name)]
+        if missing and (sizes or not self.optional):
+            yield f"{self.name} needs {', '.join(missing)} under sizes, each a positive number"
+        if unknown := sorted(set(sizes) - set(known)):
+            yield f"{self.name} has no size {', '.join(unknown)}; its sizes are {', '.join(known) or 'none'}"
+        if unknown := sorted(set(stated.switches) - set(self.switches)):
+            yield f"{self.name} has no switch {', '.join(unknown)}; it knows {', '.join(self.switches) or 'none'}"
+        for whole, part in self.divides.items():
+            if sizes.get(whole) and sizes.get(part) and sizes[whole] % sizes[part]:
+                yield f"{self.name}: {whole} {sizes[whole]} is not divisible by {part} {sizes[part]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +102,15 @@ class Parts:
 @cache
 def parts() -> Parts:
     """Import every file of `graph/blocks` and collect its `PARTS`."""
-    listed = tuple(_listed())
+    listed: list[Mixer | End] = []
+    for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
+        listed += getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
     mixers = {part.name: part for part in listed if isinstance(part, Mixer)}
     order = tuple(Place)
     ends = sorted((part for part in listed if isinstance(part, End)), key=lambda end: order.index(end.place))
     own = tuple(dict.fromkeys(dim for part in listed for dim in part.tensor_dims))
     exchanged = tuple(dim for mixer in mixers.values() for dim in mixer.exchanged_dims)
     return Parts(mixers, {end.kind: end for end in ends}, (*dims.TENSOR_DIMS, *own), exchanged)
-
-
-def _listed() -> Iterator[Mixer | End]:
-    for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
-        yield from getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
 
 
 @cache
@@ -106,5 +122,5 @@ def place_of(kind: str) -> Place:
 
 @cache
 def is_layer(kind: str) -> bool:
-    """Tell whether blocks of a kind are layers of the model, and none of its ends."""
+    """Return whether blocks of a kind are layers of the model, and none of its ends."""
     return place_of(kind) is Place.LAYER

@@ -99,7 +99,7 @@ class Sharding:
 
     @property
     def each_microbatch(self) -> bool:
-        """Tell whether weights or gradients travel with every microbatch."""
+        """Return whether weights or gradients travel with every microbatch."""
         return self.weight or self.gradient
 
     def layouts(self, used: Layout, summed: tuple[str, ...]) -> Layouts[Layout]:

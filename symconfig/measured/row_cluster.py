@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from symconfig.descriptor.amounts import at_rate, gpu_bytes_per_s, with_network
 from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
 from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.descriptor.measurements import Row
-from symconfig.descriptor.network import at_rate, gpu_bytes_per_s, with_network
 from symconfig.errors import InputError
 from symconfig.measured.assumptions import Assumption, assumptions
 from symconfig.units import GIB

@@ -10,7 +10,7 @@ from symconfig.descriptor.sections import Adapter, AdapterTarget
 from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.frameworks.known import BACKENDS
-from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
+from symconfig.graph.count import ATTENTION, MLP, Targets, layers, targets
 from symconfig.render import target_of
 
 # Megatron-Bridge's names of the layers that it adapts by default (megatron-bridge 0.3.1, peft/lora.py, LoRA).

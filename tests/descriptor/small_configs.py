@@ -110,7 +110,6 @@ OWN: dict[str, dict[str, Any]] = {
         "activation_sparsity_pattern": [0.5, 0.5] + [0.0] * (LAYERS - 2),
     },
     "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
-    "zaya": {"num_experts_per_tok": 1},
     "mamba2": {"num_heads": 16, "head_dim": 8},
     "zamba2": {"layers_block_type": (["mamba"] * 3 + ["hybrid"]) * (LAYERS // 4)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},

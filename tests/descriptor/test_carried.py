@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.descriptor.levels import CARRIED
+from symconfig.descriptor.cluster import CARRIED
 from symconfig.descriptor.load import load_cluster
 from symconfig.measured.priors import ANY_GPU
 

@@ -62,7 +62,6 @@ RULED: list[tuple[str, dict[str, Any]]] = [
                             "index_block_size": 64}),
     ("deepseek_v4", {"num_hash_layers": 1, "hc_mult": 2, "o_groups": 4, "swiglu_limit": 7.0}),
     ("hy_v4", {"hc_mult": 2, "index_topk": 1024}),
-    ("zaya", {"cca_time0": 4, "layer_types": ["hybrid", "hybrid_sliding"] * 20, "sliding_window": 512}),
 ]  # fmt: skip
 
 

@@ -186,15 +186,9 @@ def test_bases_that_go_round_are_refused_with_the_round(made: Write, tmp_path: P
 # --- levels ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "levels: {rail: {size: 64, bandwidth_bytes_per_s: 25GB/s}}",
-        "levels:\n  - name: rail\n    size: 64\n    bandwidth_bytes_per_s: 25e9",
-    ],
-)
-def test_levels_are_merged_by_their_names(made: Write, text: str) -> None:
-    mine, base = made(f"base: h100\n{text}\n"), load_cluster("h100")
+def test_levels_are_merged_by_their_names(made: Write) -> None:
+    mine = made("base: h100\nlevels: {rail: {size: 64, bandwidth_bytes_per_s: 25GB/s}}\n")
+    base = load_cluster("h100")
     assert [level.name for level in mine.levels] == ["nvlink", "rail", "spine"]
     assert (mine.levels[1].size, mine.levels[1].bandwidth_bytes_per_s.value) == (64, 25e9)
     assert mine.levels[1].latency_s == base.levels[1].latency_s
@@ -259,12 +253,6 @@ def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None
         ("nvlink: 900GB/s", "nvlink: is twice h100's 450 GB/s in one direction; data sheets add both directions up"),
         ("xgmi: 300GB/s", "xgmi: h100 has no such link (got 300GB/s, need one of its links: nvlink)."),
         ("nvlink: fast", "nvlink: 'fast' is not understood (got fast, need a speed of one GPU as 300GB/s)."),
-        ("oversubscription: 0.5", "oversubscription: is no oversubscription (got 0.5, need a ratio from 1 on,"),
-        ("oversubscription: half", "oversubscription: is no ratio (got half, need a ratio from 1 on, as 2 or 2:1)."),
-        (
-            "oversubscription: 2\nnetwork: 8x400Gb/s, 2:1",
-            "ours.yaml:2:19: oversubscription: stands in network, too (got 2). Try: one of them.",
-        ),
         (
             "gpu_memory: 96GB\ngpu: {memory_bytes: 96e9}",
             "ours.yaml:2:1: gpu_memory: says what gpu.memory_bytes says, too. Try: one of them.",
@@ -273,10 +261,6 @@ def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None
             "network: 4x200Gb/s\nlevels: {rail: {bandwidth_bytes_per_s: 1e9}}",
             "network: says what levels.rail.bandwidth_bytes_per_s says, too. Try: one of them.",
         ),
-        (
-            "oversubscription: 2\nlevels: [{name: spine, oversubscription: 4}]",
-            "ours.yaml:2:1: oversubscription: says what levels.spine.oversubscription says, too. Try: one of them.",
-        ),
         ("gpu: {memory_bytes: 96Gb}", "ours.yaml:2:21: gpu.memory_bytes: Gb counts bits"),
         ("gpu: {compute_units: many}", '2:22: gpu.compute_units: wrong value (got "many", need a whole number)'),
         ("gpu: {memmory_bytes: 1e9}", "ours.yaml:2:7: gpu.memmory_bytes: unknown field. Try: memory_bytes."),
@@ -284,13 +268,11 @@ def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None
         ("kernels: {link_efficiency: high}", "kernels.link_efficiency: wrong value (got high, need a number)."),
         ("levels:\n  rail: {size: 12}", "ours.yaml:3:3: levels: must grow by whole factors in size, got 8 then 12."),
         ("levels:\n  rail: {size: many}", 'ours.yaml:3:16: levels.rail.size: wrong value (got "many", need a whole'),
-        ("levels:\n  - size: 12", "ours.yaml:3:5: levels[0]: the level has no name (need the name of a level: nvlink,"),
-        ("levels: [{name: rail}, {name: rail}]", "levels[1].name: rail stands there twice."),
         ("levels: {node: null}", "levels.node: the base has no such level (need one of nvlink, rail, spine)."),
         ("levels: {rail: 3}", "levels.rail: wrong value (got 3, need the fields of a level, or null for none)."),
         ("levels: 3", "levels: wrong value (got 3, need a section of `level: fields`)."),
         ("levels: {node: {size: 16}}", "levels.node.latency_s: this field is missing."),
-        ("levels:\n  - {name: rail, latency_s: soon}", "3:29: levels.rail.latency_s: is no number with a unit"),
+        ("levels:\n  rail: {latency_s: soon}", "3:21: levels.rail.latency_s: is no number with a unit"),
         ("gpus_per_node: 0", "ours.yaml:2:16: gpus_per_node: out of range (got 0, need > 0)."),
         ("kernels: h100-sxn", "2:10: kernels: the constants of the GPU type cannot be loaded (got h100-sxn)."),
     ],

@@ -25,7 +25,7 @@ IN_ROPE = {"rope_theta": "rope_theta", "rotary_emb_base": "rope_theta", "rotary_
            "partial_rotary_factor": "partial_rotary_factor"}  # fmt: skip
 # Gemma 4's class has sizes by layer, which have no default of their own, and its smallest models are refused.
 # Others' layers are those that run, and the class counts those that it holds; or rope's sections have names of its own.
-OTHERWISE = ("gemma4_text", "gemma4_unified_text", "dory", "hrm_text", "deepseek_v4", "zaya")
+OTHERWISE = ("gemma4_text", "gemma4_unified_text", "dory", "hrm_text", "deepseek_v4")
 ALIKE = [kind for kind in KINDS if kind not in OTHERWISE]
 # Keys of the published configs that transformers' class does not have.
 # What a class has no default for, or none that its modules take.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.mixed import load_mixed
+from symconfig.descriptor.load import load_cluster, load_mixed
 from symconfig.errors import InputError
 
 
@@ -22,16 +19,6 @@ def test_a_name_lists_two_kinds_with_their_numbers() -> None:
     assert found.gpus == 24
     assert found.name == "h100 with network=4x200Gb/s*16 + a100-80gb*8 over 4x100Gb/s"
     assert load_mixed(found.name) == found
-
-
-def test_a_file_lists_them_too(tmp_path: Path) -> None:
-    file = tmp_path / "both.yaml"
-    file.write_text("kinds:\n  - {cluster: h100, gpus: 16}\n  - {cluster: a100-80gb, gpus: 16}\nover: 100Gb/s\n")
-    assert load_mixed("both.yaml", tmp_path) == load_mixed("h100*16 + a100-80gb*16 over 100Gb/s")
-    file.write_text("kinds:\n  - {cluster: h100, gpu: 16}\n")
-    with pytest.raises(InputError) as raised:
-        load_mixed("both.yaml", tmp_path)
-    assert raised.value.problems[0].file == str(file)
 
 
 @pytest.mark.parametrize("name", ["h100", "h100 with network=4x200Gb/s", "h100@4x200Gb/s"])
@@ -56,9 +43,6 @@ def test_kinds_that_do_not_train_together_are_refused(name: str, what: str) -> N
         load_mixed(name)
 
 
-def test_whoever_takes_one_kind_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "both.yaml"
-    file.write_text("kinds:\n  - {cluster: h100, gpus: 16}\n  - {cluster: a100-80gb, gpus: 16}\n")
-    for name in ("h100*16 + a100-80gb*16", str(file)):
-        with pytest.raises(InputError, match="two kinds of GPUs, and only symconfig plan takes"):
-            load_cluster(name)
+def test_whoever_takes_one_kind_says_so() -> None:
+    with pytest.raises(InputError, match="two kinds of GPUs, and only symconfig plan takes"):
+        load_cluster("h100*16 + a100-80gb*16")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from symconfig.descriptor.amounts import gpu_bytes_per_s, with_network
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.network import gpu_bytes_per_s, with_network
 from symconfig.errors import InputError
 
 GIGA = 1e9

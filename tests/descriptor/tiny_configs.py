@@ -35,7 +35,6 @@ _FIXED: dict[str, dict[str, Any]] = {
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "dory": {"n_input_layers": 0, "n_output_layers": 0, "attention_bias": False, "mlp_bias": False},
     "hrm_text": {"H_cycles": 1, "L_cycles": 2},
-    "zaya": {"num_experts_per_tok": 1},
     "hy_v4": {"q_lora_rank": 12, "attention_bias": False},
     **{kind: {"tie_word_embeddings": True, "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"],
               "num_hidden_layers": 4} for kind in ("zamba", "zamba2")},

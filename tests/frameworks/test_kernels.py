@@ -14,7 +14,7 @@ from symconfig.graph.implementation import Implementation
 KNOWN = [*(one.implementation for one in FRAMEWORKS.values()), MEGATRON_LOCAL.implementation]
 # What a word is the name of, and what else has to be so that it makes a difference.
 WORDS = {
-    "adapters": "exchanged",
+    "adapters": "plain",
     "attention": "torch",
     "loss": "torch",
     "dispatcher": "deepep",

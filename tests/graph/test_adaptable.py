@@ -9,8 +9,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, Adapter
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.graph.adaptable import ATTENTION, MLP, Targets, layers, targets
-from symconfig.graph.count import parameters
+from symconfig.graph.count import ATTENTION, MLP, Targets, layers, parameters, targets
 from symconfig.graph.model import blocks
 from tests.sample_models import sample_model
 

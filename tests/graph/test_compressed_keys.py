@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.graph.blocks.compressed_attention import HEAVY, SPARSE
+from symconfig.graph.blocks.sparse_attention import HEAVY, SPARSE
 from symconfig.graph.derive import derive
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.model import blocks

@@ -84,7 +84,6 @@ OTHERWISE = {
     "dbrx": (0.23, "experts run one after the other, and what its joined product gives is clamped"),
     "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
     "minimax": (0.18, "lightning attention is a loop over blocks, whose scores are kept (MiniMaxLightningAttention)"),
-    "zaya": (0.007, "the choice that computes nothing goes to the first expert, weighed by zero (ZayaRouter)"),
     "recurrent_gemma": (0.52, "the scan is a loop over tokens (RecurrentGemmaRglru._rnn_scan)"),
 }
 # Whose class's own kernels are not in `frameworks/transformers.py` yet, or whose loops stand for a GPU's kernels: the

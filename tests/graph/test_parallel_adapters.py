@@ -108,13 +108,3 @@ def test_what_only_moves_scales_or_adds_passes_parts_of_a_sum_on() -> None:
     beside = [op for op in operators if op.name.endswith(("_gather", "lora_scale", "lora_add"))]
     assert len({op.name for op in beside}) >= 4
     assert all(op.linear for op in beside)
-
-
-def test_an_exchange_brings_each_rank_its_part_of_the_sequence() -> None:
-    """Of a row-parallel layer's adapter, as a2a_experimental does it: a tp-th of what a gather brings, and back."""
-    model = adapted("o_proj")
-    exchanged = block(model, "dense", SEQUENCE, adapters="exchanged")
-    for phase in (Phase.FORWARD, Phase.INPUT):
-        found = dict(tally(chosen(exchanged, "tp", phase, "o_proj.delta_columns"), numbers(model, seq_length=S, tp=TP)))
-        assert found == {("all-to-all", S * HIDDEN / TP): 1}
-    assert "o_proj.delta_gathered" not in {c.tensor for c in exchanged.collectives}

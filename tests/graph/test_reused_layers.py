@@ -14,7 +14,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.attended import CHOSEN_RUNS, FULL, RUNS, WINDOW
-from symconfig.graph.blocks.compressed_attention import HEAVY_RATE, RATE
+from symconfig.graph.blocks.sparse_attention import HEAVY_RATE, RATE
 from symconfig.graph.derived import DerivedBlock, Phase
 from symconfig.graph.implementation import NormKernel
 from symconfig.graph.model import derived
@@ -151,18 +151,15 @@ SAVED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 FURTHER = SAVED | {
     "hy_v4": ({"num_hidden_layers": 3}, {"num_hidden_layers": 2}),
-    "zaya": ({"num_hidden_layers": 3}, {"num_hidden_layers": 2}),
     "qwen4_exp_text": (_qwen("li"), _qwen("l")),
     "deepseek_v4": (_deepseek("pchp"), _deepseek("p")),
 }
 
 
-# One choice in five of a ZAYA router computes nothing, but no token here takes it; its first convolution makes one
-# position more than there are, and a value before the first is projected from nothing. Qwen 4's indexer scores, by two
-# heads of 16 channels, none but the runs of four tokens that are complete before a query.
+# Qwen 4's indexer scores, by two heads of 16 channels, none but the runs of four tokens that are complete before a
+# query.
 COMPLETE = sum((index + 1) // 4 for index in range(S))
 BESIDE = {
-    "zaya": S * 3 * 2 * 64 * 28 / 5 + 2 * 96 * 2 + 2 * 64 * 16,
     "qwen4_exp_text": 2 * 2 * 16 * (COMPLETE - S * S / 4),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from symconfig.descriptor.layers import LayerKind
 from symconfig.graph import dims as d
 from symconfig.graph.blocks.common import linear, with_adapter
-from symconfig.graph.blocks.context import Context
+from symconfig.graph.builder import Context
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -38,5 +38,6 @@ PARTS = (
         build=own_conv,
         sizes=lambda model: {WIDTH: model.hidden_size, JOINED: 3 * model.hidden_size},
         tensor_dims=(JOINED, WIDTH),
+        needs=(KERNEL,),
     ),
 )

@@ -122,7 +122,7 @@ def _weights(model: ModelDescriptor) -> dict[str, Sized]:
     tied = ("lm_head.weight",) if model.tie_word_embeddings else ()
     return {
         kind: [
-            (weight.name, d.elements(weight.dims).whole(sizes))
+            (weight.name, round(d.elements(weight.dims).value(sizes)))
             for op in block.operators
             for weight in op.weights
             if not weight.shared and weight.name not in tied

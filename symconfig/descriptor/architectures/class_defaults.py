@@ -71,18 +71,18 @@ def class_of(kind: str) -> str | None:
 
 
 def own_attention(kind: str) -> bool:
-    """Tell whether a family's modules compute attention in code of their own, not by transformers' table of kernels."""
+    """Return whether a family's modules compute attention themselves, not by transformers' table of kernels."""
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
 
 
 def whole_heads(kind: str) -> bool:
-    """Tell whether a family's class refuses a hidden size that its heads do not share out evenly."""
+    """Return whether a family's class refuses a hidden size that its heads do not share out evenly."""
     row = families().get(SAME_NETWORK.get(kind, kind))
     return row is None or bool(row.get("whole_heads"))
 
 
 def plain_attention(kind: str) -> bool:
-    """Tell whether a family's class refuses torch's fused attention and multiplies queries, keys and values itself."""
+    """Return whether a family's class refuses torch's fused attention and makes the products itself."""
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
 
 

@@ -1,45 +1,129 @@
-"""Multimodal models: where their language model stands in the file, and what a `vision_config` and the keys around both
-mean, as data. The language models that only they have are no causal language models of their own.
+"""Multimodal models: where their language model stands in the file, what a `vision_config` and the keys around both
+mean, and what stands between a tower and the language model, as data.
 
-Defaults are those of transformers' own classes (`class_defaults.tower`). A key that is in none of a tower's tables is
-an error: it may change the model.
+The language models that only they have are no causal language models of their own. Defaults are those of transformers'
+own classes (`class_defaults.tower`). A key that is in none of a tower's tables is an error: it may change the model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from typing import Any
 
-from symconfig.descriptor.architectures import projectors, rules
-from symconfig.descriptor.architectures.architecture import Architecture, family
+from symconfig.descriptor.architectures import rules
+from symconfig.descriptor.architectures.architecture import Architecture, Rule, family
 from symconfig.descriptor.architectures.deepseek import LATENT_IGNORED, MLA, ROUTED_AS_V3
 from symconfig.descriptor.architectures.keys import COMMON_IGNORED, alternatives, facts, pairs, words
-from symconfig.descriptor.architectures.projectors import Values
 from symconfig.descriptor.architectures.rules import QKV_BIAS, SIGMOID
 
+Values = Mapping[str, Any]
+Fields = dict[str, Any]
+_OUT = "out_hidden_size"
 
-@dataclass(frozen=True, slots=True)
-class Tower:
-    """A table by which one kind of `vision_config` is read. Keys are config.json's, names the descriptor's.
 
-    reads: keys of its class. fields: what the class fixes. derived: what follows from several keys. names: where keys
-    go, if not as in NAMES. only: understood with these values only. same_as: a second spelling of another key.
-    """
+class Unfit(ValueError):
+    """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
 
-    reads: frozenset[str]
-    fields: Values
-    derived: Callable[[Values], dict[str, Any]]
-    names: Mapping[str, str]
-    only: Mapping[str, tuple[Any, ...]]
-    same_as: Mapping[str, str]
-    ignored: frozenset[str]
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__(what)
+        self.key = key
+
+
+def _steps(text: str, **widths: int) -> list[Fields]:
+    """Return steps by words: a kind, or the name of a linear layer's width, with a minus where it has no bias."""
+    names = [(word, word.removesuffix("-")) for word in text.split()]
+    return [
+        {"kind": "linear", "width": widths[name], "bias": name == word} if name in widths else {"kind": word}
+        for word, name in names
+    ]
+
+
+def _wide(tower: Values, hidden: str = "hidden_size") -> int:
+    return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
+
+
+def _shuffled(key: str, ratio: float) -> int:
+    """Return how many patches along a side become one token."""
+    side = round(1 / ratio) if 0 < ratio <= 1 else 0
+    if not side or abs(side * ratio - 1) > 1e-9:
+        raise Unfit(key, f"{ratio} is not one over a whole number")
+    return side
+
+
+def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, int], Fields]:
+    """Return what makes the merger of Qwen2-VL and Qwen2.5-VL. hidden: the key of the tower's channels."""
+    last = "hidden_size" if hidden == "embed_dim" else _OUT
+    return lambda tower, around, out: {
+        "projector": _steps(f"{norm} join wide activation out", wide=_wide(tower, hidden), out=tower[last])
+    }
+
+
+def qwen3(tower: Values, around: Values, out: int) -> Fields:
+    """Return Qwen3-VL's merger, and those of the layers whose patches go deeper."""
+    fields = qwen("layernorm")(tower, around, out)
+    if tower.get("deepstack_visual_indexes"):
+        fields["deepstack"] = _steps("join layernorm wide activation out", wide=_wide(tower), out=tower[_OUT])
+    return fields
+
+
+def glm(tower: Values, around: Values, out: int) -> Fields:
+    """Return GLM-4V's: a convolution joins patches, then a product, a norm and a gated MLP."""
+    gated = {"kind": "gated", "intermediate": tower["intermediate_size"]}
+    return {"projector": [*_steps("join out out- layernorm activation", out=tower[_OUT]), gated]}
+
+
+def gemma3(tower: Values, around: Values, out: int) -> Fields:
+    """Return Gemma 3's: the mean of neighbours, a norm and a product."""
+    side, tokens = tower["image_size"] // tower["patch_size"], isqrt(around["mm_tokens_per_image"])
+    if tokens**2 != around["mm_tokens_per_image"] or side % tokens:
+        what = f"{side} x {side} patches cannot be pooled into {around['mm_tokens_per_image']} tokens"
+        raise Unfit("mm_tokens_per_image", what)
+    pool = "pool " if side > tokens else ""
+    return {"spatial_merge_size": side // tokens, "projector": _steps(pool + "rmsnorm out-", out=out)}
+
+
+def llama4(tower: Values, around: Values, out: int) -> Fields:
+    """Return Llama 4's: neighbours joined, two products with an activation behind each, and a last one."""
+    side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
+    first, second = tower["projector_input_dim"], tower["projector_output_dim"]
+    for key, given, need in (
+        ("intermediate_size", tower["intermediate_size"], tower["hidden_size"] * side**2),
+        ("projector_output_dim", second, first),
+        ("vision_output_dim", tower["vision_output_dim"], second),
+    ):
+        if given != need:
+            raise Unfit(key, f"the projector takes {given} channels, and is given {need}")
+    steps = _steps("join first- activation second- activation out-", first=first, second=second, out=out)
+    return {"spatial_merge_size": side, "projector": steps}
+
+
+def mistral3(tower: Values, around: Values, out: int) -> Fields:
+    """Return Mistral 3's: a norm, neighbours joined by a product, and two products."""
+    merge, last = around["spatial_merge_size"], "out" if around["multimodal_projector_bias"] else "out-"
+    text = f"rmsnorm {'join' if merge > 1 else ''} inner- {last} activation {last}"
+    return {"spatial_merge_size": merge, "projector": _steps(text, inner=tower["hidden_size"], out=out)}
+
+
+def internvl(tower: Values, around: Values, out: int) -> Fields:
+    """Return InternVL's: neighbours joined, a norm and two products."""
+    side = _shuffled("downsample_ratio", around["downsample_ratio"])
+    text = f"{'join' if side > 1 else ''} layernorm out activation out"
+    return {"spatial_merge_size": side, "projector": _steps(text, out=out)}
+
+
+def llava(tower: Values, around: Values, out: int) -> Fields:
+    """Return LLaVA's two products."""
+    last = "out" if around["multimodal_projector_bias"] else "out-"
+    return {"projector": _steps(f"{last} activation {last}", out=out)}
 
 
 @dataclass(frozen=True, slots=True)
 class Multimodal:
     """A table by which a multimodal `config.json` is read around its sections.
 
+    tower: the table of its `vision_config`; a key goes to the tower's field in NAMES, else to that of its own name.
     towers: the model_types that its vision_config may have; the first is that of its class. projector: from the tower's
     values, those around it, and the language model's hidden_size. text: the type of its language model; empty: as the
     families have it. tied: its tie_word_embeddings where it does not say it; ties: that of the language model's own
@@ -47,7 +131,7 @@ class Multimodal:
     sections that matter. noted: what to say of a key's value.
     """
 
-    tower: Tower
+    tower: Architecture
     towers: tuple[str, ...]
     projector: Callable[[Values, Values, int], dict[str, Any]]
     text: str = ""
@@ -76,16 +160,9 @@ NAMES = pairs("depth=num_hidden_layers num_heads=num_attention_heads in_channels
 _DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
 
 
-def _tower(
-    reads: str,
-    fields: str,
-    derived: Callable[[Values], dict[str, Any]] = lambda values: {},
-    names: str = "",
-    only: str = "",
-    same_as: str = "",
-    ignored: str = "",
-) -> Tower:
-    return Tower(words(reads), facts(fields), derived, pairs(names), alternatives(only), pairs(same_as), words(ignored))
+def _follows(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
+    """Return the rule of a tower's fields that follow from several keys."""
+    return (Rule(lambda reader: reader.fields.update(fields(reader.values))),)
 
 
 USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolution and its file names none: assumed
@@ -101,64 +178,66 @@ def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
 
 _PATCHES = "depth hidden_size num_heads in_channels patch_size spatial_merge_size temporal_patch_size hidden_act "
 _QWEN_FIELDS = "by_image fused_qkv rope "
-_QWEN2 = _tower(
-    _PATCHES + "embed_dim mlp_ratio",
+_QWEN2 = family(
     _QWEN_FIELDS + "patch_bias=false",
-    lambda values: {
-        **_usual_size(values),
-        "hidden_size": values["embed_dim"],
-        "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
-    },
+    reads=_PATCHES + "embed_dim mlp_ratio",
+    rules=_follows(
+        lambda values: {
+            **_usual_size(values),
+            "hidden_size": values["embed_dim"],
+            "intermediate_size": values["embed_dim"] * values["mlp_ratio"],
+        }
+    ),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
-_QWEN25 = _tower(
-    _PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+_QWEN25 = family(
     _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
-    _usual_size,
+    reads=_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
+    rules=_follows(_usual_size),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
-_QWEN35 = _tower(
-    _PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
+_QWEN35 = family(
     _QWEN_FIELDS,
-    _usual_size,
+    reads=_PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
+    rules=_follows(_usual_size),
     same_as=_DEPTH,
     only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
 )
-_QWEN3 = replace(_QWEN35, reads=_QWEN35.reads | {"deepstack_visual_indexes"}, only={})
-_GLM = _tower(
-    _PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
+_QWEN3 = replace(_QWEN35, reads=(*_QWEN35.reads, "deepstack_visual_indexes"), only={})
+_GLM = family(
     _QWEN_FIELDS
     + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
+    reads=_PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]},
+    rules=_follows(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
     names="attention_bias=qkv_bias",
     same_as=_DEPTH,
 )
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
 )
-_SIGLIP = _tower(_VIT + "vision_use_head", "norm_after", _positions, only="vision_use_head=false")
+_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_follows(_positions), only="vision_use_head=false")
 _CLIP_FIELDS = "class_token norm_before norm_after patch_bias=false "
-_CLIP = _tower(_VIT, _CLIP_FIELDS, lambda values: _positions(values, 1))
-_LLAMA4 = _tower(
-    _VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
+_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_follows(lambda values: _positions(values, 1)))
+_LLAMA4 = family(
     _CLIP_FIELDS + "rope",
-    _CLIP.derived,
+    reads=_VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
+    rules=_CLIP.rules,
     only="vision_feature_select_strategy=default multi_modal_projector_bias=false",
     ignored="vision_feature_layer",
 )
-_PIXTRAL = _tower(
-    _VIT,
+_PIXTRAL = family(
     """norm=rmsnorm norm_before gated_mlp rope any_resolution patch_bias=false qkv_bias=false attention_out_bias=false
         mlp_bias=false""",
+    reads=_VIT,
 )
 _NORMS = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
-_INTERNVL = _tower(
-    _VIT + "attention_bias use_qk_norm norm_type",
+_INTERNVL = family(
     "class_token layer_scale",
-    lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]},
+    reads=_VIT + "attention_bias use_qk_norm norm_type",
+    rules=_follows(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
     names="attention_bias=qkv_bias use_qk_norm=qk_norm",
     only="""use_mask_token=false use_absolute_position_embeddings use_mean_pooling
         norm_type=layer_norm|rms_norm""",
@@ -181,30 +260,30 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 MULTIMODAL: Mapping[str, Multimodal] = {
-    "qwen2_vl": Multimodal(_QWEN2, ("qwen2_vl_vision", "qwen2_vl"), projector=projectors.qwen("layernorm", "embed_dim"),
+    "qwen2_vl": Multimodal(_QWEN2, ("qwen2_vl_vision", "qwen2_vl"), projector=qwen("layernorm", "embed_dim"),
         text="qwen2_vl_text", ties=True, flat=True),
-    "qwen2_5_vl": Multimodal(_QWEN25, ("qwen2_5_vl_vision", "qwen2_5_vl"), projector=projectors.qwen("rmsnorm"),
+    "qwen2_5_vl": Multimodal(_QWEN25, ("qwen2_5_vl_vision", "qwen2_5_vl"), projector=qwen("rmsnorm"),
         text="qwen2_5_vl_text", ties=True, flat=True),
-    "qwen3_vl": Multimodal(_QWEN3, ("qwen3_vl_vision", "qwen3_vl"), projector=projectors.qwen3, text="qwen3_vl_text"),
-    "qwen3_vl_moe": Multimodal(_QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=projectors.qwen3,
+    "qwen3_vl": Multimodal(_QWEN3, ("qwen3_vl_vision", "qwen3_vl"), projector=qwen3, text="qwen3_vl_text"),
+    "qwen3_vl_moe": Multimodal(_QWEN3, ("qwen3_vl_moe_vision", "qwen3_vl_moe"), projector=qwen3,
         text="qwen3_vl_moe_text"),
-    "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=projectors.qwen3),
-    "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=projectors.qwen3),
-    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=projectors.glm, text="glm4v_text", ties=True,
+    "qwen3_5": Multimodal(_QWEN35, ("qwen3_5_vision", "qwen3_5"), projector=qwen3),
+    "qwen3_5_moe": Multimodal(_QWEN35, ("qwen3_5_moe_vision", "qwen3_5_moe"), projector=qwen3),
+    "glm4v": Multimodal(_GLM, ("glm4v_vision", "glm4v"), projector=glm, text="glm4v_text", ties=True,
         flat=True),
-    "glm4v_moe": Multimodal(_GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=projectors.glm, text="glm4v_moe_text",
+    "glm4v_moe": Multimodal(_GLM, ("glm4v_moe_vision", "glm4v_moe"), projector=glm, text="glm4v_moe_text",
         ties=True),
-    "glm46v": Multimodal(_GLM, ("glm4v_vision", "glm46v"), projector=projectors.glm, text="glm4v_text"),
-    "gemma3": Multimodal(_SIGLIP, ("siglip_vision_model",), projector=projectors.gemma3, tied=True,
+    "glm46v": Multimodal(_GLM, ("glm4v_vision", "glm46v"), projector=glm, text="glm4v_text"),
+    "gemma3": Multimodal(_SIGLIP, ("siglip_vision_model",), projector=gemma3, tied=True,
         defaults=facts("mm_tokens_per_image=256")),
-    "llama4": Multimodal(_LLAMA4, ("llama4_vision_model",), projector=projectors.llama4),
-    "mistral3": Multimodal(_PIXTRAL, ("pixtral",), projector=projectors.mistral3, text="mistral", tied=True,
+    "llama4": Multimodal(_LLAMA4, ("llama4_vision_model",), projector=llama4),
+    "mistral3": Multimodal(_PIXTRAL, ("pixtral",), projector=mistral3, text="mistral", tied=True,
         defaults=facts("spatial_merge_size=2 multimodal_projector_bias=false projector_hidden_act=gelu"),
         only=alternatives("vision_feature_layer=-1")),
-    "internvl": Multimodal(_INTERNVL, ("internvl_vision",), projector=projectors.internvl, text="qwen2", tied=True,
+    "internvl": Multimodal(_INTERNVL, ("internvl_vision",), projector=internvl, text="qwen2", tied=True,
         defaults=facts("downsample_ratio=0.5 projector_hidden_act=gelu"),
         only=alternatives(_WHOLE_STRATEGY + "vision_feature_layer=-1")),
-    "llava": Multimodal(_CLIP, ("clip_vision_model",), projector=projectors.llava, text="llama", ties=True,
+    "llava": Multimodal(_CLIP, ("clip_vision_model",), projector=llava, text="llama", ties=True,
         defaults=facts("multimodal_projector_bias projector_hidden_act=gelu vision_feature_layer=-2"),
         only=alternatives(_WHOLE_STRATEGY + "vision_feature_layer=-2|-1"),
         noted={

@@ -49,6 +49,7 @@ REFUSED: Mapping[str, str] = {
     "mistral_large4": "an indexer reads queries of no low rank, and layers share the latent keys of others",
     "muse_glimmer": "queries and keys go through a norm without weights and a fixed scale, and so do embeddings",
     "muse_spark": "learned gates mix each sublayer's result with the stream, and experts have a width of their own",
+    "zaya": "convolutions stand on queries and keys, and each router reads what that of the layer before gave",
     "nemotron-nas": "a search has given each layer its own width and heads, or no attention at all",
     **dict.fromkeys(("step3p5", "step3p7"), "its layers with a window have more heads than the others"),
     "gemma4_assistant": _DRAFTS,

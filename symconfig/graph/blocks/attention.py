@@ -1,8 +1,9 @@
-"""Grouped-query attention (multi-head and multi-query included): projections, norms, rotation, gate."""
+"""Grouped-query attention (multi-head and multi-query included), and the core that every attention has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from symconfig.descriptor.layers import LayerKind, Pairs
@@ -10,16 +11,174 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.blocks.attention_core import copied, core, repeated
-from symconfig.graph.blocks.common import beside_fused, linear, projected
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.convolved_attention import convolved, key_scale
-from symconfig.graph.blocks.hypersphere import scaled
-from symconfig.graph.blocks.indexer import Read
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.implementation import Angles, RotationKernel
-from symconfig.graph.operator import Element, Tensor, Use
+from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled, to_stream
+from symconfig.graph.builder import Context
+from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
+from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import Mixer
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The keys that a layer's attention reads. keys: how many, see `graph.attended`. chosen: their positions, or a mask
+    of all others; kept: whether the backward needs it from this layer. learned: where a loss trains the indexer, its
+    queries, keys and weights of its heads, which the loss compares with the attention's scores.
+    """
+
+    keys: str
+    chosen: Tensor | None = None
+    kept: bool = False
+    learned: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+_TO_KEYS = ((d.SEQUENCE, d.KEYS),)
+_ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
+
+
+def core(
+    ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False, channels: str | None = None
+) -> Tensor:
+    """Return softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
+
+    channels: of values that are the first channels of v, and not all of them.
+    """
+    part = () if channels is None else ((v.dims[-1], channels),)
+    sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
+    with ctx.build.module("core_attn"):
+        if _kernel(ctx) is Kernel.FLASH:
+            if read.chosen is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
+                k, v = repeat_kv(
+                    ctx, q, k, Use(v).renamed(*part)
+                )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
+                part = ()
+            return ctx.build.attention(
+                Use(q),
+                Use(k).renamed(*_TO_KEYS),
+                v=Use(v).renamed(*_TO_KEYS, *part),
+                keys=read.keys,
+                weights=sinks,
+                in_fp8=ctx.how.attention.in_fp8,
+                sparse=[] if read.chosen is None else [Use(read.chosen)],
+                keeps=[read.chosen] if read.chosen is not None and read.kept else [],
+            )
+        return _unfused(ctx, q, k, Use(v).renamed(*part), sinks)
+
+
+def contiguous(ctx: Context, o: Tensor) -> Tensor:
+    """Return the core's result in the order that the projection wants."""
+    if not ctx.how.attention.copies_result:
+        return o
+    return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
+
+
+def _kernel(ctx: Context) -> Kernel:
+    how = ctx.how.attention
+    alone = how.one_head_apart and ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
+    return Kernel.WIDE if alone and how.kernel is Kernel.FLASH else how.kernel
+
+
+def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
+    width = v.loops[-1]
+    if copies_kv(ctx, k):
+        k, copies = repeat_kv(ctx, q, k, v)
+        v = Use(copies)
+    kernel, scores_in = _kernel(ctx), Element.ACTIVATION
+    if kernel is Kernel.WIDE:
+        v = Use(_to_fp32(ctx, v.tensor), v.along)
+        q, k, scores_in = _to_fp32(ctx, q), _to_fp32(ctx, k), Element.FP32
+    elif ctx.how.attention.wide_products:
+        q, k = _to_fp32(ctx, q), _to_fp32(ctx, k)
+    expand = _TO_KEYS if k.dims[-2] == q.dims[-2] else (*_TO_KEYS, (k.dims[-2], q.dims[-2]))
+    square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
+    result = Tensor("scores", square, scores_in)
+    buffered = kernel is Kernel.MASKED  # for an addend of zero times
+    scores = ctx.build.product("scores", Use(q), Use(k).renamed(*expand), (q.dims[-1],), result, buffered)
+    weights = _softmax(ctx, scores, sinks)
+    if ctx.model.attention_dropout:
+        dropped = Tensor("attention_dropped", square)
+        weights = ctx.build.elementwise(
+            "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
+        )
+    result = Tensor("attention_heads", (*q.dims[:-1], width))
+    o = ctx.build.product("context", Use(weights), v.renamed(*expand), (d.KEYS,), result)
+    if sinks and ctx.how.attention.scales_by_sinks:
+        scale = Tensor("sink_scale", (d.BATCH, d.SEQUENCE, d.HEADS))
+        o = ctx.build.elementwise("scale_by_sinks", [o], Tensor("attention_scaled", o.dims), saves=[o, scale])
+    return o
+
+
+def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
+    """Return keys and values, copied for each query head that shares them."""
+    heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.loops[-1]))
+    k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
+    return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
+
+
+def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
+    return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
+
+
+def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
+    """Write the softmax. A fused kernel reads the scores once, and its backward is in place; in turn a kernel each
+    scales, masks, widens, normalises and narrows them. A cap keeps its tanh.
+    """
+    weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
+    if kernel is Kernel.MASKED:
+        return _masked(ctx, scores, weights, sinks)
+    if kernel is Kernel.FUSED_SOFTMAX:
+        return ctx.build.elementwise(
+            "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
+        )
+    scaled = ctx.build.elementwise("scale_scores", [scores], replace(scores, name="scaled_scores"), linear=True)
+    if ctx.model.attn_logit_softcapping is not None:
+        tanh = replace(scores, name="scores_tanh")
+        scaled = ctx.build.elementwise("cap_scores", [scaled], replace(scores, name="capped_scores"), saves=[tanh])
+    masked = ctx.build.elementwise("mask_scores", [scaled], replace(scores, name="masked_scores"))
+    if kernel in (Kernel.NARROW, Kernel.WIDE):
+        kept = [weights, *_saved_by_sinks(ctx, sinks, masked, weights)]
+        return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, reduces=_ROWS)
+    wide = Tensor("wide_scores", scores.dims, Element.FP32)
+    ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
+    normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
+    kept = [normed, *_saved_by_sinks(ctx, sinks, masked, normed)]
+    ctx.build.elementwise("softmax", [wide], normed, saves=kept, weights=sinks, reduces=_ROWS)
+    return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
+
+
+def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
+    """Return what sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where
+    they scale the result, the scores, the logarithm of each row's sum, and the scale in fp32.
+    """
+    rows = masked.dims[:-1]
+    if not sinks:
+        return []
+    if ctx.how.attention.scales_by_sinks:
+        return [masked, Tensor("sum_of_scores", rows), Tensor("wide_sink_scale", rows, Element.FP32)]
+    column = Tensor("sink_weights", rows, weights.element)
+    return [column, *([Tensor("greatest", rows, Element.INDEX)] if weights.element is Element.ACTIVATION else [])]
+
+
+def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
+    """Write scores whose product scales them; every layer writes its mask over the scores, and their softmax keeps
+    their precision.
+
+    Sinks are one more key of each query, joined to the scores by a copy.
+    """
+    masked = Tensor("masked_scores", scores.dims)
+    mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
+    ctx.build.elementwise("mask_scores", [scores], masked, saves=[mask], in_place=True)
+    kept, times = [weights], 1
+    if sinks:
+        kept, times = [weights, Tensor("sink_weights", scores.dims[:-1])], 2
+    return ctx.build.elementwise(
+        "softmax", [masked], weights, saves=kept, weights=sinks, traffic=(times, times), reduces=_ROWS
+    )
+
+
+def copies_kv(ctx: Context, k: Tensor) -> bool:
+    """Return whether keys and values are copied for each query head that shares them."""
+    grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
+    return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -27,22 +186,18 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = projections(ctx, x)
-    if ctx.model.qk_convolutions is not None:
-        q, k, v = convolved(ctx, q, k, v)
-    if repeated(ctx, k):
+    if copies_kv(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
     if ctx.model.qk_norm and (kind.rope or ctx.model.qk_norm_of != "unit"):
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    if ctx.model.qk_convolutions is not None:
-        k = key_scale(ctx, k)
     if ctx.model.v_norm:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
-        q, k = turned(ctx, q, k)
+        q, k = rotate(ctx, q, k)
     q = scaled(ctx, q, *q.dims[-2:])
     if kind.pairs is Pairs.LENT:
-        k, v = lent(ctx, k, v, kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
+        k, v = lend_kv(ctx, k, v, kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -52,58 +207,58 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.qk_norm:
         q = _head_norm(ctx, "q_norm", q)
     if ctx.model.position is Position.ROPE and kind.rope:
-        q = _turned(ctx, "q", q)
-    k, v = borrowed(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
-    return result(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
+        q = _rotated(ctx, "q", q)
+    k, v = borrow_kv(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
 
 
-def lent(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return keys and values under the names by which later layers read them."""
-    names = borrowed_names(kind)
+    names = shared_kv_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
         ctx.build.view(f"lend_{other.name}", [one], other)
     return theirs[0], theirs[1]
 
 
-def borrowed(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
+def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return keys and values of the last layer of its kind that has some, which holds them."""
-    k, v = (Tensor(name, (*rows, width)) for name, width in zip(borrowed_names(kind), widths, strict=True))
+    k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
 
 
-def borrowed_names(kind: LayerKind) -> tuple[str, str]:
+def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
     """Return what keys and values are called that layers of a kind share."""
     own = "window" if kind.window else kind.mixer
     return f"lent_{own}_k", f"lent_{own}_v"
 
 
-def result(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
+def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     """Return the heads, gated and projected."""
-    o, out = gated(ctx, x, copied(ctx, o), gate, ctx.model.qkv_bias), Tensor("attention_out", x.dims)
+    o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
         o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
-    return projected(ctx, "o_proj", o, out, ctx.model.attention_out_bias, over=2, aliases=("c_proj",))
+    return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
 
 
-def normed_and_turned(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return queries and keys after the model's norms of heads and its rotation."""
     if ctx.model.qk_norm:
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    return turned(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
+    return rotate(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
-def turned(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys after their rotation."""
-    return _turned(ctx, "q", q), _turned(ctx, "k", k)
+    return _rotated(ctx, "q", q), _rotated(ctx, "k", k)
 
 
-def _turned(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return rotated(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
+def _rotated(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
 
 
-def rotated(
+def apply_rope(
     ctx: Context,
     name: str,
     given: Tensor,
@@ -112,7 +267,7 @@ def rotated(
     times: tuple[int | Fraction, int | Fraction] = (1, 1),
 ) -> Tensor:
     """Return a query or key turned by its position. channels: that have angles. times: of one kernel's traffic."""
-    kept, out, whole = rotation(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
+    kept, out, whole = saved_angles(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
     return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
@@ -124,7 +279,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
 
 
-def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
+def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
     """Return o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by
     a projection that may have a bias.
     """
@@ -139,7 +294,7 @@ def gated(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = 
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 
-def rotation(ctx: Context, name: str, channels: str) -> list[Tensor]:
+def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
     """Return cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations
     together are one tensor, which both need.
     """
@@ -209,8 +364,8 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     first, the attention keeps views of what was gathered, and so all of it.
     """
     rows, named = (d.BATCH, d.SEQUENCE), ("c_attn",)
-    copied = ctx.model.position is Position.ROPE or ctx.model.qk_norm
-    storage = "" if copied and not ctx.how.linear.views else "qkv_gathered"
+    copied_result = ctx.model.position is Position.ROPE or ctx.model.qk_norm
+    storage = "" if copied_result and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
     whole = Use(projected(ctx, "qkv_proj", x, joined, bias, aliases=named)).renamed((d.QKV, d.GATHERED_QKV))
     value = value_dim(ctx.model)

@@ -1,15 +1,18 @@
-"""What every block is made with: linear layers with their adapters, the residual stream."""
+"""What every block is made with: linear layers with their adapters, norms, the residual stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+from symconfig.descriptor.sections import Norm
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.implementation import Adapters, ExpertKernels
-from symconfig.graph.operator import Element, Tensor, Use, Weight
+from symconfig.graph.builder import Context
+from symconfig.graph.implementation import Adapters, ExpertKernels, NormKernel
+from symconfig.graph.operator import ELEMENT_BYTES, Element, Tensor, Use, Weight
 from symconfig.graph.parts import parts
 
 
@@ -66,6 +69,12 @@ def projected(
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
 
 
+def to_stream(ctx: Context, name: str, x: Tensor, bias: bool = False, **more: Any) -> Tensor:
+    """Return what a mixer gives the stream: all heads and channels of x, projected."""
+    out = Tensor("attention_out", (*x.dims[:2], d.HIDDEN))
+    return projected(ctx, name, x, out, bias, over=len(x.dims) - 2, **more)
+
+
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
     """Return the tensor that carries the linear's result: after the adapter's sum where there is one."""
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
@@ -89,45 +98,38 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 
 
 def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return the residual sum, whose addends have scales and offsets of each channel where the model has them: then the
-    stream is kept in fp32 (Transformers' ZayaResidualScaling).
-    """
-    if ctx.model.residual_scales:
-        stream = rescaled(ctx, f"{name}_stream", stream, Element.FP32)
-        branch = rescaled(ctx, f"{name}_branch", branch)
+    """Return the residual sum. The stream has a scale of each channel where the model has one."""
     if ctx.model.stream_scale:
         scale, out = ctx.weight(f"{name}.scale", stream.dims[-1]), Tensor(f"{name}_scaled", stream.dims)
         stream = ctx.build.elementwise(f"{name}_scale", [stream], out, saves=[stream], weights=[scale])
     return residual(ctx, name, stream, branch)
 
 
-def offset(ctx: Context, name: str, x: Tensor) -> Tensor:
+def add_bias(ctx: Context, name: str, x: Tensor) -> Tensor:
     """Return x plus a bias of each channel."""
     bias = ctx.weight(f"{name}.bias", x.dims[-1])
     return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
-def rescaled(ctx: Context, name: str, x: Tensor, element: Element = Element.ACTIVATION) -> Tensor:
-    """Return (x + offset) scale, by channel: two eager kernels, of which the second keeps what the first gives."""
-    out, shifted = Tensor(f"{name}_rescaled", x.dims), Tensor(f"{name}_shifted", x.dims, element)
-    weights = [ctx.weight(f"{name}.{part}", x.dims[-1]) for part in ("bias", "scale")]
-    return ctx.build.elementwise(
-        f"{name}_rescale", [x], out, saves=[shifted], weights=weights, traffic=(2, 2), launches=(2, 2)
-    )
+def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
+    """Return x times the sigmoid of a gate, which keeps its result: two eager kernels."""
+    active = Tensor(f"{gate.name}_active", gate.dims)
+    ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
+    return ctx.build.elementwise(f"{gate.name}_gating", [active, x], Tensor(out, x.dims), saves=[active, x])
 
 
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
     """Write outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
-    lay = _plain if ctx.how.adapters is Adapters.PLAIN else _parallel
+    lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
         total = Tensor(f"{use.tensor.name}.sum", use.tensor.dims)
         ctx.build.elementwise(f"{use.tensor.name}.lora_add", [use.tensor, up], total, linear=True)
 
 
-def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
+def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
     """Return x after the adapter's dropout, which keeps a mask."""
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:
@@ -137,11 +139,11 @@ def _dropped(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> T
     return ctx.build.elementwise(f"{name}.lora_dropout", [x], out, saves=[mask], loops=loops)
 
 
-def _plain(
+def _whole_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     batch, rows = ((d.EXPERTS,) if d.EXPERTS in x.dims else ()), tuple(dim for dim in x.dims if dim not in inner)
-    x = _dropped(ctx, name, x) or x
+    x = _adapter_dropout(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*batch, *inner, d.RANK)), inner, [Use(low)])
     ups = [Use(Tensor(f"{use.name}.delta", use.tensor.dims), use.along) for use in outputs]
@@ -149,7 +151,7 @@ def _plain(
     return [up.tensor for up in ups]
 
 
-def _parallel(
+def _split_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
     """Write B, which is always split by its outputs.
@@ -161,37 +163,35 @@ def _parallel(
     rows = tuple(dim for dim in x.dims if dim not in inner)
     low = Tensor(f"{name}.low", (*rows, d.RANK))
     if by_rows:
-        x = _dropped(ctx, name, x) or x
+        x = _adapter_dropout(ctx, name, x) or x
         ctx.build.matmul(f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK)), inner, [Use(low)])
     else:
         columns = Tensor(f"{name}.low_columns", low.dims)
         ctx.build.matmul(
             f"{name}.lora_A", x, Weight(f"{name}.lora_A", (*inner, d.RANK_COLUMNS)), inner,
-            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True, keeps=_dropped(ctx, name, x, (d.GATHERED,)),
+            [Use(columns).renamed((d.RANK, d.RANK_COLUMNS))], apart=True,
+            keeps=_adapter_dropout(ctx, name, x, (d.GATHERED,)),
         )  # fmt: skip
         _gather(ctx, f"{name}.low_gather", columns, low)
-    return _columns(ctx, name, low, width, outputs) if by_rows else _widened(ctx, name, low, width, outputs)
+    return _row_delta(ctx, name, low, width, outputs) if by_rows else _column_delta(ctx, name, low, width, outputs)
 
 
-def _columns(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
+def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Write B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is
-    split; or exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    split.
     """
     (use,) = outputs
-    cut = Tensor(f"{name}.delta_columns", use.tensor.dims)
+    cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
     ctx.build.matmul(
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
-    if ctx.how.adapters is Adapters.EXCHANGED:
-        return [_scaled(ctx, use, cut)]
-    whole = Tensor(f"{name}.delta_gathered", cut.dims)
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return [_scaled(ctx, use, whole)]
 
 
-def _widened(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
+def _column_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Write B beside a column-parallel layer: split as that layer's outputs are."""
     ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
@@ -207,3 +207,142 @@ def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
 def _gather(ctx: Context, name: str, part: Tensor, whole: Tensor) -> None:
     """Gather the tensor, whole along tp."""
     ctx.build.elementwise(name, [part], whole, loops=(d.GATHERED,), traffic=(0, 0), linear=True)
+
+
+IN_LINEAR = "norm_in_linear"  # the module of a norm that cannot be recomputed alone
+_QK = "qk_norm"  # the module of norms of queries and keys
+_HALF, _WIDE = Element.ACTIVATION, Element.FP32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Tensors that one kernel keeps. middle: by name, results on the way as wide as the input. normed: its result
+    before the weight, where the weight is trained. weight: the copy of the weight that it makes. statistics: of each
+    row, in fp32. moved: bytes for each element of 16 bits, forward and backward.
+    """
+
+    input: Element = _HALF
+    middle: tuple[str, ...] = ()
+    normed: Element | None = None
+    weight: Element | None = None
+    statistics: tuple[str, ...] = ("statistics",)
+    moved: tuple[int, int] = (4, 6)
+
+
+# Of chains, what their kernels read and write in fp32 and in 16 bits, as counted (tests/graph/test_counted_traffic.py).
+_RMS, _WIDE_RMS, _CHAIN = (36, 92), (40, 104), (60, 144)
+# PyTorch's LayerNorm is one kernel; its backward has a second one for the weights' gradients, which reads the input and
+# the output's gradient again (ATen, layer_norm_kernel.cu).
+_LAYER = (4, 10)
+_MEAN_TOO = ("mean", "statistics")
+
+_RMSNORM: Mapping[NormKernel, _Kept] = {
+    NormKernel.FUSED: _Kept(),
+    NormKernel.EAGER: _Kept(input=_WIDE, normed=_HALF, moved=_RMS),  # modeling_llama.py
+    NormKernel.EAGER_WIDE: _Kept(input=_WIDE, normed=_WIDE, moved=_WIDE_RMS),  # modeling_olmo2.py
+    NormKernel.EAGER_COPYING: _Kept(input=_WIDE, normed=_WIDE, weight=_WIDE, moved=_WIDE_RMS),  # modeling_gemma.py
+    NormKernel.EAGER_POWER: _Kept(  # modeling_gemma4.py
+        input=_WIDE, normed=_WIDE, weight=_WIDE, statistics=("mean_square", "statistics"), moved=_WIDE_RMS
+    ),
+}
+_LAYERNORM: Mapping[NormKernel, _Kept] = {
+    NormKernel.FUSED: _Kept(),
+    NormKernel.EAGER: _Kept(statistics=_MEAN_TOO, moved=_LAYER),
+    NormKernel.LAYER_WIDE: _Kept(input=_WIDE, statistics=_MEAN_TOO, moved=(20, 24)),  # modeling_olmo.py
+    NormKernel.LAYER_COPYING: _Kept(weight=_HALF, statistics=_MEAN_TOO, moved=_LAYER),  # modeling_nemotron.py
+    NormKernel.LAYER_IN_TURN: _Kept(  # modeling_cohere.py
+        input=_WIDE, middle=("centred",), normed=_WIDE, weight=_WIDE, moved=_CHAIN
+    ),
+}
+
+
+def norm(
+    ctx: Context,
+    name: str,
+    x: Tensor,
+    dim: str = d.HIDDEN,
+    module: str = "layernorm",
+    weight: Sequence[str] | None = None,
+    over: Sequence[str] | None = None,
+    bias: bool = False,
+) -> Tensor:
+    """Norm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one: RMSNorm or
+    LayerNorm. bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
+
+    Norms, and what each kernel of one keeps for its backward.
+
+    Tensors are those that autograd saves, by the class files of Transformers 5.24 that write such a kernel.
+    """
+    over, stream = over or (dim,), dim == d.HIDDEN
+    centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)
+    weight = weight if weight is not None else (dim,) if ctx.model.norm_weight or not stream else ()
+    weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
+    if weights and (bias or (centred and stream and ctx.model.norm_bias)):
+        weights.append(ctx.weight(f"{name}.bias", *weight))
+    return normed(ctx, name, x, over, weights, centred, module)
+
+
+def normed(
+    ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], centred: bool, module: str
+) -> Tensor:
+    """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
+    table = _LAYERNORM if centred else _RMSNORM
+    kernel = table.get(ctx.how.norm, table[NormKernel.EAGER])
+    saves = list(_norm_keeps(kernel, name, x, over, weights))
+    forward, backward = kernel.moved
+    if kernel.moved == _LAYER and all(one.frozen for one in weights):
+        backward = _Kept().moved[1]
+    # Once each: input and output, and what is kept besides; backward the input, too, where it is what is kept.
+    bare = 2 * ELEMENT_BYTES[_HALF] + sum(one.element_bytes for one in saves if one is not x and one.dims == x.dims)
+    once = bare, bare + ELEMENT_BYTES[_HALF] * (x in saves)
+    with ctx.build.module(module):
+        # LayerNorm reduces a mean and a variance, RMSNorm a mean of squares.
+        return ctx.build.elementwise(
+            name,
+            [x],
+            Tensor(name, x.dims),
+            saves=saves,
+            weights=weights,
+            traffic=(Fraction(forward) / Fraction(once[0]), Fraction(backward) / Fraction(once[1])),
+            reduces=dict.fromkeys(over, 1 + centred),
+        )
+
+
+def _norm_keeps(
+    kernel: _Kept, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight]
+) -> Iterator[Tensor]:
+    rows = tuple(dim for dim in x.dims if dim not in over)
+    yield x if kernel.input is _HALF else Tensor(f"{name}.fp32", x.dims, kernel.input)
+    for middle in kernel.middle:
+        yield Tensor(f"{name}.{middle}", x.dims, _WIDE)
+    for statistic in kernel.statistics:
+        yield Tensor(f"{name}.{statistic}", rows, _WIDE)
+    if kernel.normed is not None and any(not one.frozen for one in weights):
+        yield Tensor(f"{name}.normed", x.dims, kernel.normed)
+    if kernel.weight is not None and weights:
+        yield Tensor(f"{name}.weight_copy", weights[0].dims, kernel.weight)
+
+
+def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
+    """Return stream + rate[D] (branch - stream), with a rate of this sublayer's own: three eager kernels.
+
+    Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory).
+
+    Scales are weights as wide as what they scale. Backward reads what was scaled; that of a residual's rate reads how
+    far the result is from the stream.
+    """
+    way, rate = Tensor(f"{name}.way", stream.dims), ctx.weight(f"{name}.rate", stream.dims[-1])
+    ctx.build.elementwise(f"{name}_way", [branch, stream], way, linear=True)
+    step = Tensor(f"{name}.step", stream.dims)
+    ctx.build.elementwise(f"{name}_step", [way], step, saves=[way], weights=[rate])
+    return ctx.build.elementwise(name, [stream, step], Tensor(name, stream.dims), linear=True)
+
+
+def scaled(ctx: Context, x: Tensor, *dims: str) -> Tensor:
+    """Return x times a learned vector over some of its dims; x itself where the model has none."""
+    if not ctx.model.hypersphere:
+        return x
+    weight = ctx.weight(f"{x.name}.scale", *dims)
+    return ctx.build.elementwise(
+        f"{x.name}_scale", [x], Tensor(f"{x.name}_scaled", x.dims), saves=[x], weights=[weight]
+    )

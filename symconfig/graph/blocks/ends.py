@@ -8,13 +8,10 @@ from typing import Any
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.common import projected, rescaled
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.hypersphere import scaled
-from symconfig.graph.blocks.layer_inputs import layer_inputs
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.blocks.streams import gathered, spread, stream_dims
+from symconfig.graph.blocks.common import norm, projected, scaled
+from symconfig.graph.blocks.streams import expand_streams, layer_inputs, merge_streams, stream_dims
 from symconfig.graph.blocks.vision import merge
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import LossKernel
 from symconfig.graph.operator import Element, Scratch, Tensor, Use
 from symconfig.graph.parts import End
@@ -61,9 +58,7 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
-    if ctx.model.residual_scales:
-        x = rescaled(ctx, "embedding", x)
-    x = spread(ctx, x)
+    x = expand_streams(ctx, x)
     leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
     return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
 
@@ -79,7 +74,7 @@ def head(ctx: Context) -> Block:
     values has a few numbers of each token in the logits' place, on every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
-    one = gathered(ctx, x)
+    one = merge_streams(ctx, x)
     normed = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
     seen = _projected(ctx, normed) if ctx.model.head_projection else normed
     loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)

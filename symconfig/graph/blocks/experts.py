@@ -1,27 +1,14 @@
-"""Mixture of experts: router, permutation into slots, routed experts, shared expert, combination.
-
-Latent experts (Nemotron 3) stand between two projections of the stream, so that what travels to them is as wide as they
-are. A choice that computes nothing (LongCat) takes no slot: its token comes back as it is.
-"""
+"""Mixture of experts: router, permutation into slots, routed experts, shared expert, combination."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, offset, projected
-from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.common import add_bias, norm, projected
 from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.blocks.routing import (
-    CHOICES,
-    ROUTES,
-    choice,
-    indexed_choice,
-    pairs_of_slots,
-    sorting,
-    tokens_of_slots,
-)
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
 from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
 
@@ -31,13 +18,17 @@ from symconfig.graph.operator import Element, Leg, Tensor, Use, Weight
 ROUTE_LAUNCHES, DISPATCH_LAUNCHES, COMBINE_LAUNCHES = (35, 12), (12, 8), (8, 5)
 BIAS_LAUNCHES = (3, 6)  # for each expert, see `_biased`
 
-ROUTER_WIDTH, ROUTER_MADE, ROUTER_STATES = "router_hidden_size", "made_router_size", "router_states"
 ONE_LOGIT = "shared_gate_width"
 
 
 def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     """Return y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert. stream: what x is the norm
     of.
+
+    Mixture of experts: router, permutation into slots, routed experts, shared expert, combination.
+
+    Latent experts (Nemotron 3) stand between two projections of the stream, so that what travels to them is as wide as
+    they are. A choice that computes nothing (LongCat) takes no slot: its token comes back as it is.
     """
     moe = ctx.model.experts
     assert moe is not None
@@ -72,7 +63,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
     if moe.result_bias:
-        combined = offset(ctx, "experts_mlp", combined)
+        combined = add_bias(ctx, "experts_mlp", combined)
     return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
 
 
@@ -84,13 +75,13 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
     logits = Tensor(f"{name}_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
         x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
-    given = x if moe.router_hidden_size is None else _routing_mlp(ctx, x)
-    logits = projected(ctx, name, given, logits, moe.router_bias)
+    logits = projected(ctx, name, x, logits, moe.router_bias)
     probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
     indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
     indexed = ctx.how.experts.routing is Routing.INDEXED
-    made = indexed_choice(moe, rows, _scores(ctx)) if indexed else choice(moe, rows)
+    scores = Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
+    made = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
@@ -114,57 +105,42 @@ def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
     return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
 
 
-def _scores(ctx: Context) -> Element:
-    return Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
-
-
-def _routing_mlp(ctx: Context, x: Tensor) -> Tensor:
-    """Return what a router reads that is an MLP of three layers (ZAYA): a projection, and that of the layer before,
-    scaled.
-    """
-    states = Tensor(ROUTER_STATES, (*x.dims[:-1], ROUTER_WIDTH))
-    narrow = states if ctx.kind is not None and ctx.kind.opens else Tensor("router_narrow", states.dims)
-    projected(ctx, "router_down", x, narrow, bias=True)
-    if narrow is not states:
-        given = ctx.build.from_elsewhere(Tensor(f"{ROUTER_STATES}_before", states.dims))
-        scale, scaled = ctx.weight("router_states_scale", ROUTER_WIDTH), Tensor("router_before_scaled", states.dims)
-        kept = [Tensor("router_before_kept", states.dims)]  # the layer before needs it for nothing
-        ctx.build.elementwise("router_scale_before", [given], scaled, saves=kept, weights=[scale])
-        ctx.build.elementwise("router_states", [narrow, scaled], states, linear=True)
-    y = norm(ctx, "router_norm", states, ROUTER_WIDTH)
-    for name in ("router_fc1", "router_fc2"):
-        made, active = Tensor(name, states.dims), Tensor(f"{name}_active", states.dims)
-        into = Use(made).renamed((ROUTER_WIDTH, ROUTER_MADE))
-        linear(ctx, name, y, (ROUTER_WIDTH,), (ROUTER_MADE,), [into], bias=True)
-        y = ctx.build.elementwise(f"{name}_activation", [made], active, saves=[made])
-    return y
-
-
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
     """Return xe[E, U, D]: each token copied into one slot of each of its experts."""
-    slots = _slot_dim(ctx)
-    routed = Tensor("expert_in", (d.EXPERTS, slots, x.dims[-1]))
+    routed = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), x.dims[-1]))
+    given = [x] if ctx.how.experts.every_token else [x, indices]
+    return _sorted(ctx, "dispatch", given, routed, x, _kept_to_sort(ctx, x.dims[:-1]), DISPATCH_LAUNCHES)
+
+
+def _sorted(
+    ctx: Context, name: str, given: list[Tensor], out: Tensor, x: Tensor, saves: list[Tensor], launches: tuple[int, int]
+) -> Tensor:
+    """Bring tokens x into slots, or back. Slots lie where their tokens lie: as many of each expert for every part of
+    the tokens.
+
+    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
+    slots are read and written once more, unless a rank has one expert (`Operator.sorts`). Where tokens come once for a
+    rank or a node, they are read there to fill its slots, and leave where they lie: nearly as much is read as slots are
+    written where experts are many.
+    """
+    slots, every = _slot_dim(ctx), ctx.how.experts.every_token
+    by_slots = ctx.how.experts.dispatch is Dispatch.SLOTS
     return ctx.build.elementwise(
-        "dispatch",
-        [x] if slots == d.EVERY else [x, indices],
-        routed,
+        name,
+        given,
+        out,
         loops=(*x.dims, slots),
-        saves=_kept_to_sort(ctx, x.dims[:-1]),
-        sorts=_sorts(ctx),
-        sorts_experts=_by_slots(ctx),
-        launches=DISPATCH_LAUNCHES,
+        saves=saves,
+        sorts=0 if every else 2 if by_slots else 1,
+        sorts_experts=by_slots,
+        launches=launches,
         whole=(CHOICES,),
-        together=_beside_slots(x, slots),
+        together=[(row, slots) for row in x.dims[:-1]],
     )
 
 
 def _slot_dim(ctx: Context) -> str:
     return d.EVERY if ctx.how.experts.every_token else d.SLOTS
-
-
-def _sorts(ctx: Context) -> int:
-    """Count how often slots are read or written beside the copies, see `Operator.sorts`."""
-    return 0 if ctx.how.experts.every_token else 2 if _by_slots(ctx) else 1
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
@@ -180,23 +156,9 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
     """
     moe = ctx.model.experts
     weighed = ctx.how.experts.weighted_inside or (moe is not None and moe.input_scaled)
-    return ctx.build.elementwise(
-        "combine",
-        [done, probabilities, indices],
-        Tensor("moe_out", x.dims),
-        loops=(*x.dims, _slot_dim(ctx)),
-        saves=[*([] if weighed else [done]), *_kept_to_combine(ctx, probabilities, indices)],
-        sorts=_sorts(ctx),
-        sorts_experts=_by_slots(ctx),
-        launches=COMBINE_LAUNCHES,
-        whole=(CHOICES,),
-        together=_beside_slots(x, _slot_dim(ctx)),
-    )
-
-
-def _beside_slots(x: Tensor, slots: str) -> list[tuple[str, str]]:
-    """Place slots where their tokens lie: as many of each expert for every part of the tokens."""
-    return [(row, slots) for row in x.dims[:-1]]
+    given, saves = [done, probabilities, indices], _kept_to_combine(ctx, probabilities, indices)
+    saves = saves if weighed else [done, *saves]
+    return _sorted(ctx, "combine", given, Tensor("moe_out", x.dims), x, saves, COMBINE_LAUNCHES)
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
@@ -216,16 +178,6 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
     if routing is Routing.INDEXED:
         return tokens_of_slots(moe, rows)
     return sorting(rows) if routing is Routing.CHAIN else []
-
-
-def _by_slots(ctx: Context) -> bool:
-    """Tell whether slots travel, and not tokens that come once for a rank or a node.
-
-    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
-    slots are read and written once more, unless a rank has one expert. What comes once is read there to fill its slots,
-    and tokens leave where they lie: nearly as much is read as slots are written where experts are many.
-    """
-    return ctx.how.experts.dispatch is Dispatch.SLOTS
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
@@ -252,3 +204,79 @@ def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
                 "shared_scale", [shared, gate], Tensor("shared_scaled", x.dims), saves=[shared, gate]
             )
     return ctx.build.elementwise("shared_add", [combined, shared], Tensor("moe_total", x.dims), linear=True)
+
+
+ROUTES = "router_width"  # one logit an expert; a dim of its own, since no axis splits the router
+CHOICES = "num_experts_per_tok"
+
+
+def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
+    """Return what is kept beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing
+    loss's own scores.
+
+    What only leads to indices goes with its graph, which no loss reaches: the best of each group, who the bias puts
+    first, the balancing loss's own choice. A choice by groups without a bias reaches the scores past those left out.
+    """
+    first = moe.scoring_func == "softmax" and not moe.norm_topk_prob and not moe.softmax_after_topk
+    result = []
+    if moe.scoring_func == "sigmoid" or first:
+        result.append(Tensor("router_scores", (*rows, ROUTES), Element.FP32))
+    if moe.n_group is not None and moe.n_group > 1 and not moe.e_score_correction_bias:
+        result.append(Tensor("left_out", (*rows, ROUTES), Element.MASK))
+    if not first:
+        result.append(Tensor("chosen_scores", (*rows, CHOICES), Element.FP32))
+    if moe.scoring_func == "sigmoid":
+        result.append(Tensor("chosen_sum", rows, Element.FP32))
+    return result + (_balance(moe, rows) if moe.router_aux_loss_coef else [])
+
+
+def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
+    """Return the scores once more: `compute_routing_scores_for_aux_loss`."""
+    result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
+    if moe.scoring_func == "sigmoid":
+        result.append(Tensor("balance_sum", rows, Element.FP32))
+    return result
+
+
+def sorting(rows: tuple[str, ...]) -> list[Tensor]:
+    """Return what `permute` keeps: the order of all pairs of token and expert, and the token of each slot that is
+    taken.
+    """
+    return [
+        Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
+        Tensor("slot_tokens", (*rows, CHOICES), Element.INDEX),
+    ]
+
+
+def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
+    """Return what Transformers' routers keep, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter).
+    What leads to indices only goes with its graph here, too.
+    """
+    result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
+    if moe.softmax_after_topk:
+        return [*result, Tensor("chosen_scores", (*rows, CHOICES), scores)]
+    result.append(Tensor("router_scores", (*rows, ROUTES), scores))
+    if moe.n_group is not None and not moe.e_score_correction_bias:
+        result.append(Tensor("left_out", (*rows, ROUTES), Element.MASK))
+    if moe.norm_topk_prob:
+        result.append(Tensor("chosen_scores", (*rows, CHOICES), scores))
+        result.append(Tensor("chosen_sum", rows, scores))
+    return result
+
+
+def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
+    """Return what Transformers keeps on the way to the experts (integrations/moe.py, grouped_mm_experts_forward): each
+    slot's token, its expert where that has a bias, and where each expert's slots end, in 32 bits.
+    """
+    names = ["slot_tokens", *(["slot_experts"] if moe.expert_bias else [])]
+    return [*(_index(name, rows) for name in names), Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
+
+
+def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
+    """Return what the way back keeps: each slot's pair of token and expert, its weight, and each pair's slot."""
+    weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
+    return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]
+
+
+def _index(name: str, rows: tuple[str, ...]) -> Tensor:
+    return Tensor(name, (*rows, CHOICES), Element.INDEX)

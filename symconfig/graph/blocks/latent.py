@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 
 from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.graph import dims as d
-from symconfig.graph.blocks import indexer
-from symconfig.graph.blocks.attention import gated, rotation
-from symconfig.graph.blocks.attention_core import copied, core
-from symconfig.graph.blocks.common import linear, projected
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.norms import IN_LINEAR, norm
+from symconfig.graph.blocks.attention import apply_gate, contiguous, core, saved_angles
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, to_stream
+from symconfig.graph.blocks.sparse_attention import indexer_sizes, keys_read, with_loss
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
 from symconfig.graph.operator import Tensor, Use
 from symconfig.graph.parts import Mixer
@@ -21,6 +19,7 @@ from symconfig.graph.parts import Mixer
 # Names of the projections in Transformers' classes, by which adapters target them.
 _Q_DOWN, _Q_UP, _KV_DOWN, _KV_UP = ("q_a_proj",), ("q_b_proj",), ("kv_a_proj_with_mqa",), ("kv_b_proj",)
 
+Sizes = dict[str, float]
 ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a query read
 
 
@@ -31,27 +30,37 @@ class Widths:
     heads: str
     q_rank: str
     kv_rank: str
+    nope: str
+    rope: str
+    value: str
     kv_down: str
     qk: str
-    value: str
     kv_up: str
-    rope: str
-    nope: str
     q_both: str = "q_low_both_width"
     q_gate: str = "q_gate_head_width"
 
+    @staticmethod
+    def of(heads: str, before: str = "") -> Widths:
+        """Return dims by their names. before: each of them."""
+        names = [
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+            "kv_down_width",
+            "qk_head_dim",
+            "kv_up_head_width",
+        ]
+        return Widths(heads, *(before + name for name in names))
 
-OWN = Widths(
-    heads=d.HEADS,
-    q_rank="q_lora_rank",
-    kv_rank="kv_lora_rank",
-    kv_down="kv_down_width",
-    qk="qk_head_dim",
-    value="v_head_dim",
-    kv_up="kv_up_head_width",
-    rope="qk_rope_head_dim",
-    nope="qk_nope_head_dim",
-)
+    def sizes(self, heads: float, q_rank: float, kv_rank: float, nope: float, rope: float, value: float) -> Sizes:
+        """Return the sizes of all dims, by those of the first ones."""
+        follow = (kv_rank + rope, nope + rope, nope + value, 2 * q_rank, nope + rope + value)
+        return dict(zip(astuple(self), (heads, q_rank, kv_rank, nope, rope, value, *follow), strict=True))
+
+
+OWN = Widths.of(d.HEADS)
 
 
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -73,7 +82,8 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
     q_low, gate = q_source, None
     kv_low, shared = _low_keys(ctx, x, w)
     if kind.keys is not Keys.ALL and ctx.how.attention.choosing is Choosing.ABSORBED:
-        return _projected(ctx, _absorbed(ctx, x, kind, w, (q_source, kv_low, shared)), w)
+        o = _absorbed(ctx, x, kind, w, (q_source, kv_low, shared))
+        return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
     if not ctx.how.linear.norm_inside:
         q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, "latent_norm")
     # Megatron's core copies values out of what both are parts of (multi_latent_attention.py, value.contiguous()).
@@ -94,25 +104,19 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
             raw = projected(ctx, "q_up_proj", q_source, raw, aliases=q_names)
         both = [Use(k_part).renamed((w.nope, w.kv_up)), Use(v).renamed((w.value, w.kv_up))]
         k_part, v = linear(ctx, "kv_up_proj", kv_low, (w.kv_rank,), (w.heads, w.kv_up), both, aliases=_KV_UP)
-        ctx.build.elementwise("rope_q", [raw], q, saves=rotation(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
+        ctx.build.elementwise("rope_q", [raw], q, saves=saved_angles(ctx, "rope_q", w.rope), whole=(w.qk,), linear=True)
         ctx.build.elementwise(
             "rope_k",
             [k_part, shared],
             k,
             loops=(w.heads,),
-            saves=rotation(ctx, "rope_k", w.rope),
+            saves=saved_angles(ctx, "rope_k", w.rope),
             whole=(k_part.dims[-1], w.rope, w.qk),
             linear=True,
         )
-    read = indexer.keys_read(ctx, kind, x, q_source)
-    o = copied(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
-    return _projected(ctx, gated(ctx, x, o, gate), w)
-
-
-def _projected(ctx: Context, o: Tensor, w: Widths) -> Tensor:
-    """Bring heads back to the stream."""
-    out, bias = Tensor("attention_out", (d.BATCH, d.SEQUENCE, d.HIDDEN)), ctx.model.attention_out_bias
-    return projected(ctx, "o_proj", o, out, bias, over=2)
+    read = keys_read(ctx, kind, x, q_source)
+    o = contiguous(ctx, core(ctx, q, k, v, read, ctx.model.attention_sinks))
+    return to_stream(ctx, "o_proj", apply_gate(ctx, x, o, gate), ctx.model.attention_out_bias)
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
@@ -129,16 +133,16 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Te
         latent = Tensor("q_latent", (*rows, w.heads, w.kv_rank))
         moved = _up_part(ctx, "keys", plain, (w.heads, w.nope, w.kv_rank), latent)
         q, k = Tensor("q", (*rows, w.heads, w.kv_down)), Tensor("k", (*rows, ONE_HEAD, w.kv_down))
-        whole, angles = (w.kv_rank, w.rope, w.kv_down), rotation(ctx, "rope_q", w.rope)
+        whole, angles = (w.kv_rank, w.rope, w.kv_down), saved_angles(ctx, "rope_q", w.rope)
         ctx.build.elementwise("rope_q", [moved, turned], q, saves=angles, whole=whole, linear=True)
-        angles = rotation(ctx, "rope_k", w.rope)
+        angles = saved_angles(ctx, "rope_k", w.rope)
         ctx.build.elementwise(
             "rope_k", [kv_low, low[2]], k, saves=angles, loops=(d.GATHERED,), whole=whole, linear=True
         )
-    read = indexer.keys_read(ctx, kind, x, q_source)
+    read = keys_read(ctx, kind, x, q_source)
     o = core(ctx, q, k, k, read, channels=w.kv_rank)
     with ctx.build.module("core_attn"):
-        o = indexer.with_loss(ctx, o, q, k, read)
+        o = with_loss(ctx, o, q, k, read)
         return _up_part(ctx, "values", o, (w.heads, w.kv_rank, w.value), Tensor("heads", (*rows, w.heads, w.value)))
 
 
@@ -187,37 +191,38 @@ def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module
     return q_source, norm(ctx, "kv_low_norm", kv_low, w.kv_rank, module)
 
 
-def widths(w: Widths, *, heads: int, q_rank: int, kv_rank: int, nope: int, rope: int, value: int) -> dict[str, float]:
-    """Return the sizes of the dims of one latent attention."""
-    return {
-        w.heads: heads,
-        w.q_rank: q_rank,
-        w.kv_rank: kv_rank,
-        w.rope: rope,
-        w.kv_down: kv_rank + rope,
-        w.nope: nope,
-        w.qk: nope + rope,
-        w.value: value,
-        w.kv_up: nope + value,
-        w.q_both: 2 * q_rank,
-        w.q_gate: nope + rope + value,
-    }
-
-
-def _sizes(model: ModelDescriptor) -> dict[str, float]:
+def _sizes(model: ModelDescriptor) -> Sizes:
     low = model.latent
     if low is None:
         return {}
-    own = widths(
-        OWN,
-        heads=model.num_attention_heads,
-        q_rank=low.q_lora_rank or 0,
-        kv_rank=low.kv_lora_rank,
-        nope=low.qk_nope_head_dim,
-        rope=low.qk_rope_head_dim,
-        value=low.v_head_dim,
-    )
-    return {**own, ONE_HEAD: 1, **indexer.sizes(model)}
+    own = (low.q_lora_rank or 0, low.kv_lora_rank, low.qk_nope_head_dim, low.qk_rope_head_dim, low.v_head_dim)
+    return {**OWN.sizes(model.num_attention_heads, *own), ONE_HEAD: 1, **indexer_sizes(model)}
 
 
-PARTS = (Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),)
+WINDOW_LATENT = "window_latent_attention"
+WINDOW = Widths.of("window_heads", "window_")
+WINDOW_SIZES = astuple(WINDOW)[:6]  # which a model states
+
+
+def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return o[B, S, D] from x[B, S, D].
+
+    Latent attention of some layers with heads, ranks and widths of their own, which sees a window (dots.3).
+
+    It has the gate and the norms that the model's latent attention has, and no indexer.
+    """
+    return attend(ctx, x, replace(kind, window=True), WINDOW, low_queries=True)
+
+
+PARTS = (
+    Mixer(name=Attention.MLA, build=latent_attention, sizes=_sizes, norm_apart=True),
+    Mixer(
+        name=WINDOW_LATENT,
+        build=window_latent_attention,
+        sizes=lambda model: WINDOW.sizes(*(model.mixer(WINDOW_LATENT).sizes[name] for name in WINDOW_SIZES)),
+        tensor_dims=(WINDOW.heads,),
+        pieces=(WINDOW.heads,),
+        norm_apart=True,
+        needs=WINDOW_SIZES,
+    ),
+)

@@ -2,25 +2,107 @@
 
 from __future__ import annotations
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp, Turn
-from symconfig.descriptor.reuse import Mixing
+from collections.abc import Sequence
+
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mixing, Mlp, Turn
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
+from symconfig.graph.attended import FULL
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks import hyper
-from symconfig.graph.blocks.altup import around, laurel
-from symconfig.graph.blocks.common import added, linear, projected, residual
-from symconfig.graph.blocks.context import Context
+from symconfig.graph.blocks.attention import Read, contiguous, core, rotate
+from symconfig.graph.blocks.common import IN_LINEAR, added, linear, norm, nudge, projected, residual
 from symconfig.graph.blocks.ends import logits_and_loss
 from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.hypersphere import drawn
-from symconfig.graph.blocks.layer_inputs import with_layer_input
-from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.blocks.norms import IN_LINEAR, norm
-from symconfig.graph.blocks.shared_block import called
-from symconfig.graph.blocks.streams import stream_dims
-from symconfig.graph.blocks.wkv import channel_mix
+from symconfig.graph.blocks.mlp import FUSED, mlp
+from symconfig.graph.blocks.recurrent import channel_mix
+from symconfig.graph.blocks.streams import add_layer_input, altup, laurel, read_streams, stream_dims, write_streams
+from symconfig.graph.builder import Context
 from symconfig.graph.operator import Element, Leg, Tensor, Use
 from symconfig.graph.parts import End, parts
+
+WIDTH, MLP_RANK, RANK, PROJECTED = "shared_in_width", "shared_mlp_rank", "shared_attention_rank", "projected_size"
+_ROWS = (d.BATCH, d.SEQUENCE)
+
+
+def shared_block(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return what the shared block gives to a layer of the stream x[B, S, D].
+
+    Attention and an MLP that many layers call, each before its own mixer (Zamba, arXiv:2405.16712; Zamba 2,
+    2411.15242).
+
+    y[B, S, D] from the stream and the token's embedding, one beside the other: a norm, attention, another norm, an MLP,
+    none of them beside a residual, then a projection of the calling layer's own. Zamba 2 has low-rank matrices beside
+    the MLP and, by a switch, beside queries, keys and values, which each calling layer has of its own. Its weights are
+    held, reduced and updated by the layer that calls it first. Transformers' ZambaHybridLayer and Zamba2HybridLayer.
+    """
+    ctx.reuses = kind.calls is Turn.CALLS
+    with ctx.build.part("shared_block"):
+        embedded = ctx.build.from_elsewhere(Tensor("embedded", x.dims))
+        both = Tensor("shared_in", (*_ROWS, WIDTH))
+        ctx.build.elementwise("shared_concat", [x, embedded], both, together=[(WIDTH, d.HIDDEN)], linear=True)
+        normed = norm(ctx, "shared_input_norm", both, WIDTH)
+        attended = norm(ctx, "shared_mlp_norm", _shared_attention(ctx, normed, x.dims))
+        done = _shared_mlp(ctx, attended)
+    ctx.reuses = kind.again
+    out = Use(Tensor("shared_out", x.dims)).renamed((d.HIDDEN, PROJECTED))
+    return linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [out])[0]
+
+
+def _shared_attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
+    rank = ctx.model.shared_block.attention_rank if ctx.model.shared_block else 0
+    heads = {"q": d.HEADS, "k": d.KV_HEADS, "v": d.KV_HEADS}
+    q, k, v = (
+        _with_adapters(ctx, f"shared_{name}", x, [Tensor(f"shared_{name}", (*_ROWS, of, d.HEAD_DIM))], rank and RANK)[0]
+        for name, of in heads.items()
+    )
+    if ctx.model.position is Position.ROPE:
+        q, k = rotate(ctx, q, k)
+    o, out = contiguous(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("shared_attention_out", tuple(stream))
+    return projected(ctx, "shared_o_proj", o, out, over=2)
+
+
+def _shared_mlp(ctx: Context, x: Tensor) -> Tensor:
+    if ctx.model.shared_block is None or not ctx.model.shared_block.mlp_rank:
+        return mlp(ctx, x, prefix="shared_")
+    halves = [Tensor(f"shared_{name}", (*_ROWS, d.FFN)) for name in ("gate", "up")]
+    gate, up = _with_adapters(ctx, "shared_gate_up", x, halves, MLP_RANK, FUSED[d.FFN], ctx.model.mlp_bias)
+    active, middle = Tensor("shared_gate_active", gate.dims), Tensor("shared_mlp_hidden", gate.dims)
+    ctx.build.elementwise("shared_gate_activation", [gate], active, saves=[gate])
+    ctx.build.elementwise("shared_activation", [active, up], middle, saves=[active, up])
+    return projected(ctx, "shared_down_proj", middle, Tensor("shared_mlp_out", x.dims), ctx.model.mlp_bias)
+
+
+def _with_adapters(
+    ctx: Context, name: str, x: Tensor, outs: Sequence[Tensor], rank: str | int, fused: str = "", bias: bool = False
+) -> list[Tensor]:
+    """Project, with what low-rank matrices of the calling layer's own add. fused: the width of all."""
+
+    def uses(given: Sequence[Tensor]) -> list[Use]:
+        return [Use(one).renamed((one.dims[-1], fused)) if fused else Use(one) for one in given]
+
+    width = (fused,) if fused else outs[0].dims[2:]
+    linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)
+    if not isinstance(rank, str):
+        return list(outs)
+    before, ctx.reuses = ctx.reuses, False
+    low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
+    low = projected(ctx, f"{name}_adapter_in", x, low)
+    linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
+    ctx.reuses = before
+    return [
+        ctx.build.elementwise(f"{one.name}_sum", [one, more], Tensor(f"{one.name}_summed", one.dims), linear=True)
+        for one, more in zip(outs, added, strict=True)
+    ]
+
+
+def shared_block_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the shared block's own dims."""
+    has, hidden = model.shared_block, model.hidden_size
+    if has is None:
+        return {}
+    return {WIDTH: 2 * hidden, PROJECTED: hidden, MLP_RANK: has.mlp_rank, RANK: has.attention_rank}
+
 
 STATE = "loop_input"
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
@@ -29,7 +111,7 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """Build one transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
     x = Tensor("layer_in", stream_dims(ctx))
-    ctx.reuses, ctx.kind = kind.again, kind
+    ctx.reuses = kind.again
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
@@ -40,19 +122,19 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream behind a layer, with what joins it before the sublayers and behind them."""
     streams = ctx.model.streams
     if streams is not None and streams.mixing is Mixing.PREDICTED:
-        return around(ctx, x, lambda first: _sublayers(ctx, first, kind))
+        return altup(ctx, x, lambda first: _sublayers(ctx, first, kind))
     if streams is not None:
-        return _linked(ctx, x, kind)
-    out = _sublayers(ctx, joined(ctx, x, kind), kind)
+        return _hyper_connected(ctx, x, kind)
+    out = _sublayers(ctx, join_loop_state(ctx, x, kind), kind)
     if ctx.model.layer_inputs is not None:
-        out = with_layer_input(ctx, out)
+        out = add_layer_input(ctx, out)
     return norm(ctx, "closing_norm", out) if kind.closes else out
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream after both sublayers, or after the one that this layer has."""
     if ctx.model.hypersphere:
-        return _drawn(ctx, x, kind)
+        return _on_hypersphere(ctx, x, kind)
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
     normed, attended = _first(ctx, x, kind)
@@ -69,21 +151,21 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return residual(ctx, "mlp_residual", x, both)
 
 
-def _linked(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return all streams behind two sublayers, each of which reads and writes them."""
-    given, link = hyper.read(ctx, "attention_streams", x)
+    given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _first(ctx, given, kind)
-    x = hyper.written(ctx, "attention_residual", x, attended, link)
-    given, link = hyper.read(ctx, "mlp_streams", x)
-    return hyper.written(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
+    x = write_streams(ctx, "attention_residual", x, attended, link)
+    given, link = read_streams(ctx, "mlp_streams", x)
+    return write_streams(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
 
 
-def _drawn(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the normed stream, drawn towards what each sublayer gives."""
     normed, attended = _first(ctx, x, kind)
-    stream = drawn(ctx, "attention_residual", normed, attended)
+    stream = nudge(ctx, "attention_residual", normed, attended)
     normed = norm(ctx, "mlp_norm", stream)
-    return drawn(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
+    return nudge(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
@@ -94,7 +176,7 @@ def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Return what the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
-    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, called(ctx, x, kind))
+    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, shared_block(ctx, x, kind))
     if ctx.model.norm_before_sublayer and kind.input_norm:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
         normed = gated_stream_norm(ctx, "input_norm", normed, "layernorm" if alone else IN_LINEAR)
@@ -184,7 +266,7 @@ def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor
         return ctx.build.elementwise(f"{name}_gating", [y, raw], gated, saves=[y, sigmoid], traffic=(2, 2))
 
 
-def joined(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Return the stream that a layer reads, with what joins it where a turn of layers starts (see `Loop`).
 
     Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each turn, and adds the

@@ -6,11 +6,8 @@ from fractions import Fraction
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, projected
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.hypersphere import scaled
-from symconfig.graph.blocks.norms import norm
-from symconfig.graph.builder import in_eight_bits
+from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled
+from symconfig.graph.builder import Context, in_eight_bits
 from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
 
@@ -50,7 +47,7 @@ def mlp(
         if gated:
             gate = projected(ctx, f"{prefix}gate_proj", x, gate, bias, aliases=("gate_proj", "w2"), joined=joined)
     gate, up = (scaled(ctx, half, width) for half in (gate, up))
-    gate = _cut(ctx, gate) if cut else gate
+    gate = _sparse_gate(ctx, gate) if cut else gate
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
@@ -125,7 +122,7 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
 
 
-def _cut(ctx: Context, gate: Tensor) -> Tensor:
+def _sparse_gate(ctx: Context, gate: Tensor) -> Tensor:
     """Cut gates: those above a bound that follows from their mean and deviation are left, less it; others are 0. ReLU
     keeps its result, the deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk).
     """

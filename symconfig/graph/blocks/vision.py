@@ -8,17 +8,18 @@ Patches have no sequence that context or sequence parallelism could split: every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 
 from symconfig.descriptor import vision as kinds
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import Step, Vision
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.context import Context
-from symconfig.graph.blocks.norms import normed
+from symconfig.graph.blocks.common import normed
+from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Kernel, NormKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
 from symconfig.graph.parts import End
@@ -111,17 +112,8 @@ def embedding(ctx: Context) -> Block:
     return build.block(kinds.EMBEDDING, [pixels], [x], Place.ENCODER, leaves=[pixels])
 
 
-def layer(ctx: Context) -> Block:
-    """Build a layer whose patches attend to all of their image."""
-    return _layer(ctx, kinds.LAYER, KEYS)
-
-
-def window_layer(ctx: Context) -> Block:
-    """Build a layer whose patches attend within a window."""
-    return _layer(ctx, kinds.WINDOW_LAYER, WINDOW_KEYS)
-
-
-def _layer(ctx: Context, kind: str, keys: str) -> Block:
+def layer(ctx: Context, *, kind: str, keys: str) -> Block:
+    """Build a layer whose patches attend to all of their image, or within a window. keys: of a query."""
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
     x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
@@ -130,8 +122,8 @@ def _layer(ctx: Context, kind: str, keys: str) -> Block:
             attended = _attention(tower, tower.norm("norm1", x, (HIDDEN,)), keys)
         middle = _residual(tower, "attention_residual", x, attended)
         with ctx.build.part("mlp"):
-            gated = vision.gated_mlp, vision.mlp_bias
-            done = _mlp(tower, "", tower.norm("norm2", middle, (HIDDEN,)), HIDDEN, tower.dim(FFN), gated)
+            given = tower.norm("norm2", middle, (HIDDEN,))
+            done = _mlp(tower, "", given, tower.dim(FFN), vision.gated_mlp, vision.mlp_bias)
         out = _residual(tower, "mlp_residual", middle, done)
     return ctx.build.block(kind, [x], [out], Place.ENCODER, leaves=[x] if tower.frozen else [])
 
@@ -188,9 +180,9 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
         return build.product("context", Use(weights), values, (keys,), Tensor("attention_heads", q.dims))
 
 
-def _mlp(tower: _Tower, prefix: str, x: Tensor, outer: str, width: str, gated: tuple[bool, bool]) -> Tensor:
-    """Return y[…, outer] from x[…, outer] through `width`. gated: whether there is a gate, and biases."""
-    build, (gate, bias) = tower.ctx.build, gated
+def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bool) -> Tensor:
+    """Return y[…] as wide as x[…] through `width`."""
+    build = tower.ctx.build
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
     tower.projected(f"{prefix}up_proj", x, up, bias)
     if gate:
@@ -246,14 +238,14 @@ def deepstack(ctx: Context) -> Block:
 
 def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tensor:
     """Take every step; what the last one gives has the language model's channels."""
-    names = _width_names(prefix, tower.vision, steps, tower.split)
+    names = _width_names(prefix, steps, tower.split)
     for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
         last = index == len(steps) - 1
         x = _step(tower, f"{prefix}.{index}", x, step, inner, FEATURES.name if last else f"{prefix}_{index}", outer)
     return x
 
 
-def _width_names(prefix: str, vision: Vision, steps: Sequence[Step], split: bool) -> list[str]:
+def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
     """Name the channels in front of each step, and behind the last one; equal ones alike.
 
     Of a tower that is split, the first linear layer's result is, and the second one sums over it.
@@ -278,7 +270,7 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
     if step.kind in ("layernorm", "rmsnorm"):
         return tower.norm(name, x, (inner,), step.kind)
     if step.kind == "gated":
-        return _mlp(tower, f"{name}.", x, inner, f"{name}.width", (True, step.bias))
+        return _mlp(tower, f"{name}.", x, f"{name}.width", True, step.bias)
     rows = TOKENS if step.kind in ("join", "pool") else x.dims[-2]
     out = Tensor(result, (*x.dims[:-2], rows, outer))
     if step.kind == "linear":
@@ -331,19 +323,15 @@ def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
     for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
         widths = vision.widths(steps)
         for split in (False, True):
-            named = zip(_width_names(prefix, vision, steps, split), widths, strict=True)
+            named = zip(_width_names(prefix, steps, split), widths, strict=True)
             yield from ((name, width) for name, width in named if name not in (HIDDEN, d.HIDDEN))
         yield from ((f"{prefix}.{i}.width", step.intermediate) for i, step in enumerate(steps) if step.intermediate)
 
 
-def _count(kind: str, model: ModelDescriptor) -> int:
-    return model.encoder_kinds.count(kind)
-
-
-_BUILDS = {
+_BUILDS: Mapping[str, Callable[[Context], Block]] = {
     kinds.EMBEDDING: embedding,
-    kinds.LAYER: layer,
-    kinds.WINDOW_LAYER: window_layer,
+    kinds.LAYER: partial(layer, kind=kinds.LAYER, keys=KEYS),
+    kinds.WINDOW_LAYER: partial(layer, kind=kinds.WINDOW_LAYER, keys=WINDOW_KEYS),
     kinds.DEEPSTACK: deepstack,
     kinds.PROJECTOR: projector,
 }
@@ -352,7 +340,7 @@ PARTS = tuple(
         kind=kind,
         place=Place.ENCODER,
         build=build,
-        count=lambda model, kind=kind: _count(kind, model),  # type: ignore[misc]
+        count=lambda model, kind=kind: model.encoder_kinds.count(kind),  # type: ignore[misc]
         sizes=sizes,
         tensor_dims=_SPLIT,
     )

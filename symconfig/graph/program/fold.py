@@ -8,11 +8,12 @@ classes. What is a class decides only how much freedom is left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from symconfig.graph.operator import Operator, Use
-from symconfig.graph.program.program import Program
+from symconfig.graph.operator import Operator, Tensor, Use, Work
+from symconfig.graph.program.build import Function, build, nothing
+from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.repeats import Chain, Run, runs
 
 
@@ -43,7 +44,9 @@ def origins(program: Program) -> dict[str, Origin]:
 
 @dataclass(slots=True)
 class Signatures:
-    """Numbers of structures. What was met before is recognised by its parts as they are, names included."""
+    """Numbers for the structures of a program's operators. An operator whose parts, names included, were seen before is
+    not worked out again.
+    """
 
     program: Program
     origins: dict[str, Origin] = field(init=False)
@@ -54,7 +57,7 @@ class Signatures:
         self.origins = origins(self.program)
 
     def number(self, op: Operator) -> int:
-        """Return a number that only operators of equal structure share."""
+        """Return the number of an operator's structure: operators of equal structure share it, no others do."""
         written = self._written(op)
         number = self.known.get(written)
         if number is None:
@@ -63,7 +66,9 @@ class Signatures:
         return number
 
     def _written(self, op: Operator) -> Hashable:
-        """Return the parts of an operator: equal ones have one structure. The program keeps `splits` alive."""
+        """Return a key of an operator as it is written, which is cheap: equal ones, equal structures. `splits` count
+        by identity, since the program keeps them alive.
+        """
         tensors, origin = self.program.tensors, self.origins
         seen = []
         place: dict[str, int] = {}
@@ -78,7 +83,9 @@ class Signatures:
 
 
 def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
-    """Return all that any cost may depend on. Loops are numbered as its operands run along them."""
+    """Return all of an operator that any cost may depend on, without names: its loops and tensors are numbered in the
+    order in which its operands have them.
+    """
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}
     for name in (
@@ -117,9 +124,8 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """program: the one that was folded; its operators may stand in another order than they were given in.
-
-    of: for each of its operators the class. operators: for each class the first operator of it.
+    """A program with the classes of its operators. of: for each operator its class. operators: for each class its first
+    operator. runs: the repeats.
     """
 
     program: Program
@@ -129,17 +135,7 @@ class Folding:
 
 
 def fold(program: Program) -> Folding:
-    """Return the classes of a program. Where its order shows no repeat over most of it, an order is tried that depends
-    on its structure only.
-    """
-    given = _folded(program)
-    if len(given.of) >= 2 * len(given.operators):
-        return given
-    other = _folded(replace(program, operators=tuple(in_structural_order(program))))
-    return other if len(other.operators) < len(given.operators) else given
-
-
-def _folded(program: Program) -> Folding:
+    """Return the classes of a program's operators, those at the same place of a repeat being one."""
     signatures = Signatures(program)
     repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
     first = list(range(len(program.operators)))
@@ -152,22 +148,92 @@ def _folded(program: Program) -> Folding:
     return Folding(program, of, operators, repeats)
 
 
-def in_structural_order(program: Program) -> Iterable[Operator]:
-    """Yield the operators in an order that the order they were given in does not change: from what ends the program
-    back, each after what it reads, in the order of its inputs.
+@dataclass
+class Parts:
+    """A program cut into stretches of operators, such as the stages of a pipeline.
+
+    Each operator comes after what it reads, so that every prefix of the operators is a cut of the graph. A tensor that
+    is read further on than the next stretch goes through those between, too. made: of every activation the operator
+    that makes it; last: that reads it last.
     """
-    makers = {operand.name: op for op in program.operators for operand in op.outputs}
-    read = {operand.name for op in program.operators for operand in op.inputs}
-    loose = (o.name for op in program.operators for o in op.outputs if o.name not in read)
-    done: dict[str, Operator] = {}
-    for name in (*program.outputs, *loose):
-        waiting = [makers[name]] if name in makers else []
-        while waiting:
-            op = waiting[-1]
-            ahead = [makers[o.name] for o in op.inputs if o.name in makers]
-            missing = [maker for maker in ahead if maker.name not in done]
-            if missing:
-                waiting += missing[::-1]
-            else:
-                done.setdefault(waiting.pop().name, op)
-    return done.values()
+
+    program: Program
+    made: dict[str, int] = field(init=False)
+    last: dict[str, int] = field(init=False)
+    uses: dict[str, tuple[int, int]] = field(init=False)  # of every parameter the first and the last operator
+
+    def __post_init__(self) -> None:
+        operators = self.program.operators
+        self.made = {operand.name: index for index, op in enumerate(operators) for operand in op.outputs}
+        self.last = {operand.name: index for index, op in enumerate(operators) for operand in op.inputs}
+        names = {parameter.tensor.name for parameter in self.program.parameters}
+        self.uses = {}
+        for index, op in enumerate(operators):
+            for operand in op.inputs:
+                if operand.name in names:
+                    self.uses[operand.name] = self.uses.get(operand.name, (index, index))[0], index
+        signatures = Signatures(self.program)
+        self._kinds = [signatures.number(op) for op in operators]
+
+    def crossing(self, cut: int) -> list[str]:
+        """Return the activations that are made before a cut and read behind it."""
+        return [name for name, index in self.made.items() if index < cut <= self.last.get(name, -1)]
+
+    def shared(self, start: int, stop: int) -> list[Parameter]:
+        """Return the trained parameters that operators read inside a stretch and outside of it, too."""
+        among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
+        ends = [self.uses[parameter.tensor.name] for parameter in among]
+        return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
+
+    def program_of(self, start: int, stop: int) -> Program:
+        """Return a stretch as a program: it receives what crosses its first cut and sends what crosses its last."""
+        whole, inside = self.program, self.program.operators[start:stop]
+        tensors = dict(whole.tensors)
+        received = [self._passed(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
+        sent = [self._passed(name, Work.SEND, tensors) for name in self.crossing(stop)]
+        read = {operand.name for op in inside for operand in op.inputs}
+        made = {operand.name for op in inside for operand in op.outputs}
+        return replace(
+            whole,
+            name=f"{whole.name}, operators {start + 1} to {stop}"
+            if (start, stop) != (0, len(whole.operators))
+            else whole.name,
+            tensors=tensors,
+            inputs=(*(name for name in whole.inputs if name in read), *(op.inputs[0].name for op in received)),
+            parameters=tuple(self._read(start, stop)),
+            operators=(*received, *inside, *sent),
+            outputs=(*(name for name in whole.outputs if name in made), *(op.outputs[0].name for op in sent)),
+        )
+
+    def key(self, start: int, stop: int) -> Hashable:
+        """Return what two stretches have in common only where they are alike in all but names."""
+        numbers: dict[str, int] = {}
+        inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)
+        rows = tuple(
+            (kind, *(numbers.setdefault(o.name, len(numbers)) for o in (*op.inputs, *op.outputs)))
+            for op, kind in inside
+        )
+        ends = []
+        for cut in (start, stop):
+            every = [self.program.tensors[name] for name in self.crossing(cut)]
+            shapes = [(tuple(self.program.sizes[dim] for dim in t.dims), t.element_bytes, t.gradient) for t in every]
+            ends.append(tuple(zip((numbers.setdefault(t.name, len(numbers)) for t in every), shapes, strict=True)))
+        shared = tuple(numbers[parameter.tensor.name] for parameter in self.shared(start, stop))
+        return rows, tuple(ends), shared
+
+    def _read(self, start: int, stop: int) -> Sequence[Parameter]:
+        read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
+        return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
+
+    def _passed(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
+        """Receive a tensor, or send it. What is under way is added to the tensors."""
+        tensor = self.program.tensors[name]
+        way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")
+        tensors[way.name] = way
+        ends = (way, tensor) if work is Work.RECEIVE else (tensor, way)
+        return build(Function(nothing, work=work), f"{work} {name}", [Use(ends[0])], [Use(ends[1])])
+
+
+def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:
+    """Return how many numbers the gradients of parameters have."""
+    return float(sum(parameter.tensor.elements(program.sizes) for parameter in parameters))

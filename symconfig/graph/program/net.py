@@ -109,7 +109,7 @@ class Node:
 
     @property
     def copy(self) -> bool:
-        """Tell whether the node neither computes nor holds anything."""
+        """Return whether the node neither computes nor holds anything."""
         return self.operator is None and self.parameter is None
 
     @cached_property

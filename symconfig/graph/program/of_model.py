@@ -9,8 +9,7 @@ from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
-from symconfig.graph.block import Block
-from symconfig.graph.flows import flowing, silenced
+from symconfig.graph.block import Block, flowing, silenced
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.model import blocks, dim_sizes
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Weight, Work, loops_of
@@ -69,8 +68,6 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
         stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
         if stack is not None:
             states[stack] = stream
-        if "router_states" in unrolled.made:
-            unrolled.made["router_states_before"] = unrolled.made["router_states"]
     ahead = stream
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])

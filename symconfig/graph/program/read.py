@@ -6,34 +6,99 @@ What splits an operator and what it keeps for its backward is never written: it 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from graphlib import CycleError, TopologicalSorter
-from heapq import heapify, heappop, heappush
 from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, read_text
 from symconfig.descriptor.json_strict import parse_json_strict
 from symconfig.descriptor.load import find
+from symconfig.descriptor.strict import MAX_LAYERS, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.graph.operator import Operator, Tensor
-from symconfig.graph.program.calls import Site, check_dims, make, used
-from symconfig.graph.program.file import (
-    MAX_OPERATORS,
-    UNKNOWN,
-    Declared,
-    Expansion,
-    Line,
-    ProgramFile,
-    Turn,
-    expand,
-)  # fmt: skip
-from symconfig.graph.program.notation import ELEMENT_BYTES, Mistake, declaration, size_of_number, sizes
+from symconfig.graph.program.calls import Site, check_dims, checked, make, used
+from symconfig.graph.program.notation import (
+    ELEMENT_BYTES,
+    Mistake,
+    Statement,
+    declaration,
+    names,
+    size_of_number,
+    sizes,
+    statement,
+)
 from symconfig.graph.program.program import Parameter, Program
+
+Word: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=200)]
+Size: TypeAlias = Annotated[
+    str, BeforeValidator(lambda value: str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+]
+MAX_OPERATORS = 100_000
+
+
+def _dims(value: Any) -> Any:
+    """Write a list of dims as text."""
+    if isinstance(value, list) and all(isinstance(dim, str | int) and not isinstance(dim, bool) for dim in value):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return value
+
+
+class Declaration(Strict):
+    """In the file also as a list of dims, or as `int64[b, s]`."""
+
+    dims: Annotated[str, BeforeValidator(_dims)]
+    frozen: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"dims": value} if isinstance(value, str | list) else value
+
+
+class Repeat(Strict):
+    """The body so many times. Each turn has its own parameters; `carry` x: y makes a turn's y the next one's x."""
+
+    name: Word
+    times: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
+    carry: dict[Word, Word] = Field(default_factory=dict)
+    parameters: dict[Word, Declaration] = Field(default_factory=dict)
+    body: list[Step] = Field(min_length=1)
+
+
+class Step(Strict):
+    """A statement (in the file also as mere text), or a repeat. path: of the module, for people."""
+
+    do: str | None = None
+    repeat: Repeat | None = None
+    path: str = Field(default="", max_length=200)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"do": value} if isinstance(value, str) else value
+
+
+class ProgramFile(Strict):
+    schema_: Literal["symconfig.program/1"] = Field(alias="schema")
+    name: str = Field(min_length=1, max_length=200)
+    source: str | None = None
+    element: Literal["fp64", "fp32", "bf16", "fp16", "fp8", "fp4"] = "bf16"
+    dims: dict[Word, Size]
+    batch: tuple[Word, ...] = ()
+    inputs: dict[Word, Declaration] = Field(min_length=1)
+    parameters: dict[Word, Declaration] = Field(default_factory=dict)
+    operators: tuple[Step, ...] = Field(min_length=1)
+    outputs: tuple[Word, ...] = Field(min_length=1)
+    notes: tuple[str, ...] = ()
+
+
+Repeat.model_rebuild()
 
 
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
@@ -43,187 +108,207 @@ def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None
     path = find(str(name_or_path), "programs", None)
     text = read_text(path)
     parse = parse_json_strict if path.suffix == ".json" else parse_yaml_strict
-    return read_program(parse(text, str(path)), text, dims or {})
-
-
-def read_program(document: Document, text: str, dims: Mapping[str, int]) -> Program:
-    """Read a program. text: what the document was read from. Raises InputError."""
-    file = validate(document, ProgramFile)
-    reader = _Reader(file, expand(file))
-    wrong, mistakes = reader.expansion.wrong, reader.expansion.mistakes
-    reader.sizes = sizes(file.dims, dims, lambda dim, mistake, text: wrong(("dims", dim), mistake, text))
-    program = reader.program() if len(reader.expansion.turns) <= MAX_OPERATORS else None
-    if mistakes:
+    document = parse(text, str(path))
+    reader = _Reader(validate(document, ProgramFile))
+    program = reader.program(dims or {})
+    if reader.mistakes:
         lines = text.splitlines()
-        problems = [_problem(document, lines, at, text, mistake) for (at, *_), (text, mistake) in mistakes.items()]
-        raise InputError(sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
-    assert program is not None
+        each = [_problem(document, lines, at, text, one) for (at, *_), (text, one) in reader.mistakes.items()]
+        raise InputError(sorted(each, key=lambda problem: (problem.line or 0, problem.column or 0))[:MAX_PROBLEMS])
     return program
+
+
+Scope = dict[str, str | None]  # names in the whole program; None: a mistake that was told hides it
 
 
 @dataclass(slots=True)
 class _Reader:
+    """A program file while it is read, statement after statement.
+
+    statements: with their texts, by their places; None where one cannot be read. made: by places of statements and
+    declarations, the tensors that they make in all turns. read: tensors. mistakes: each with the text that it is in, by
+    the path of that text and the place within it, so that the same one in another turn is the same mistake.
+    """
+
     file: ProgramFile
-    expansion: Expansion
     sizes: dict[str, int] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    parameters: list[Parameter] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
+    statements: dict[KeyPath, tuple[str, Statement | None]] = field(default_factory=dict)
+    made: dict[KeyPath, list[str]] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
+    mistakes: dict[tuple[KeyPath, str, int], tuple[str, Mistake]] = field(default_factory=dict)
 
-    def program(self) -> Program:
-        """Return the program; of use only where nothing was wrong."""
-        file, expansion = self.file, self.expansion
-        statements = [line.call for line in expansion.lines.values() if line]
-        named = [target.dims for statement in statements for target in statement.targets]
-        self._literals(*named, *(term.loops or () for statement in statements for term in statement.terms))
-        parameters = list(self._declared())
-        self._targets()
-        order, cycles = in_order([turn.read for turn in expansion.turns], [turn.made for turn in expansion.turns])
-        for cycle in cycles:
-            names = [expansion.turns[index].made[0] for index in (*cycle, cycle[0])]
-            line = expansion.turns[cycle[0]].line
-            mistake = Mistake("operators read one another in a cycle", got=" -> ".join(names))
-            expansion.wrong(line.at, mistake, line.text)
-        placed = set(order)
-        for index in (*order, *(index for index in range(len(expansion.turns)) if index not in placed)):
-            self._operator(expansion.turns[index])
-        outputs = tuple(self._outputs())
+    def program(self, instead: Mapping[str, int]) -> Program:
+        """Return the program; of use only where there are no mistakes. instead: sizes in place of the file's."""
+        file = self.file
+        self.sizes = sizes(file.dims, instead, lambda dim, mistake, text: self.wrong(("dims", dim), mistake, text))
+        scope: Scope = {}
+        for kind, section in (("inputs", file.inputs), ("parameters", file.parameters)):
+            for name, declared in section.items():
+                self.declare(scope, "", name, declared, (kind, name), trained=kind == "parameters")
+        fed = tuple(file.inputs)
+        self.walk(file.operators, scope, "", ("operators",))
+        computed = {name: whole for name, whole in scope.items() if name not in {*fed, *file.parameters}}
+        for index, name in enumerate(file.outputs):
+            if name not in computed:
+                mistake = Mistake("the output is never made", got=name, hint=nearest(name, computed))
+                self.wrong(("outputs", index), mistake)
         for dim in file.batch:
             if dim not in self.sizes:
-                self.expansion.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
-        if not expansion.mistakes:
-            self._unused(outputs)
+                self.wrong(("batch",), Mistake("the batch is counted by an undefined dim", got=dim))
+        outputs = tuple(whole for name in file.outputs if (whole := computed.get(name)) is not None)
+        if not self.mistakes:
+            self.unused(outputs)
         return Program(
             name=file.name,
             sizes=self.sizes,
             tensors=self.tensors,
-            inputs=tuple(file.inputs),
-            parameters=tuple(parameters),
+            inputs=fed,
+            parameters=tuple(self.parameters),
             operators=tuple(self.operators),
             outputs=outputs,
             batch=frozenset(file.batch),
             notes=file.notes,
         )
 
-    def _literals(self, *every: Sequence[str]) -> None:
+    def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
+        """Note a mistake."""
+        self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
+
+    @contextmanager
+    def telling(self, at: KeyPath, text: str) -> Iterator[None]:
+        """Note a mistake that is made inside, instead of raising it."""
+        try:
+            yield
+        except Mistake as mistake:
+            self.wrong(at, mistake, text)
+
+    def enter(self, scope: Scope, name: str, tensor: Tensor, at: KeyPath, text: str = "", place: int = 0) -> None:
+        """Enter a tensor under its name in the file and its own in the whole program."""
+        if name in scope or tensor.name in self.tensors:
+            taken = name if name in scope else tensor.name
+            self.wrong(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
+        scope[name] = tensor.name
+        self.tensors[tensor.name] = tensor
+        self.made.setdefault(at, []).append(tensor.name)
+
+    def literals(self, *every: Sequence[str]) -> None:
         """Give dims that are mere numbers their sizes."""
         self.sizes |= {dim: size for dims in every for dim in dims if (size := size_of_number(dim))}
 
-    def _declared(self) -> Iterator[Parameter]:
-        """Enter inputs and parameters as tensors."""
-        read: dict[KeyPath, tuple[tuple[str, ...], float]] = {}
-        for declared in self.expansion.declared:
-            if declared.at not in read:
-                read[declared.at] = self._declaration(declared)
-            dims, width = read[declared.at]
-            tensor = Tensor(declared.name, dims, width, declared.parameter and not declared.declaration.frozen)
-            self.tensors[declared.name] = tensor
-            if declared.parameter:
-                yield Parameter(tensor, declared.name)
-
-    def _declaration(self, declared: Declared) -> tuple[tuple[str, ...], float]:
-        """Return dims and bytes of an element."""
-        text, width = declared.declaration.dims, ELEMENT_BYTES[self.file.element]
+    def declare(
+        self, scope: Scope, prefix: str, name: str, declared: Declaration, at: KeyPath, *, trained: bool
+    ) -> None:
+        """Enter an input, or a parameter (trained, unless it is frozen)."""
+        width = ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
-        with self.expansion.telling(declared.at, text):
-            if declared.declaration.frozen and not declared.parameter:
+        with self.telling(at, declared.dims):
+            if declared.frozen and not trained:
                 raise Mistake("an input has no gradient anyway", got="frozen", need="a parameter")
-            element, dims = declaration(text)
+            element, dims = declaration(declared.dims)
             width = _width(element, 0) or width
-            self._literals(dims)
+            self.literals(dims)
             check_dims(dims, self.sizes, 0)
-        return dims, width
+        tensor = Tensor(prefix + name, dims, width, trained and not declared.frozen)
+        self.enter(scope, name, tensor, at)
+        if trained:
+            self.parameters.append(Parameter(tensor, tensor.name))
 
-    def _targets(self) -> None:
-        """Enter all that is made, as it would be with a gradient: who reads a mistaken one can be checked, too."""
-        for line in filter(None, self.expansion.lines.values()):
-            for target in line.call.targets:
-                with self.expansion.telling(line.at, line.text):
-                    _width(target.element, target.at)
-                    check_dims(target.dims, self.sizes, target.at)
-        for turn in self.expansion.turns:
-            for name, target in zip(turn.made, turn.line.call.targets, strict=True):
-                self._taken([name], turn.line, target.at)
-                self.tensors[name] = Tensor(name, target.dims)
+    def walk(self, steps: Sequence[Step], scope: Scope, prefix: str, at: KeyPath) -> None:
+        """Make the operators of steps in their order, and enter what they make into the scope."""
+        for index, step in enumerate(steps):
+            if len(self.operators) > MAX_OPERATORS:
+                self.wrong((*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}"))
+                return
+            if (step.do is None) == (step.repeat is None):
+                self.wrong((*at, index), Mistake("a step does one thing", need="either `do` or `repeat`"))
+            elif step.repeat is not None:
+                self.repeat(step.repeat, scope, prefix, (*at, index, "repeat"))
+            else:
+                self.operator(step, scope, prefix, (*at, index))
 
-    def _operator(self, turn: Turn) -> None:
-        line, call = turn.line, turn.line.call
-        if any(at == line.at for at, *_ in self.expansion.mistakes):
-            return  # one mistake of a statement is enough
-        if not all(name in self.tensors for name in turn.read):
-            return  # told where it should have been made
-        with self.expansion.telling(line.at, line.text):
-            terms = zip(turn.read, call.terms, strict=True)
-            uses = tuple(used(self.tensors[name], term.loops, self.sizes, term.at) for name, term in terms)
-            if not all(dim in self.sizes for use in uses for dim in use.loops):
-                return  # told where the dim was first named
-            site = Site(call, uses, turn.made, turn.path, self.sizes, ELEMENT_BYTES[self.file.element])
-            self.operators += make(site)
-            self._taken(site.made.keys() - set(turn.made), line, line.call.targets[0].at)
-            self.tensors |= site.made
+    def repeat(self, repeat: Repeat, outer: Scope, prefix: str, at: KeyPath) -> None:
+        """Walk through a body in all of its turns; what it carries is that of the last turn from then on."""
+        carried: Scope = {name: outer.get(name) for name in repeat.carry}
+        for name in carried.keys() - outer.keys():
+            self.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
+        scope, before = Scope(), len(self.operators)
+        for turn in range(repeat.times):
+            here, scope = f"{prefix}{repeat.name}.{turn}.", outer | carried
+            for name, declared in repeat.parameters.items():
+                self.declare(scope, here, name, declared, (*at, "parameters", name), trained=True)
+            self.walk(repeat.body, scope, here, (*at, "body"))
+            for name, made in repeat.carry.items():
+                if made not in scope or made in outer:
+                    self.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
+            carried = {name: scope.get(made) for name, made in repeat.carry.items()}
+            if not before < len(self.operators) <= MAX_OPERATORS:  # nothing could be read; or too much, which is told
+                break
+        outer.update((made, scope.get(made)) for made in repeat.carry.values())
 
-    def _taken(self, names: Iterable[str], line: Line, at: int) -> None:
-        """Refuse names of a turn's tensors that are those of others, as `layers.0.x` may be."""
-        for name in self.tensors.keys() & names:
-            mistake = Mistake("the name is taken", at, got=name, need="a name for each tensor")
-            self.expansion.wrong(line.at, mistake, line.text)
-
-    def _outputs(self) -> Iterator[str]:
-        made = {name for turn in self.expansion.turns for name in turn.made}
-        for index, name in enumerate(self.file.outputs):
-            whole = self.expansion.scope.get(name)
-            if whole in made:
-                yield whole
-            elif whole != UNKNOWN:
-                hint = nearest(name, (known for known, source in self.expansion.scope.items() if source in made))
-                self.expansion.wrong(("outputs", index), Mistake("the output is never made", got=name, hint=hint))
-
-    def _unused(self, outputs: tuple[str, ...]) -> None:
-        """Report what no turn reads: it was written for nothing, or by a wrong name; asked where all statements are
-        understood.
+    def operator(self, step: Step, scope: Scope, prefix: str, at: KeyPath) -> None:
+        """Make the operators of a statement. Where something is wrong, what it would make is as it would be with a
+        gradient, so that who reads it can be checked, too.
         """
-        turns, read = self.expansion.turns, {*outputs, *(name for turn in self.expansion.turns for name in turn.read)}
-        needed = Counter(declared.at for declared in self.expansion.declared if declared.name in read)
-        for declared in self.expansion.declared:
-            if not needed[declared.at]:
-                self.expansion.wrong(
-                    declared.at, Mistake("nothing reads it", hint="remove it, or name it where it belongs")
-                )
-        useful = {turn.line.at for turn in turns if read.intersection(turn.made)}
-        for turn in turns:
-            if turn.line.at not in useful:
-                target = turn.line.call.targets[0]
-                what = "what is made is neither read nor an output"
-                self.expansion.wrong(turn.line.at, Mistake(what, target.at, got=target.name), turn.line.text)
+        text = step.do or ""
+        if at not in self.statements:
+            self.statements[at] = text, None
+            with self.telling(at, text):
+                self.statements[at] = text, self.parsed(text)
+        call = self.statements[at][1]
+        if call is None:
+            scope.update((name, None) for name in names(text) if name not in scope)
+            return
+        tensors = [Tensor(prefix + target.name, target.dims) for target in call.targets]
+        with self.telling(at, text):
+            made = self.built(call, scope, tuple(tensor.name for tensor in tensors), f"{prefix}{step.path}".rstrip("."))
+            tensors = [made.pop(tensor.name) for tensor in tensors] if made else tensors
+            for name in self.tensors.keys() & made.keys():
+                raise Mistake("the name is taken", call.targets[0].at, got=name, need="a name for each tensor")
+            self.tensors |= made
+        for target, tensor in zip(call.targets, tensors, strict=True):
+            self.enter(scope, target.name, tensor, at, text, target.at)
 
+    def parsed(self, text: str) -> Statement:
+        """Return a statement whose dims and elements are known. Raises Mistake."""
+        call = checked(statement(text))
+        self.literals(*(target.dims for target in call.targets), *(term.loops or () for term in call.terms))
+        for target in call.targets:
+            _width(target.element, target.at)
+            check_dims(target.dims, self.sizes, target.at)
+        return call
 
-def in_order(reads: Sequence[Iterable[str]], makes: Sequence[Iterable[str]]) -> tuple[list[int], list[list[int]]]:
-    """Return the indices that are neither on a cycle nor behind one, each after what it reads, the smallest first among
-    those that could come next; and cycles as data flows, of which no two share an index, in each knot at least one.
+    def built(self, call: Statement, scope: Scope, own: tuple[str, ...], path: str) -> dict[str, Tensor]:
+        """Append the operators of a statement and return the tensors that they make; none where it reads what a mistake
+        hides. Raises Mistake.
+        """
+        for term in call.terms:
+            if term.name not in scope:
+                raise Mistake("there is no such tensor", term.at, got=term.name, hint=nearest(term.name, scope))
+        given = [name for term in call.terms if (name := scope[term.name]) is not None]
+        self.read.update(given)
+        if len(given) < len(call.terms):
+            return {}
+        terms = zip(given, call.terms, strict=True)
+        uses = tuple(used(self.tensors[name], term.loops, self.sizes, term.at) for name, term in terms)
+        if not all(dim in self.sizes for use in uses for dim in use.loops):
+            return {}  # told where the dim was first named
+        site = Site(call, uses, own, path, self.sizes, ELEMENT_BYTES[self.file.element])
+        self.operators += make(site)
+        return site.made
 
-    reads, makes: names, for each index. What nobody makes is there from the start.
-    """
-    maker = {name: index for index, names in enumerate(makes) for name in names}
-    before = {index: [maker[name] for name in names if name in maker] for index, names in enumerate(reads)}
-    sorter, left, order, cycles = TopologicalSorter(before), dict(before), [], []
-    with suppress(CycleError):
-        sorter.prepare()
-    ready = list(sorter.get_ready())
-    heapify(ready)
-    while ready:
-        order.append(heappop(ready))
-        sorter.done(order[-1])
-        for index in sorter.get_ready():
-            heappush(ready, index)
-    while len(order) < len(before):
-        try:
-            TopologicalSorter(left).prepare()
-            break
-        except CycleError as error:
-            cycle = error.args[1][1:]
-            first = cycle.index(min(cycle))
-            cycles.append(cycle[first:] + cycle[:first])
-            left = {index: sources for index, sources in left.items() if index not in cycle}
-    return order, cycles
+    def unused(self, outputs: tuple[str, ...]) -> None:
+        """Report what no turn reads: it was written for nothing, or by a wrong name."""
+        for at, made in self.made.items():
+            if {*made}.isdisjoint((*self.read, *outputs)):
+                text, call = self.statements.get(at, ("", None))
+                if call is None:
+                    self.wrong(at, Mistake("nothing reads it", hint="remove it, or name it where it belongs"))
+                else:
+                    target, what = call.targets[0], "what is made is neither read nor an output"
+                    self.wrong(at, Mistake(what, target.at, got=target.name), text)
 
 
 def _width(element: str, at: int) -> float | None:

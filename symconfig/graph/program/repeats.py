@@ -71,9 +71,9 @@ class Chain:
         return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing(program))
 
     def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
-        """Tell, of an operator and the one a period later, whether their structure is the same; and from where on a run
-        may start that has both: 0 where they read tensors from as far back in every place, `NEVER` where they do not,
-        or after the last operator that makes a tensor which both read: [high - low - period].
+        """Return, of an operator and the one a period later, whether their structure is the same; and from where on a
+        run may start that has both: 0 where they read tensors from as far back in every place, `NEVER` where they do
+        not, or after the last operator that makes a tensor which both read: [high - low - period].
         """
         here, there = slice(low, high - period), slice(low + period, high)
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
@@ -183,8 +183,8 @@ def _holds(chain: Chain, run: Run) -> bool:
 
 
 def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Tell whether these of the first instance read from before it what later ones read from the instance before them,
-    always one tensor for one.
+    """Return whether these of the first instance read from before it what later ones read from the instance before
+    them, always one tensor for one.
     """
     outside: dict[int, int] = {}
     for position in odd:
@@ -218,7 +218,7 @@ def _steady(chain: Chain, run: Run) -> int:
 
 
 def _follows(chain: Chain, run: Run) -> bool:
-    """Tell whether the second instance reads something of the first, and of what is before both only what both read:
+    """Return whether the second instance reads something of the first, and of what is before both only what both read:
     what lies side by side is no repeat, and what reads from two before repeats in pairs.
     """
     here, there = (slice(run.start + run.period * number, run.start + run.period * (number + 1)) for number in (0, 1))

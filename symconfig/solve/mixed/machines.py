@@ -8,8 +8,8 @@ from typing import Any
 
 from symconfig.cost.machine import Machine, Number
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.mesh import NETWORK
-from symconfig.descriptor.mixed import MixedCluster
 
 _LEVELS = 4  # that the formulas know
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate

@@ -13,7 +13,7 @@ from math import gcd
 from symconfig.cost.machine import machine
 from symconfig.cost.table import Choice
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mixed import MixedCluster
+from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision

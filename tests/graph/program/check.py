@@ -9,14 +9,13 @@ from typing import TypeVar
 from symconfig.errors import Problem
 from symconfig.graph.operator import Operator, Use, Work
 from symconfig.graph.program.program import Program
-from symconfig.graph.program.read import in_order
 
 _Name = TypeVar("_Name", bound=Hashable)
 
 
 def problems(program: Program) -> list[Problem]:
     """Return sentences about its dims, tensors and operators; `field` is the name of the one that is wrong."""
-    faults = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_cycles(program)]
+    faults = [*_dims(program), *_tensors(program), *_once(program), *_fed(program), *_ends(program), *_order(program)]
     for op in program.operators:
         faults += _operator(program, op)
     return list(dict.fromkeys(faults))
@@ -76,22 +75,13 @@ def _ends(program: Program) -> Iterator[Problem]:
             yield Problem("the output is never made", field=name)
 
 
-def _cycles(program: Program) -> Iterator[Problem]:
-    operators = program.operators
-    reads = [[operand.name for operand in op.inputs] for op in operators]
-    makes = [[operand.name for operand in op.outputs] for op in operators]
-    _, cycles = in_order(reads, makes)
-    for cycle in cycles:
-        names = [operators[index].name for index in (*cycle, cycle[0])]
-        yield Problem("operators read one another in a cycle", field=names[0], got=" -> ".join(names))
-    if cycles:
-        return
-    later = Counter(tensor for outputs in makes for tensor in outputs)
-    for op, inputs, outputs in zip(operators, reads, makes, strict=True):
-        for tensor in inputs:
-            if later[tensor]:
-                yield Problem("reads a tensor before it is made", field=op.name, got=tensor)
-        later.subtract(outputs)
+def _order(program: Program) -> Iterator[Problem]:
+    later = Counter(operand.name for op in program.operators for operand in op.outputs)
+    for op in program.operators:
+        for operand in op.inputs:
+            if later[operand.name]:
+                yield Problem("reads a tensor before it is made", field=op.name, got=operand.name)
+        later.subtract(operand.name for operand in op.outputs)
 
 
 def _operator(program: Program, op: Operator) -> Iterator[Problem]:

@@ -12,7 +12,7 @@ from symconfig.graph.program.of_model import program
 from tests.descriptor.small_configs import small_config
 from tests.graph.program.check import problems
 
-KINDS = ("dory", "hrm_text", "zamba", "zamba2", "gemma4_text", "gemma3n_text", "deepseek_v4", "hy_v4", "zaya",
+KINDS = ("dory", "hrm_text", "zamba", "zamba2", "gemma4_text", "gemma3n_text", "deepseek_v4", "hy_v4",
          "rwkv", "xlstm")  # fmt: skip
 
 

@@ -32,8 +32,8 @@ APART = {
 }
 # The graph calls the norms of queries and keys in wide layers otherwise once these are adapted: as many elements. What
 # JetMoE has as linear layers beside its head are routers, and one projection of keys and values; PEFT wraps what
-# Zamba's layers share once more for each of them, and each of the two projections of ZAYA's values.
-ADAPTED_APART = {"gemma4_text", "gemma4_unified_text", "jetmoe", "zamba", "zaya"}
+# Zamba's layers share once more for each of them.
+ADAPTED_APART = {"gemma4_text", "gemma4_unified_text", "jetmoe", "zamba"}
 ONE_TO_ONE = tuple(kind for kind in KINDS if kind not in APART)
 Facts = list[tuple[str, int, bool, bool]]
 SEEDS = 4

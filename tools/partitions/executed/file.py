@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
 from symconfig.errors import InputError
-from symconfig.graph.program.torch_source.walk import path_of
+from symconfig.graph.program.torch_source.lower import path_of
 from symconfig.solve.partition.placements import WITHIN_NOTE
 from tools.partitions.executed.build import Executed, computed, inputs
 

@@ -17,7 +17,7 @@ from symconfig.graph.operator import Operator
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
 from symconfig.graph.program.torch_source.lower import Lowering
-from symconfig.graph.program.torch_source.recorder import Step, Value
+from symconfig.graph.program.torch_source.recorder import Recorded, Value
 from symconfig.graph.program.torch_source.tidy import joined, leaders, merging
 
 
@@ -109,7 +109,7 @@ class _Look:
             outputs=tuple(self._dims(one, {}) for one in results),
         )
 
-    def _loops(self, steps: Sequence[Step]) -> dict[tuple[str, int], str]:
+    def _loops(self, steps: Sequence[Recorded]) -> dict[tuple[str, int], str]:
         """Return, for each tensor and axis of it, the loop that runs along it."""
         result: dict[tuple[str, int], str] = {}
         for step in steps:

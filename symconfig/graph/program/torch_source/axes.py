@@ -143,7 +143,7 @@ class Axes:
 
 
 def _aligned(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Tell whether two products have a common refinement in order."""
+    """Return whether two products have a common refinement in order."""
     one, other = list(ours), [length for length in theirs if length > 1]
     while one and other:
         a, b = one.pop(0), other.pop(0)

@@ -96,7 +96,7 @@ def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
 
 
 def _stacked(module: Module) -> bool:
-    """Tell whether experts' weights are one tensor each: up[E, ...] and down[E, ...] (transformers from version
+    """Return whether experts' weights are one tensor each: up[E, ...] and down[E, ...] (transformers from version
     5 on).
     """
     up, down = _up(module), getattr(module, "down_proj", None)

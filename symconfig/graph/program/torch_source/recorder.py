@@ -1,12 +1,17 @@
-"""Operators as they are found, while it is still open which of their dims are one: axes now, names of dims later."""
+"""One operator of the traced graph as its rule sees it, and operators as they are found, while it is still open which
+of their dims are one: axes now, names of dims later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
+from typing import Any
 
-from symconfig.graph.program.build import ALL, RESHAPE, Function, Window
+from symconfig.graph.program.build import ALL, FUNCTIONS, RESHAPE, Function, Window
+from symconfig.graph.program.notation import statement
 from symconfig.graph.program.torch_source.axes import Axes, Group
 
 Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
@@ -14,7 +19,7 @@ Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """A tensor that is stored. parameter: its path, if it is one."""
+    """A tensor that lies in memory, with the axes of its dims."""
 
     name: str
     axes: Group
@@ -47,18 +52,17 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Out:
-    """A tensor to be made: `shape` for the sizes of loops that no input has."""
+class Result:
+    """A tensor that an operator makes. floating: a gradient flows back into it where one flows back into an input."""
 
-    labels: Labels
-    shape: Sequence[int]
+    shape: tuple[int, ...]
     element_bytes: float
-    gradient: bool
+    floating: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A tensor in an operator: axes of the tensor, and the axes of the loops that run along them."""
+class Operand:
+    """A tensor that an operator reads or writes. along: axes of the tensor, each with those of the loop along it."""
 
     made: Made
     along: tuple[tuple[Group, Group], ...]
@@ -66,8 +70,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """A function, and how it is used (see `build`): with labels for loops. A pair of `groups` splits at its outermost
-    loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
+    """The arguments of `build` for a recorded operator, with labels for loops. A pair of `groups` splits at its
+    outermost loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
     """
 
     function: Function
@@ -82,15 +86,20 @@ class How:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """An operator to be. missing: the name of an operator of which nothing is known but its inputs and outputs."""
+class Recorded:
+    """An operator of the traced graph as its rule recorded it. Its dims are axes, which get names when all are
+    recorded.
+
+    loops: the axes of each label. missing: the name of an operator without a rule, of which nothing but its inputs and
+    outputs is known.
+    """
 
     name: str
     path: str
     how: How | None
-    inputs: tuple[Seen, ...]
-    outputs: tuple[Seen, ...]
-    residues: tuple[Seen, ...] = ()
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    residues: tuple[Operand, ...] = ()
     loops: Mapping[str, Group] = field(default_factory=dict)
     missing: str = ""
 
@@ -98,7 +107,7 @@ class Step:
 @dataclass(slots=True)
 class Recorder:
     axes: Axes = field(default_factory=Axes)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Recorded] = field(default_factory=list)
 
     def fed(self, name: str, shape: Sequence[int], element_bytes: float, gradient: bool = False) -> Value:
         """Enter a tensor that no operator makes: a parameter, an input, a constant."""
@@ -116,14 +125,16 @@ class Recorder:
         return Value(value.made, tuple(dims))
 
     def missing(
-        self, name: str, path: str, operator: str, inputs: Sequence[Value], outputs: Sequence[Out]
+        self, name: str, path: str, operator: str, inputs: Sequence[Value], results: Sequence[Result]
     ) -> list[Value]:
-        """Go on behind an operator that has no rule, to find all of them."""
+        """Record an operator without a rule; return values to go on with, so that all such operators are found."""
+        flows = any(value.gradient for value in inputs)
         made = [
-            self.fed(_numbered(name, n), out.shape, out.element_bytes, out.gradient) for n, out in enumerate(outputs)
+            self.fed(_numbered(name, n), out.shape, out.element_bytes, flows and out.floating)
+            for n, out in enumerate(results)
         ]
-        read, written = (tuple(Seen(value.made, ()) for value in values) for values in (inputs, made))
-        self.steps.append(Step(name, path, None, read, written, missing=operator))
+        read, written = (tuple(Operand(value.made, ()) for value in values) for values in (inputs, made))
+        self.steps.append(Recorded(name, path, None, read, written, missing=operator))
         return made
 
     def record(
@@ -132,8 +143,8 @@ class Recorder:
         path: str,
         how: How,
         inputs: Sequence[tuple[Value, Labels]],
-        outputs: Sequence[Out],
-        residues: Sequence[Out] = (),
+        outputs: Sequence[tuple[Labels, Result]],
+        residues: Sequence[tuple[Labels, Result]] = (),
     ) -> list[Value]:
         """Record an operator, by the loops along its tensors. Along the loops of windows the inputs' dims may be of
         another size than the loop, which is the output's.
@@ -143,17 +154,18 @@ class Recorder:
         for label in windows:
             self._window(label, inputs, outputs, loops)
         seen = [self._seen(name, path, value, labels, loops, windows) for value, labels in inputs]
-        for out in (*outputs, *residues):
-            for loop, size in zip(out.labels, out.shape, strict=True):
+        for labels, result in (*outputs, *residues):
+            for loop, size in zip(labels, result.shape, strict=True):
                 if loop and size > 1 and loop not in loops:
                     self._loop(loop, (self.axes.new(size),), loops)
-        values = [self._made(_numbered(name, n), out, loops) for n, out in enumerate(outputs)]
-        kept = [self._made(f"{name}.{n}.kept", out, loops) for n, out in enumerate(residues)]
+        flows = any(value.gradient for value, _ in inputs)
+        values = [self._made(_numbered(name, n), *out, loops, flows) for n, out in enumerate(outputs)]
+        kept = [self._made(f"{name}.{n}.kept", *out, loops, flows) for n, out in enumerate(residues)]
         written, left = (
-            tuple(Seen(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
+            tuple(Operand(value.made, tuple((dim, dim) for dim in value.dims)) for value in some)
             for some in (values, kept)
         )
-        self.steps.append(Step(name, path, how, tuple(seen), written, left, loops))
+        self.steps.append(Recorded(name, path, how, tuple(seen), written, left, loops))
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
@@ -170,13 +182,17 @@ class Recorder:
                 new[position] = f"old{before[0]}" if keep and len(before) == len(after) == 1 else f"new{position}"
         pairs = [([old[i] for i in before], [new[o] for o in after]) for before, after in blocks]
 
-        out = Out(new, shape, value.made.element_bytes, value.gradient)
-        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [out])[0]
+        out = Result(tuple(shape), value.made.element_bytes, floating=True)
+        return self.record(name, path, How(RESHAPE, groups=pairs, traffic=ALL), [(value, old)], [(new, out)])[0]
 
     def _window(
-        self, label: str, inputs: Sequence[tuple[Value, Labels]], outputs: Sequence[Out], loops: dict[str, Group]
+        self,
+        label: str,
+        inputs: Sequence[tuple[Value, Labels]],
+        outputs: Sequence[tuple[Labels, Result]],
+        loops: dict[str, Group],
     ) -> None:
-        size = next(size for out in outputs for at, size in zip(out.labels, out.shape, strict=True) if at == label)
+        size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
         given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
         equal = [dim for dim in given if self.axes.size(dim) == size]
         if size > 1:
@@ -194,7 +210,7 @@ class Recorder:
 
     def _seen(
         self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
-    ) -> Seen:
+    ) -> Operand:
         along = []
         for dim, label in zip(value.dims, labels, strict=True):
             if not dim:
@@ -211,12 +227,13 @@ class Recorder:
                 own = self.copied(f"{name}.copy", path, value, shape, keep=False)
                 return self._seen(name, path, own, labels, loops, windows)
             along.append((dim, loops[label]))
-        return Seen(value.made, tuple(along))
+        return Operand(value.made, tuple(along))
 
-    def _made(self, name: str, out: Out, loops: Mapping[str, Group]) -> Value:
-        sized = zip(out.labels, out.shape, strict=True)
+    def _made(self, name: str, labels: Labels, out: Result, loops: Mapping[str, Group], flows: bool) -> Value:
+        sized = zip(labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
-        return Value(Made(name, tuple(axis for dim in dims for axis in dim), out.element_bytes, out.gradient), dims)
+        axes = tuple(axis for dim in dims for axis in dim)
+        return Value(Made(name, axes, out.element_bytes, flows and out.floating), dims)
 
 
 def _numbered(name: str, number: int) -> str:
@@ -239,3 +256,127 @@ def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], lis
                 after.append(theirs.pop(0))
         result.append((before, after))
     return result
+
+
+Inputs = Sequence[tuple[Value, Labels]]
+STATISTIC = 4.0  # bytes of a mean, a deviation, the logarithm of a sum: kept in fp32 whatever the data
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """args: by the names of the operator's schema, with their defaults; tensors are `Value`s."""
+
+    recorder: Recorder
+    operator: str
+    name: str
+    path: str
+    args: Mapping[str, Any]
+    results: tuple[Result, ...]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.args[name]
+
+    @property
+    def result(self) -> Result:
+        return self.results[0]
+
+    @property
+    def tensors(self) -> list[Value]:
+        """Return all tensors among the arguments, lists of them too."""
+        some = (arg if isinstance(arg, (list, tuple)) else (arg,) for arg in self.args.values())
+        return [item for items in some for item in items if isinstance(item, Value)]
+
+    def size(self, value: Value, position: int) -> int:
+        return self.recorder.axes.size(value.dims[position])
+
+    def shape(self, value: Value) -> list[int]:
+        return [self.recorder.axes.size(dim) for dim in value.dims]
+
+    def of(self, shape: Sequence[int], element_bytes: float | None = None) -> Result:
+        """Return a result of another shape than the operator's, and of other elements."""
+        return Result(tuple(shape), element_bytes or self.result.element_bytes, True)
+
+    def emit(
+        self, function: Function | str, inputs: Inputs, labels: Labels, *, result: Result | None = None, **more: Any
+    ) -> Value:
+        """Record an operator with one output. more: of `emit_all`."""
+        return self.emit_all(function, inputs, [(labels, result or self.result)], **more)[0]
+
+    def emit_all(
+        self,
+        function: Function | str,
+        inputs: Inputs,
+        outputs: Sequence[tuple[Labels, Result]],
+        *,
+        part: str = "",
+        residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
+        **how: Any,
+    ) -> list[Value]:
+        """Record an operator. part: its name, where a call becomes several operators. how: fields of `How`."""
+        kept = [(at, Result(tuple(shape), width)) for at, shape, width in residues]
+        name = f"{self.name}.{part}" if part else self.name
+        named = FUNCTIONS[function] if isinstance(function, str) else function
+        return self.recorder.record(name, self.path, How(named, **how), inputs, outputs, kept)
+
+    def say(self, *texts: str) -> Value:
+        """Record what statements say, whose operands are the call's arguments and targets of statements before.
+
+        A dim that ends in `...` stands for as many as the tensor has. An operand without dims has the last ones of the
+        result, `d...`, as PyTorch broadcasts. An option names dims of the first operand, or an
+        argument that holds their positions. A statement with an operand that is None is left out; the last one makes
+        the call's result.
+        """
+        known, rank = dict(self.args), len(self.result.shape)
+        every = map(_parsed, texts)
+        statements = [one for one in every if all(known.get(term.name, term) is not None for term in one.terms)]
+        for one in statements:
+            several = {"d...": labels_of(rank)}
+            given: list[tuple[Value, Labels]] = []
+            for term in one.terms:
+                value, dims = known[term.name], term.loops
+                if dims is None:
+                    given.append((value, labels_of(rank)[rank - value.rank :]))
+                    continue
+                more = range(value.rank - len(dims) + 1)
+                several |= {dim: [f"{dim}{n}" for n in more] for dim in dims if dim.endswith("...")}
+                given.append((value, [label for dim in dims for label in several.get(dim, [dim])]))
+            how: dict[str, Any] = {name: self.named(given[0][1], option.values) for name, option in one.options.items()}
+            target = one.targets[0]
+            out = [label for dim in target.dims for label in several.get(dim, [dim])]
+            part = "" if one is statements[-1] else target.name
+            known[target.name] = result = self.emit(one.function, given, out, part=part, **how)
+        return result
+
+    def named(self, labels: Labels, words: Sequence[str]) -> Labels:
+        """Return the labels that words name, or those at the positions that an argument of that name holds."""
+        held = [self.args[word] for word in words if self.args.get(word) is not None]
+        positions = [at for some in held for at in (some if isinstance(some, (list, tuple)) else [some])]
+        return [labels[at] for at in positions] or words
+
+    def viewed(self, value: Value, shape: Sequence[int]) -> Value:
+        """View the elements in other dims: nothing moves, unless their borders cross those that are known."""
+        flat = tuple(axis for dim in value.dims for axis in dim)
+        dims = self.recorder.axes.regroup(flat, shape)
+        if dims is None:
+            return self.recorder.copied(f"{self.name}.copy", self.path, value, shape)
+        return Value(value.made, tuple(dims))
+
+    def factored(self, value: Value, dim: int, outer: int) -> Value:
+        """View a dim as two, of which the outer one has so many elements."""
+        shape = self.shape(value)
+        return self.viewed(value, [*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]])
+
+
+Answer = Value | Sequence[Value | None]
+Rule = Callable[[Call], Answer]
+_parsed = cache(statement)
+
+
+def says(*texts: str) -> Rule:
+    """Return the rule of an operator that statements say (see `Call.say`)."""
+    return lambda call: call.say(*texts)
+
+
+def labels_of(rank: int) -> list[str]:
+    """Return loops for all dims of a tensor."""
+    return [f"d{n}" for n in range(rank)]

@@ -180,7 +180,7 @@ def _simple(op: Operator) -> bool:
 
 
 def _inside(op: Operator, last: Operator) -> bool:
-    """Tell whether what an operator sums away is there again in the end, as in a norm: only then the sum stays
+    """Return whether what an operator sums away is there again in the end, as in a norm: only then the sum stays
     inside.
     """
     out = {loop for output in last.outputs for loop in output.loops}

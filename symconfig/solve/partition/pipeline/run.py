@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition import rates
-from symconfig.graph.program.fold import Folding, fold
+from symconfig.graph.program.fold import Folding, Parts, fold
 from symconfig.graph.program.net import net
-from symconfig.graph.program.part import Parts
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Run, crossing
 from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search

@@ -10,7 +10,7 @@ from math import inf, prod
 import numpy as np
 
 from symconfig.cost.partition import rates
-from symconfig.graph.program.part import Parts
+from symconfig.graph.program.fold import Parts
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.pipeline.submeshes import submeshes
 from symconfig.solve.partition.priced import price

@@ -10,8 +10,7 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh_source import of_cluster
-from symconfig.graph.program.fold import structure
-from symconfig.graph.program.part import Parts
+from symconfig.graph.program.fold import Parts, structure
 from symconfig.graph.program.repeats import Run
 from symconfig.resources import data_dir
 from symconfig.solve.partition.pipeline.run import layers

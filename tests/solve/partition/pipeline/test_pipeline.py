@@ -10,7 +10,7 @@ import pytest
 
 import symconfig
 from symconfig.graph.operator import Work
-from symconfig.graph.program.part import Parts
+from symconfig.graph.program.fold import Parts
 from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.times import Times

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from symconfig.graph.program.torch_source.call import Rule
-from symconfig.graph.program.torch_source.rules import arithmetic, shapes, statements, windows
+from symconfig.graph.program.torch_source.recorder import Rule
+from symconfig.graph.program.torch_source.rules import arithmetic, shapes
 
 
 def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
@@ -14,6 +14,6 @@ def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
 
 IN_PLACE: Mapping[str, Rule] = _named((shapes.IN_PLACE,))
 RULES: Mapping[str, Rule] = {
-    **_named((arithmetic.RULES, statements.RULES, shapes.IN_PLACE, shapes.RULES, windows.RULES)),
-    **{f"symconfig.{name}": rule for name, rule in statements.EXPERTS.items()},
+    **_named((arithmetic.RULES, arithmetic.STATEMENTS, shapes.IN_PLACE, shapes.RULES, shapes.WINDOWS)),
+    **{f"symconfig.{name}": rule for name, rule in arithmetic.EXPERTS.items()},
 }

@@ -1,0 +1,403 @@
+"""Linear attention by chunks: the delta rule with its two blocks, lightning attention and mLSTM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.blocks.common import linear, projected, sigmoid_gate, to_stream
+from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
+from symconfig.graph.builder import Context
+from symconfig.graph.implementation import NormKernel, ScanKernel
+from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
+from symconfig.graph.parts import Mixer
+
+CHUNK_SIZE = 64  # tokens; ops/gated_delta_rule/chunk.py and ops/kda/chunk.py of flash-linear-attention
+_ROWS = (d.BATCH, d.SEQUENCE)
+_KERNELS = (6, 9)  # that one call launches, forward and backward
+
+
+def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Scale each query and key to length one; the backward needs the result and the length."""
+    results = [Tensor(f"{tensor.name}_normed", tensor.dims) for tensor in (q, k)]
+    lengths = [Tensor(f"{tensor.name}.lengths", tensor.dims[:-1], Element.FP32) for tensor in (q, k)]
+    ctx.build.elementwise(
+        "normalise",
+        [q, k],
+        results[0],
+        further=results[1:],
+        saves=[*results, *lengths],
+        reduces={q.dims[-1]: 2},
+        whole=(d.SEQUENCE,),
+        launches=(2, 2),
+    )
+    return results[0], results[1]
+
+
+def delta_rule(
+    ctx: Context, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, shares: Sequence[Sequence[str]] = ()
+) -> Tensor:
+    """Return o[B, S, H, V] of q, k[B, S, H, K], v[B, S, H, V], decays in fp32 of each head or of each of its channels,
+    and the strength beta of each update. shares: heads of keys that serve several heads of values.
+
+    It keeps what it reads, the summed decays and the inverted matrix of each chunk, with decays by channel the scores,
+    too (ChunkGatedDeltaRuleFunction, ChunkKDAFunction).
+
+    The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484, 2412.06464), of flash-linear-attention.
+
+    Of each chunk of C tokens the updates of the state are condensed into two products of an inverted triangular matrix
+    (the WY form, section 3.2) with keys and values. Per token and head of K key and V value channels that takes 3 C K +
+    2 C V + 3 K V multiply-adds; the inversion itself, some C C / 3, is left out.
+    """
+    heads, values, keys = v.dims[-2], v.dims[-1], k.dims[-1]
+    by_channel = keys in decay.dims
+    summed = Tensor("summed_decay", decay.dims, Element.FP32)
+    inverse = Tensor("chunk_inverse", (*_ROWS, heads, d.CHUNK))
+    scores = [Tensor("chunk_scores", inverse.dims)] if by_channel else []
+    out = Tensor("scanned", v.dims)
+    return ctx.build.elementwise(
+        "delta_rule",
+        [q, k, v, decay, beta],
+        out,
+        saves=[q, k, v, summed, beta, inverse, *scores],
+        whole=(d.SEQUENCE, keys, values),
+        together=shares,
+        launches=_KERNELS,
+        products=_delta_products(heads, keys, values),
+        scratch=[*_delta_scratch(heads, keys, values, out), *([Scratch(summed, (4, 6))] if by_channel else [])],
+    )
+
+
+def _delta_products(heads: str, keys: str, values: str) -> list[Product]:
+    """Return multiply-adds by what they make. The backward makes w, u, the states and the scores again."""
+    inside = (*_ROWS, heads, d.CHUNK)
+    state = (*_ROWS, heads, keys, values)
+    return [
+        Product("k_k", (*inside, keys)),
+        Product("w", (*inside, keys), remade=1),
+        Product("u", (*inside, values), remade=1),
+        Product("w_state", state, remade=1),
+        Product("k_v", state, remade=1),
+        Product("q_k", (*inside, keys), remade=1),
+        Product("q_state", state),
+        Product("scores_v", (*inside, values)),
+    ]
+
+
+def _delta_scratch(heads: str, keys: str, values: str, out: Tensor) -> list[Scratch]:
+    """Return what passes between the kernels, beyond one reading of each input and one writing of each output.
+
+    Forward: scores of keys (written and read in fp32), their inverse (read), w, u (written, read), states and new
+    values (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are read
+    by six kernels, queries and the result's gradient by three, and the keys' gradient is added up from two.
+    """
+    a_key, a_value = (*_ROWS, heads, keys), (*_ROWS, heads, values)
+    return [
+        Scratch(Tensor("k_again", a_key), (3, 9)),
+        Scratch(Tensor("q_again", a_key), (0, 2)),
+        Scratch(Tensor("v_again", a_value), (1, 1)),
+        Scratch(Tensor("key_scores", (*_ROWS, heads, d.CHUNK), Element.FP32), (2, 0)),
+        Scratch(Tensor("inverse_again", (*_ROWS, heads, d.CHUNK)), (1, 1)),
+        Scratch(Tensor("w", a_key), (2, 6)),
+        Scratch(Tensor("u", a_value), (2, 2)),
+        Scratch(Tensor("new_values", a_value), (2, 2)),
+        Scratch(Tensor("chunk_states", (d.BATCH, d.CHUNKS, heads, keys, values)), (2, 4)),
+        Scratch(out, (0, 2)),
+        Scratch(Tensor("value_gradients", a_value), (0, 5)),
+    ]
+
+
+GATED_DELTA = "gated_delta_net"
+KEY_HEADS, VALUE_HEADS = "linear_num_key_heads", "linear_num_value_heads"
+KEY_DIM, VALUE_HEAD_DIM = "linear_key_head_dim", "linear_value_head_dim"
+DELTA_KERNEL = "linear_conv_kernel_dim"
+IN_WIDTH, DELTA_CHANNELS = "delta_in_width", "delta_conv_channels"
+
+
+def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D].
+
+    Gated delta net (Qwen3-Next, Qwen3.5, OLMo-hybrid): linear attention whose state is corrected, not only added to.
+
+    x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a
+    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet,
+    Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six is
+    one where they are not joined. Megatron-LM's core/ssm/gated_delta_net has one.
+    """
+    q, k, v, z, b, a = _parts_of_delta(ctx, x)
+    q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)
+    q, k = normalised(ctx, q, k)
+    shares = [(VALUE_HEADS, KEY_HEADS)]
+    if ctx.how.scan is ScanKernel.GATED:  # Megatron-LM's layer repeats keys for all values that they serve
+        q, k = (_repeated(ctx, tensor) for tensor in (q, k))
+        shares = []
+    beta, decay = _gates(ctx, b, a)
+    scanned = delta_rule(ctx, q, k, v, decay, beta, shares)
+    normed = gated_norm(ctx, "out_norm", scanned, z, Activation.SILU, module="gdn_norm_out")
+    return to_stream(ctx, "out_proj", normed, aliases=("o_proj",))
+
+
+def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
+    """Return q, k, v, z of their heads and channels, b and a of each value head."""
+    wide = [
+        Tensor(name, (*_ROWS, heads, channels))
+        for name, heads, channels in (
+            ("delta_q", KEY_HEADS, KEY_DIM),
+            ("delta_k", KEY_HEADS, KEY_DIM),
+            ("delta_v", VALUE_HEADS, VALUE_HEAD_DIM),
+            ("delta_z", VALUE_HEADS, VALUE_HEAD_DIM),
+        )
+    ]
+    narrow = [Tensor(name, (*_ROWS, VALUE_HEADS)) for name in ("delta_b", "delta_a")]
+    parts = [*wide, *narrow]
+    if ctx.how.linear.joined:
+        uses = [Use(part).renamed((part.dims[2], IN_WIDTH)) for part in parts]
+        return linear(ctx, "in_proj", x, (d.HIDDEN,), (IN_WIDTH,), uses)
+    return [projected(ctx, part.name.replace("delta", "in_proj"), x, part) for part in parts]
+
+
+def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
+    result = Tensor(f"{tensor.name}_repeated", (*_ROWS, VALUE_HEADS, KEY_DIM))
+    return ctx.build.elementwise(
+        f"repeat_{tensor.name}", [tensor], result, together=[(VALUE_HEADS, KEY_HEADS)], whole=(d.SEQUENCE,), linear=True
+    )
+
+
+def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return beta = sigmoid(b), and the decay -exp(A_log) softplus(a + dt_bias) in fp32; each keeps what its slope
+    needs.
+    """
+    beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
+    steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))
+    rates = [Tensor(name, (VALUE_HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
+    weights = [ctx.weight(name, VALUE_HEADS) for name in ("A_log", "dt_bias")]
+    ctx.build.elementwise(
+        "gates",
+        [b, a],
+        beta,
+        further=[decay],
+        saves=[beta, steps, soft, *(rates if ctx.how.scan is ScanKernel.WHOLE else [])],
+        weights=weights,
+        launches=(6, 6),
+        whole=(d.SEQUENCE,),
+    )
+    return beta, decay
+
+
+def _gated_delta_sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(GATED_DELTA).sizes
+    keys, values = given[KEY_HEADS] * given[KEY_DIM], given[VALUE_HEADS] * given[VALUE_HEAD_DIM]
+    narrow = 2 * given[VALUE_HEADS]
+    return {DELTA_CHANNELS: 2 * keys + values, IN_WIDTH: 2 * keys + 2 * values + narrow, d.CHUNK: CHUNK_SIZE}
+
+
+KIMI_DELTA = "kimi_delta_attention"
+HEADS, HEAD_DIM, DELTA_KERNEL = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
+WHOLE_DECAY, WHOLE_GATE = "whole_decay_proj", "whole_gate_proj"  # each in place of two narrow ones
+KDA_VALUE_DIM, LOW, KDA_CHANNELS = "linear_value_channels", "linear_low_width", "kda_conv_channels"
+
+
+def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D].
+
+    Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
+
+    Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates come
+    through narrow projections of one head's width, which no axis splits, or each through one projection of all heads'
+    width (Ling 3, BailingHybridDeltaAttention).
+    """
+    q, k, v = (
+        projected(ctx, f"{part}_proj", x, Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
+        for part, channels in (("q", HEAD_DIM), ("k", HEAD_DIM), ("v", KDA_VALUE_DIM))
+    )
+    q, k, v = convolution(ctx, "conv1d", [q, k, v], KDA_CHANNELS, DELTA_KERNEL)
+    q, k = normalised(ctx, q, k)
+    b, beta = projected(ctx, "b_proj", x, Tensor("delta_b", (*_ROWS, HEADS))), Tensor("beta", (*_ROWS, HEADS))
+    scanned = delta_rule(
+        ctx, q, k, v, _decay(ctx, x), ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
+    )
+    gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)), WHOLE_GATE)
+    normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
+    return to_stream(ctx, "o_proj", normed)
+
+
+def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
+    """Project through one head's width. whole: the switch that says that there is one projection only."""
+    if whole in ctx.model.mixer(KIMI_DELTA).switches:
+        return projected(ctx, f"{name}_proj", x, out)
+    low = projected(ctx, f"{name}_a_proj", x, Tensor(f"{name}_low", (*_ROWS, LOW)))
+    return projected(ctx, f"{name}_b_proj", low, out)
+
+
+def _decay(ctx: Context, x: Tensor) -> Tensor:
+    """Return -exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a
+    choice (KimiLinearForgetGate). Behind a whole projection it is a softplus, or the sigmoid of the product times a
+    bound, and narrowed (BailingHybridForgetGate): both keep the sum and their own result.
+    """
+    f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)), WHOLE_DECAY)
+    whole = WHOLE_DECAY in ctx.model.mixer(KIMI_DELTA).switches
+    decay = Tensor("decay", f.dims, Element.ACTIVATION if whole else Element.FP32)
+    parts = ("decay_sum", "decay_active") if whole else ("decay_exp", "decay_sum", "decay_softplus")
+    kept = [Tensor(name, f.dims, Element.FP32) for name in parts]
+    if not whole:
+        kept.append(Tensor("decay_linear", f.dims, Element.MASK))
+        kept += [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
+    weights = [ctx.weight("A_log", HEADS), ctx.weight("dt_bias", HEADS, HEAD_DIM)]
+    return ctx.build.elementwise(
+        "forget_gate", [f], decay, saves=kept, weights=weights, traffic=(2, 1), launches=(7, 8)
+    )
+
+
+def _kimi_sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(KIMI_DELTA).sizes
+    width = given[HEAD_DIM]
+    return {KDA_VALUE_DIM: width, LOW: width, KDA_CHANNELS: 3 * given[HEADS] * width, d.CHUNK: CHUNK_SIZE}
+
+
+LIGHTNING = "lightning_attention"
+BLOCK = "block_size"
+QKV, LIGHTNING_VALUE_DIM = "lightning_qkv_width", "lightning_value_channels"
+
+
+def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D].
+
+    Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention by blocks, with a decay for each head.
+
+    q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it are
+    a state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the layer's
+    input. Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
+
+    The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself
+    runs it block after block with products in memory, which takes longer and keeps each block's scores and states.
+    """
+    raw = [
+        Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
+        for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", LIGHTNING_VALUE_DIM))
+    ]
+    q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
+    raw = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
+    ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
+    normed = _head_norm(ctx, "out_norm", _chunked_scan(ctx, q, k, v), centred=False, moved=(6, 7))
+    gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
+    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, gate, normed, "lightning_gated"), aliases=("o_proj",))
+
+
+def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tuple[int, int]) -> Tensor:
+    """Norm each head's channels around their mean (centred), or those of all heads at once, with a weight of each.
+
+    moved: traffic of an eager norm, forward and backward, which widens its input to fp32 and narrows its result.
+    """
+    eager, over = ctx.how.norm is not NormKernel.FUSED, x.dims[-1:] if centred else x.dims[-2:]
+    kept = [Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "centred")[: 1 + centred]]
+    kept = [*kept, Tensor(f"{name}.normed", x.dims)] if eager else [x]
+    return ctx.build.elementwise(
+        name,
+        [x],
+        Tensor(name, x.dims),
+        saves=[*kept, Tensor(f"{name}.statistics", x.dims[: -len(over)], Element.FP32)],
+        weights=[ctx.weight(f"{name}.weight", *x.dims[-2:])],
+        traffic=moved if eager else (1, 1),
+        reduces=dict.fromkeys(over, 1 + centred),
+    )
+
+
+def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor] = ()) -> Tensor:
+    """Scan in one kernel, whose backward reads all twice, forwards for the queries and backwards for the others, and
+    makes each chunk's state again. With gates, a sum of keys normalises the result, and two statistics are kept.
+    """
+    keys, values = q.dims[-1], v.dims[-1]
+    inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, keys, values)
+    out, rows = Tensor("scanned", v.dims), (*_ROWS, d.HEADS)
+    statistics = [Tensor(f"scanned.{name}", rows, Element.FP32) for name in ("sum", "maximum")] if gates else []
+    return ctx.build.elementwise(
+        "scan",
+        [q, k, v, *gates],
+        out,
+        saves=[q, k, v, *gates, *statistics],
+        whole=(d.SEQUENCE, keys, values),
+        launches=(2, 5) if gates else (1, 2),
+        products=[
+            Product("q_k", (*inside, keys), remade=1),
+            Product("scores_v", (*inside, values)),
+            Product("q_state", state),
+            *([Product("q_sums", (*rows, keys))] if gates else []),
+            Product("k_v", state, remade=1),
+        ],
+        scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
+    )
+
+
+def _lightning_sizes(model: ModelDescriptor) -> dict[str, float]:
+    width = 3 * model.num_attention_heads * model.head_dim
+    return {QKV: width, LIGHTNING_VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(LIGHTNING).sizes[BLOCK]}
+
+
+MLSTM = "mlstm"
+KEY, VALUE = "mlstm_key_dim", "mlstm_value_dim"
+
+
+def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D].
+
+    mLSTM (xLSTM, arXiv:2405.04517, 2503.13427): linear attention with gates for input and forgetting of each head.
+
+    q and k are narrower than v. Each head has a state of K x V channels and one of K, which normalises; gates are soft
+    capped. A norm over each head's channels follows, and a sigmoid gate from the layer's input. Inside a chunk scores
+    are made as in attention; before it lies a state: products q k', scores v, q C, q n and k' v, per token and head C K
+    + C V + 2 K V + K multiply-adds. Transformers' xLSTMLayer; its gates and widths are spelled as xLSTMConfig has them.
+
+    The scan is taken as one kernel, which keeps what it reads and two statistics of each row, and makes the states of
+    chunks again backward (NX-AI/mlstm_kernels, torch/chunkwise/triton_xl_chunk/fwbw.py, save_for_backward).
+    Transformers without that package runs it in PyTorch's operators, which keep each chunk's scores and states.
+    """
+    q, k = (_projected_to(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))
+    v, opening = (_projected_to(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
+    gates = [_capped(ctx, _projected_to(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
+    normed = _head_norm(ctx, "head_norm", _chunked_scan(ctx, q, k, v, gates), centred=True, moved=(8, 10))
+    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, opening, normed, "mlstm_gated"))
+
+
+def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
+    return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
+
+
+def _capped(ctx: Context, gate: Tensor) -> Tensor:
+    """Cap a gate between two bounds: a hyperbolic tangent keeps its result."""
+    inner, out = Tensor(f"{gate.name}_tanh", gate.dims), Tensor(f"{gate.name}_capped", gate.dims)
+    return ctx.build.elementwise(f"{gate.name}_cap", [gate], out, saves=[inner], launches=(3, 3), traffic=(3, 3))
+
+
+PARTS = (
+    Mixer(
+        name=GATED_DELTA,
+        build=gated_delta_net,
+        sizes=_gated_delta_sizes,
+        tensor_dims=(IN_WIDTH, DELTA_CHANNELS, VALUE_HEADS, KEY_HEADS),
+        exchanged_dims=(DELTA_CHANNELS, VALUE_HEADS, KEY_HEADS),
+        pieces=(KEY_HEADS, VALUE_HEADS),
+        exchanged_pieces=(KEY_HEADS, VALUE_HEADS),
+        needs=(KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_HEAD_DIM, DELTA_KERNEL),
+        divides={VALUE_HEADS: KEY_HEADS},
+    ),
+    Mixer(
+        name=KIMI_DELTA,
+        build=kimi_delta_attention,
+        sizes=_kimi_sizes,
+        tensor_dims=(KDA_CHANNELS, HEADS),
+        exchanged_dims=(KDA_CHANNELS, HEADS),
+        pieces=(HEADS,),
+        exchanged_pieces=(HEADS,),
+        needs=(HEADS, HEAD_DIM, DELTA_KERNEL),
+        switches=(WHOLE_DECAY, WHOLE_GATE),
+    ),
+    Mixer(name=LIGHTNING, build=lightning_attention, sizes=_lightning_sizes, tensor_dims=(QKV,), needs=(BLOCK,)),
+    Mixer(
+        name=MLSTM,
+        build=mlstm,
+        sizes=lambda model: {d.CHUNK: model.mixer(MLSTM).sizes[d.CHUNK]},
+        needs=(KEY, VALUE, d.CHUNK),
+    ),
+)

@@ -1,0 +1,348 @@
+"""Attention that reads a part of the keys: those that an indexer chooses, runs of tokens, compressed keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from symconfig.descriptor.layers import Keys, LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, POOLED, RUNS, WINDOW
+from symconfig.graph.blocks.attention import Read, apply_rope, core, norm_and_rotate, output, projections
+from symconfig.graph.blocks.common import norm, projected, to_stream
+from symconfig.graph.builder import Context
+from symconfig.graph.implementation import Choosing
+from symconfig.graph.operator import Element, Product, Tensor, Use
+from symconfig.graph.parts import Mixer
+
+HEADS, CHANNELS, CHOICES = "index_n_heads", "index_head_dim", "index_topk"
+_ROWS = (d.BATCH, d.SEQUENCE)
+_TO_KEYS = ((d.SEQUENCE, d.KEYS),)
+
+
+def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
+    """Build the indexer of a layer that has one. low: the low-rank queries that the attention's queries come from.
+
+    Sparse attention (DeepSeek-V3.2, GLM-5): an indexer scores all keys before a query, and attention reads the best.
+
+    I[B, S, T] = sum over the indexer's heads of w relu(q k'), with its own queries from the low-rank ones, one key for
+    all its heads, and a weight for each head from the layer's input (arXiv 2512.02556, section 2.1).
+
+    Nothing flows back through it: its inputs are detached. Transformers runs it without gradients (DeepseekV32Indexer);
+    Megatron-LM trains it by a loss that draws its scores of the chosen keys to the attention's, summed over all heads
+    (experimental_attention_variant/dsa.py, with dsa_indexer_use_sparse_loss). Its weights are counted, held and updated
+    as all others are.
+
+    Tensor parallelism splits none of it: with sequence parallelism each rank has its part of the sequence, or gathers
+    all of it and finds the same choice as the others (Megatron-LM's DSAttention).
+    """
+    if kind.keys is Keys.ALL:
+        return Read(WINDOW if kind.window else FULL)
+    learned = chosen = None
+    with ctx.build.part("indexer"):
+        if kind.keys is Keys.CHOSEN:
+            learned, chosen = _chosen(ctx, x, low)
+        if ctx.how.attention.choosing is Choosing.MASKED:
+            mask = Tensor("index_mask", (*_ROWS, d.KEYS))
+            given = [] if chosen is None else [chosen]
+            with ctx.build.no_gradient():
+                return Read(FULL, ctx.build.elementwise("index_mask", given, mask, whole=(d.KEYS,)), kept=True)
+    return Read(CHOSEN, chosen, kept=chosen is not None, learned=learned if _trained(ctx) else None)
+
+
+def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
+    """Join attention's result o with the loss of the indexer that chose its keys, if it has one. q, k: the attention's
+    queries, and the keys that all heads share."""
+    if read.learned is None or read.chosen is None:
+        return o
+    (index_q, index_k, weights), chosen, loops = read.learned, read.chosen, _loops(ctx)
+    target, loss = Tensor("index_target", chosen.dims, Element.FP32), Tensor("index_loss", _ROWS, Element.FP32)
+    with ctx.build.part("indexer"):
+        with ctx.build.no_gradient():
+            scores = [Product("index_target_q_k", (*_ROWS, CHOSEN, d.HEADS, q.dims[-1]))]
+            compared: list[Tensor | Use] = [q, Use(k).renamed(*_TO_KEYS), chosen]
+            kept_whole = (d.KEYS, q.dims[-1], CHOICES)
+            ctx.build.elementwise(
+                "index_target", compared, target, contracted=(d.HEADS,), products=scores, whole=kept_whole
+            )
+        by_head, own = (*_ROWS, CHOSEN, HEADS), (index_q, index_k, weights, target, chosen)
+        products = [Product("index_loss_q_k", (*by_head, CHANNELS)), Product("index_loss_heads", by_head)]
+        given: list[Tensor | Use] = [index_q, Use(index_k).renamed(*_TO_KEYS), weights, target, chosen]
+        whole = (d.KEYS, HEADS, CHANNELS, CHOICES)
+        ctx.build.elementwise("index_loss", given, loss, loops=loops, saves=own, products=products, whole=whole)
+        return ctx.build.view("join_loss", [o, loss], Tensor(f"{o.name}_with_loss", o.dims))
+
+
+def _trained(ctx: Context) -> bool:
+    """Return whether the framework has a loss for the indexer, and the model asks for it."""
+    has = ctx.model.indexer
+    return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
+
+
+def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Return what scores are made of, and positions of the keys that a query reads."""
+    q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
+    weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
+    more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
+    with ctx.build.no_gradient(weights=trained):
+        q = projected(ctx, "index_q_proj", low, q, **more)
+        k = projected(ctx, "index_k_proj", x, k, **more)
+        weights = projected(ctx, "index_weights_proj", x, weights, **more)
+    with nullcontext() if trained else ctx.build.no_gradient():
+        q, k = _rotated(ctx, "index_q", q), _rotated(ctx, "index_k", _normed(ctx, k, trained))
+    with ctx.build.no_gradient():
+        scores = _scores(ctx, q, k, weights)
+        chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
+        ctx.build.elementwise("index_choose", [scores], chosen, loops=_loops(ctx), whole=(d.KEYS, CHOICES))
+    return (q, k, weights), chosen
+
+
+def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
+    """Return keys, normed around their mean."""
+    affine = [ctx.weight(f"index_k_norm.{name}", CHANNELS) for name in ("weight", "bias")]
+    normed, saves = Tensor("index_k_normed", k.dims), [k, Tensor("index_k_norm.statistics", _ROWS, Element.FP32)]
+    return ctx.build.elementwise(
+        "index_k_norm",
+        [k],
+        normed,
+        saves=saves if trained else [],
+        weights=affine,
+        loops=_loops(ctx),
+        reduces={CHANNELS: 2},
+    )
+
+
+def _loops(ctx: Context) -> tuple[str, ...]:
+    """Return the loop that keeps all of the sequence on each tensor-parallel rank, where it is there."""
+    return (d.GATHERED,) if ctx.how.attention.choosing is Choosing.ABSORBED else ()
+
+
+def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
+    out = Tensor(f"{name}_rotated", x.dims)
+    return ctx.build.elementwise(f"{name}_rope", [x], out, loops=_loops(ctx), whole=(CHANNELS,), linear=True)
+
+
+def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+    """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
+    scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
+    if ctx.how.attention.choosing is not Choosing.MASKED:
+        by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
+        products = [Product("index_q_k", (*by_head, CHANNELS)), Product("index_heads", by_head)]
+        whole, loops = (d.KEYS, HEADS, CHANNELS), _loops(ctx)
+        return ctx.build.elementwise("index_scores", inputs, scores, loops=loops, products=products, whole=whole)
+    wide = Tensor("index_scores_by_head", (*_ROWS, HEADS, d.KEYS), Element.FP32)
+    ctx.build.product("index_q_k", Use(q), keys, (CHANNELS,), wide)
+    positive = ctx.build.elementwise("index_relu", [wide], Tensor("index_positive", wide.dims, Element.FP32))
+    return ctx.build.product("index_heads", Use(weights), Use(positive), (HEADS,), scores)
+
+
+def indexer_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the indexer's own dims."""
+    has = model.indexer
+    return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}
+
+
+POOLED_ATTENTION = "pooled_sparse_attention"
+RUN_HEADS, RUN_DIM, BUDGET = "indexer_n_heads", "indexer_head_dim", "indexer_budget"
+WIDTH, RUN_CHOICES = "indexer_qk_width", "indexer_runs"
+BY_TOKEN = "scores_by_token"
+
+
+def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return o[B, S, D] from x[B, S, D].
+
+    Grouped-query attention over runs of tokens that an indexer chooses (Qwen 4's QSA, MiniMax-M3's).
+
+    The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned as
+    its first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens of
+    the best runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest q k'
+    of its tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing flows back
+    through the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host, and attention
+    then reads all keys under a mask, as it does in MiniMax-M3.
+    """
+    (q, k, v), gate = projections(ctx, x)
+    q, k = norm_and_rotate(ctx, q, k, kind)
+    with ctx.build.no_gradient(), ctx.build.part("indexer"):
+        read = _runs_read(ctx, _chosen_runs(ctx, x))
+    return output(ctx, x, core(ctx, q, k, v, read), gate)
+
+
+def _runs_read(ctx: Context, chosen: Tensor) -> Read:
+    """Return positions of what is read, or a mask of all others."""
+    if ctx.how.attention.choosing is not Choosing.MASKED:
+        return Read(POOLED, chosen, kept=True)
+    mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
+    return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
+
+
+def _by_token(ctx: Context) -> bool:
+    return BY_TOKEN in ctx.model.mixer(POOLED_ATTENTION).switches
+
+
+def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
+    q, k = Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)), Tensor("index_k", (*_ROWS, RUN_DIM))
+    if _by_token(ctx):
+        return _chosen_by_head(ctx, x, q, k)
+    weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
+    joined = Tensor("index_qk", (*_ROWS, WIDTH))
+    ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
+    ctx.build.elementwise("index_split", [joined], q, further=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
+    q = norm(ctx, "index_q_norm", q, RUN_DIM)
+    pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, RUN_DIM)),
+                                   whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip
+    pooled = norm(ctx, "index_k_norm", pooled, RUN_DIM)
+    return _best_runs(ctx, [q, pooled], (RUN_HEADS, RUN_DIM), BUDGET)
+
+
+def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], choices: str) -> Tensor:
+    """Return the best runs of tokens for each query, scored by one kernel. width: heads and channels of the indexer."""
+    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, *width)
+    products = [Product("index_q_k", (*_ROWS, *whole))]
+    ctx.build.elementwise("index_scores", read, scores, products=products, whole=whole)
+    chosen = Tensor("index_choice", (*_ROWS, choices), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, choices))
+
+
+def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """Choose the best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a
+    query.
+    """
+
+    def rotate(one: Tensor) -> Tensor:
+        normed = norm(ctx, f"{one.name}_norm", projected(ctx, f"{one.name}_proj", x, one), RUN_DIM, "qk_norm")
+        out = Tensor(f"{normed.name}_turned", normed.dims)
+        return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
+
+    q, keys = rotate(q), Use(rotate(k)).renamed((d.SEQUENCE, d.KEYS))
+    scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
+    if ctx.how.attention.choosing is Choosing.MASKED:
+        every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
+        ctx.build.product("index_q_k", Use(q), keys, (RUN_DIM,), every)
+        ctx.build.elementwise("index_pool", [every], scores, whole=(d.KEYS, d.RUNS))
+    else:
+        products = [Product("index_q_k", (*_ROWS, FULL, RUN_HEADS, RUN_DIM))]
+        ctx.build.elementwise(
+            "index_scores", [q, keys], scores, products=products, whole=(d.KEYS, d.RUNS, RUN_HEADS, RUN_DIM)
+        )
+    chosen = Tensor("index_choice", (*_ROWS, RUN_HEADS, RUN_CHOICES), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, RUN_CHOICES))
+
+
+def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
+    given = model.mixer(POOLED_ATTENTION).sizes
+    return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
+
+
+RANK, GROUPS, GROUP, LOW = "q_lora_rank", "o_groups", "o_group_width", "o_lora_rank"
+HEAVY_RATE, RATE = d.HEAVY_RUN, d.RUN
+ONE, WIDE, INDEX_WIDE = "one_key_head", "compressed_width", "index_compressed_width"
+PLAIN, HEAVY, SPARSE = "shared_kv_attention", "heavily_compressed_attention", "compressed_sparse_attention"
+
+
+def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
+    """Return o[B, S, D] from x[B, S, D].
+
+    DeepSeek-V4's attention: a window of keys, and before it keys that are made of several tokens each.
+
+    One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key is
+    the weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles are its
+    own. A heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap with those
+    before, which have columns of their own, and an indexer with smaller compressed keys of its own chooses those that a
+    query reads. The heads' results are turned back, projected by groups of heads to a low rank, and those to the
+    stream. Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
+
+    The kernel is taken as one that keeps both kinds of keys and a query's choice; Transformers' eager one joins the
+    keys under a mask. C head_dim, W columns that are compressed, R q_lora_rank, G o_groups.
+    """
+    low, q = Tensor("q_low", (*_ROWS, RANK)), Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM))
+    low = norm(ctx, "q_a_norm", projected(ctx, "q_a_proj", x, low), RANK)
+    q = projected(ctx, "q_b_proj", low, q)
+    q = _rope(ctx, "rope_q", norm(ctx, "q_b_norm", q, d.HEAD_DIM, weight=()))
+    kv = projected(ctx, "kv_proj", x, Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM)))
+    kv = _rope(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
+    extra, read = _before(ctx, x, low, name)
+    over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
+    sinks = [ctx.weight("sinks", d.HEADS)]
+    o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
+    return _projected_groups(ctx, _rope(ctx, "rope_back", o))
+
+
+def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, name, given, f"{name}_out")
+
+
+def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
+    """Project the heads, through a low rank of each group of them."""
+    groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
+    ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
+    weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
+    ctx.build.matmul("o_a_proj", groups, weight, (GROUP,), [Use(low)])
+    return to_stream(ctx, "o_b_proj", low)
+
+
+def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
+    """Return compressed keys, and which of them a query reads."""
+    if name == PLAIN:
+        return [], WINDOW
+    if name == HEAVY:
+        return [compressed(ctx, "compressor", x, d.HEAD_DIM, d.HEAVY_RUNS, HEAVY_RATE, d.HEAD_DIM)], RUNS
+    keys = compressed(ctx, "compressor", x, WIDE, d.RUNS, RATE, d.HEAD_DIM)
+    with ctx.build.no_gradient(), ctx.build.part("indexer"):
+        return [keys, _chosen_keys(ctx, x, low)], CHOSEN_RUNS
+
+
+def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: str, channels: str) -> Tensor:
+    """Return the keys of runs of tokens. What is kept: what is weighed, in the order of the runs where they overlap,
+    and the weights in fp32 and as they are used.
+    """
+    with ctx.build.part(name):
+        raw = [Tensor(f"{name}_{part}", (*_ROWS, width)) for part in ("kv", "gate")]
+        raw = [projected(ctx, f"{one.name}_proj", x, one) for one in raw]
+        mean, weights = Tensor(f"{name}_mean", (d.BATCH, runs, channels)), Tensor(f"{name}_weights", raw[0].dims)
+        kept = [*([raw[0]] if width == channels else [Tensor(f"{name}_overlapped", raw[0].dims)]), weights]
+        kept.append(Tensor(f"{name}_softmax", weights.dims, Element.FP32))
+        bias = ctx.weight(f"{name}_position_bias", rate, width)
+        whole = (d.SEQUENCE, width, runs, channels, rate)
+        ctx.build.elementwise(f"{name}_pool", raw, mean, saves=kept, weights=[bias], whole=whole, launches=(6, 9))
+        normed, out = norm(ctx, f"{name}_kv_norm", mean, channels), Tensor(f"{name}_keys", mean.dims)
+        angles = [Tensor(f"{name}_rope.{part}", (runs, d.ROTARY)) for part in ("cosines", "sines")]
+        return ctx.build.elementwise(f"{name}_rope", [normed], out, saves=angles, whole=(channels,), linear=True)
+
+
+def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
+    """Return which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
+    keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, CHANNELS)
+    q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
+    q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
+    weights = projected(ctx, "index_weights_proj", x, weights)
+    return _best_runs(ctx, [q, keys, weights], (HEADS, CHANNELS), CHOICES)
+
+
+def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:
+    given = model.mixer(name).sizes
+    channels = model.num_attention_heads * model.head_dim
+    own = {ONE: 1, GROUP: channels // given[GROUPS]}
+    return own | ({WIDE: 2 * model.head_dim, INDEX_WIDE: 2 * given[CHANNELS]} if name == SPARSE else {})
+
+
+def _compressed(name: str, *more: str) -> Mixer:
+    build: Callable[[Context, Tensor, LayerKind], Tensor] = partial(compressed_attention, name=name)
+    return Mixer(name=name, build=build, sizes=partial(_compressed_sizes, name=name), needs=(RANK, GROUPS, LOW, *more))
+
+
+PARTS = (
+    Mixer(
+        name=POOLED_ATTENTION,
+        build=pooled_attention,
+        sizes=_pooled_sizes,
+        needs=(RUN_HEADS, RUN_DIM, BUDGET, d.RUN),
+        switches=(BY_TOKEN,),
+        divides={BUDGET: d.RUN},
+    ),
+    _compressed(PLAIN),
+    _compressed(HEAVY, HEAVY_RATE),
+    _compressed(SPARSE, RATE, HEADS, CHANNELS, CHOICES),
+)

@@ -1,0 +1,340 @@
+"""State spaces: Mamba and Mamba-2, and the causal convolution and the gated norm around scans; a short convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from fractions import Fraction
+
+from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.blocks.common import linear, norm, projected, to_stream
+from symconfig.graph.builder import Context
+from symconfig.graph.implementation import NormKernel, ScanKernel
+from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
+from symconfig.graph.parts import Mixer
+
+
+def convolution(
+    ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
+) -> list[Tensor]:
+    """Convolve each channel along the sequence, causally, and apply its activation: one kernel for all that is given.
+
+    It keeps what it reads (causal-conv1d, causal_conv1d_interface.py). Its multiply-adds, as many as the kernel is long
+    for each element, take a small part of the time that the element's way to memory and back takes.
+    """
+    results = [Tensor(f"{tensor.name}_convolved", tensor.dims) for tensor in given]
+    weights = [ctx.weight(f"{name}.weight", channels, kernel)]
+    if bias:
+        weights.append(ctx.weight(f"{name}.bias", channels))
+    ctx.build.elementwise(
+        name, given, results[0], further=results[1:], saves=given, weights=weights, whole=(d.SEQUENCE, kernel)
+    )
+    return results
+
+
+class Activation(StrEnum):
+    """A gate's activation."""
+
+    SILU = "silu"
+    SIGMOID = "sigmoid"
+
+
+def gated_norm(
+    ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
+) -> Tensor:
+    """Norm over the channels of each head, times an activation of a gate. It stands on the scan's side of what cp
+    exchanges, as Megatron-LM's gated delta net has it (_gated_norm_and_a2a).
+    """
+    with ctx.build.module(module):
+        if ctx.how.norm is not NormKernel.FUSED:
+            return _in_turn(ctx, name, x, gate, activation)
+        statistics = Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32)
+        normed, result = Tensor(f"{name}.normed", x.dims), Tensor(name, x.dims)
+        weights, over = [ctx.weight(f"{name}.weight", x.dims[-1])], {x.dims[-1]: 1}
+        whole = (d.SEQUENCE,)
+        saves = [x, statistics]
+        ctx.build.elementwise(name, [x], normed, saves=saves, weights=weights, reduces=over, whole=whole)
+        return ctx.build.elementwise(f"{name}_gate", [normed, gate], result, saves=[normed, gate], whole=whole)
+
+
+def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+    """Write Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged
+    and scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
+    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not
+    (modeling_kimi_linear.py).
+    """
+
+    def kept(part: str, element: Element) -> Tensor:
+        return Tensor(f"{name}.{part}", x.dims, element)
+
+    silu = activation is Activation.SILU
+    middle = Element.ACTIVATION if silu else Element.FP32
+    saves = [
+        kept("fp32", Element.FP32),
+        kept("gate_active", Element.FP32),
+        kept("normed", middle),
+        kept("scaled", middle),
+    ]
+    if silu:
+        saves.append(kept("gate_fp32", Element.FP32))
+    saves.append(Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32))
+    return ctx.build.elementwise(
+        name,
+        [x, gate],
+        Tensor(name, x.dims),
+        saves=saves,
+        weights=[ctx.weight(f"{name}.weight", x.dims[-1])],
+        # Passes over tensors of 16 and 32 bits, as multiples of reading both and writing the result, and what is kept.
+        traffic=(2, Fraction(5, 2)),
+        reduces={x.dims[-1]: 1},
+        whole=(d.SEQUENCE,),
+        launches=(8, 10),
+    )
+
+
+MAMBA = "mamba"
+SSM_WIDTH, STATE, RANK, KERNEL = "ssm_intermediate_size", "ssm_state_size", "time_step_rank", "conv_kernel"
+CONV_BIAS, PROJ_BIAS, NORMS = "conv_bias", "proj_bias", "dt_b_c_norms"
+MAMBA_WIDTH, LOW_WIDTH = "selective_in_width", "selective_low_width"
+_ROWS = (d.BATCH, d.SEQUENCE)
+
+
+def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D]. Channels are what tp splits; the narrow projection sums over them.
+
+    Mamba (Gu & Dao 2023, arXiv 2312.00752): a state space whose steps, inputs and outputs depend on the token.
+
+    x[B, S, D] -> x, z; a causal convolution over x; a narrow projection to steps, B and C; steps widened to every
+    channel; the selective scan; a projection. I ssm_intermediate_size, N ssm_state_size, R time_step_rank, K
+    conv_kernel. Transformers' MambaMixer, FalconMambaMixer, JambaMambaMixer (with norms of steps, B and C) and
+    ZambaMambaMixer (whose heads cut the same weights).
+
+    The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and nothing
+    of size N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution to the
+    output projection and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn keeps what
+    it reads and its result before the gate. States at every 2,048th token, which both keep, are left out.
+    """
+    has = ctx.model.mixer(MAMBA).switches
+    joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
+    inner, z = (Tensor(name, (*_ROWS, SSM_WIDTH)) for name in ("ssm_x", "ssm_gate"))
+    uses = [Use(part).renamed((SSM_WIDTH, MAMBA_WIDTH)) for part in (inner, z)]
+    inner, z = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA_WIDTH,), uses, PROJ_BIAS in has)
+    (u,) = convolution(ctx, "conv1d", [inner], SSM_WIDTH, KERNEL, CONV_BIAS in has)
+    low, b, c = _low(ctx, u, inner if joined else None, NORMS in has)
+    step = Tensor("ssm_step", u.dims)
+    widened = projected(ctx, "dt_proj", low, step)
+    scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
+    remade = [inner] if joined else [u, step]
+    ctx.build.elementwise(
+        "scan",
+        [u, widened, b, c, z],
+        gated,
+        saves=[*remade, *_kept_in_turn(ctx, joined, b, c), z, scanned],
+        weights=[
+            ctx.weight("A_log", SSM_WIDTH, STATE),
+            ctx.weight("D", SSM_WIDTH),
+            ctx.weight("dt_proj.bias", SSM_WIDTH),
+        ],
+        whole=(d.SEQUENCE, STATE),
+        scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],
+    )
+    return to_stream(ctx, "out_proj", gated, PROJ_BIAS in has, keeps=scanned if joined else None)
+
+
+def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
+    """Return B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn).
+    What Transformers makes of A_log is fp32, and kept.
+    """
+    if ctx.how.scan is ScanKernel.GATED:
+        return [b, c]
+    copies = [Tensor(f"{one.name}_copied", one.dims) for one in (b, c)] if joined else []
+    return [b, c, *copies, *(Tensor(name, (SSM_WIDTH, STATE), Element.FP32) for name in ("decay_rate", "A"))]
+
+
+def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return steps before they are widened, B and C. kept: what u is made from again."""
+    parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
+    uses = [Use(part).renamed((part.dims[2], LOW_WIDTH)) for part in parts]
+    parts = linear(ctx, "x_proj", u, (SSM_WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
+    if norms:
+        parts = [norm(ctx, f"{part.name}_norm", part, part.dims[-1], "scan_norm") for part in parts]
+    return parts[0], parts[1], parts[2]
+
+
+def _mamba_sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(MAMBA).sizes
+    return {MAMBA_WIDTH: 2 * given[SSM_WIDTH], LOW_WIDTH: given[RANK] + 2 * given[STATE]}
+
+
+MAMBA2 = "mamba2"
+HEADS, HEAD_DIM, GROUPS, STATE = "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
+KERNEL = "conv_kernel"
+CONV_BIAS, PROJ_BIAS, OUT_BIAS, NORM = "conv_bias", "proj_bias", "out_proj_bias", "gated_norm"
+MAMBA2_WIDTH, CHANNELS = "mamba_in_width", "mamba_conv_channels"
+
+_SCAN_KERNELS = (6, 17)  # of mamba-ssm, that the host launches: chunk sums, states, their passing, C B', and the scan
+# What Transformers makes of A_log: its exponential, and the negative of that, which the scan reads.
+_RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "A"))
+
+
+def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D]. Heads, and groups of heads that share B and C, are what tp and cp split.
+
+    Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): a state space with one decay per head, scanned by chunks.
+
+    x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a projection.
+    H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes are spelled as
+    NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer, FalconH1Mixer,
+    NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
+
+    The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
+    chunk's state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
+    MambaSplitConv1dScanCombinedFn: it keeps what the input projection gave and the scan's result before its gate;
+    backward it convolves again, and makes C B' and the states again.
+    """
+    has = ctx.model.mixer(MAMBA2).switches
+    # Z, x, B, C and dt: one product, whose parts tp cuts each by itself (Megatron-LM's partition_sizes).
+    parts = [
+        Tensor("ssm_gate", (*_ROWS, HEADS, HEAD_DIM)),
+        Tensor("ssm_x", (*_ROWS, HEADS, HEAD_DIM)),
+        Tensor("ssm_b", (*_ROWS, GROUPS, STATE)),
+        Tensor("ssm_c", (*_ROWS, GROUPS, STATE)),
+        Tensor("ssm_dt", (*_ROWS, HEADS)),
+    ]
+    uses = [Use(part).renamed((part.dims[2], MAMBA2_WIDTH)) for part in parts]
+    z, *mixed, dt = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA2_WIDTH,), uses, (PROJ_BIAS in has))
+    convolved = convolution(ctx, "conv1d", mixed, CHANNELS, KERNEL, CONV_BIAS in has)
+    whole = ctx.how.scan is ScanKernel.WHOLE
+    gated_inside = not (whole and NORM in has)
+    read = [*convolved, dt, *([z] if gated_inside else [])]
+    scanned, result = Tensor("scanned", z.dims), Tensor("scan_gated", z.dims)
+    ctx.build.elementwise(
+        "scan",
+        read,
+        result if gated_inside else scanned,
+        saves=[*mixed, dt, *([z] if gated_inside else []), scanned, *(_RATES if whole else [])],
+        weights=[ctx.weight(name, HEADS) for name in ("dt_bias", "A_log", "D")],
+        whole=(d.SEQUENCE, HEAD_DIM, STATE),
+        together=[(HEADS, GROUPS)],
+        launches=_SCAN_KERNELS,
+        products=_products(),
+        scratch=_scratch(convolved, scanned),
+    )
+    if NORM in has:
+        result = _norm_of_groups(ctx, result if gated_inside else scanned, None if gated_inside else z)
+    return to_stream(ctx, "out_proj", result, OUT_BIAS in has, keeps=scanned if whole else None)
+
+
+def _products() -> list[Product]:
+    """Return multiply-adds of the scan, forward. C B' and the chunks' states are made again for the backward."""
+    inside = (*_ROWS, d.CHUNK)
+    return [
+        Product("c_b", (*inside, GROUPS, STATE), remade=1),
+        Product("cb_x", (*inside, HEADS, HEAD_DIM)),
+        Product("b_x", (*_ROWS, HEADS, HEAD_DIM, STATE), remade=1),
+        Product("c_state", (*_ROWS, HEADS, HEAD_DIM, STATE)),
+    ]
+
+
+def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
+    """Return what passes between the scan's kernels, as mamba-ssm launches them.
+
+    Forward x, B and C are each read by two; the states are written in fp32, read, and passed on in 16 bits, which are
+    written and read. Backward x, B and C are convolved again and read by six kernels (states, gate, dx, dB, d(C B'),
+    decays) or five, the gradient of the scan's result is written without its gate and read by five; states and their
+    gradients both go that way, C B' and its gradient are written once and read twice or once.
+    """
+    states = Tensor("chunk_states", (d.BATCH, d.CHUNKS, HEADS, HEAD_DIM, STATE), Element.FP32)
+    scores = Tensor("chunk_scores", (*_ROWS, GROUPS, d.CHUNK), Element.FP32)
+    x, *shared = convolved
+    return [
+        Scratch(x, (1, 7)),
+        *(Scratch(tensor, (1, 6)) for tensor in shared),
+        Scratch(scanned, (0, 6)),
+        Scratch(states, (3, 8)),
+        Scratch(scores, (2, 5)),
+    ]
+
+
+def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
+    """Norm by group, behind the gate. One function with the output projection makes its result again backward."""
+    out, statistics = Tensor("ssm_norm", x.dims), Tensor("ssm_norm.statistics", (*_ROWS, GROUPS), Element.FP32)
+    read = [x] if gate is None else [x, gate]
+    ctx.build.elementwise(
+        "ssm_norm",
+        read,
+        out,
+        saves=[*read, statistics],
+        weights=[ctx.weight("ssm_norm.weight", HEADS, HEAD_DIM)],
+        reduces={HEAD_DIM: 1},
+        whole=() if gate is None else (d.SEQUENCE,),
+        scratch=[] if gate is None else [Scratch(out, (0, 1))],
+    )
+    return out
+
+
+def _mamba2_sizes(model: ModelDescriptor) -> dict[str, float]:
+    given = model.mixer(MAMBA2).sizes
+    inner, shared = given[HEADS] * given[HEAD_DIM], 2 * given[GROUPS] * given[STATE]
+    return {CHANNELS: inner + shared, MAMBA2_WIDTH: 2 * inner + shared + given[HEADS]}
+
+
+SHORT_CONV = "short_conv"
+CONV_LENGTH, CONV_BIAS = "conv_L_cache", "conv_bias"
+CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
+
+
+def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Return y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that
+    there.
+
+    A gated short convolution (LFM2): C times the convolution of B times x, each a third of one projection.
+
+    Transformers' Lfm2ShortConv; its size is spelled as Lfm2Config has it. Both products are element-wise kernels of
+    PyTorch.
+    """
+    rows, bias = x.dims[:-1], CONV_BIAS in ctx.model.mixer(SHORT_CONV).switches
+    before, behind, value = (Tensor(name, (*rows, CONV_WIDTH)) for name in ("conv_b", "conv_c", "conv_x"))
+    uses = [Use(part).renamed((CONV_WIDTH, CONV_JOINED)) for part in (before, behind, value)]
+    before, behind, value = linear(ctx, "in_proj", x, (d.HIDDEN,), (CONV_JOINED,), uses, bias)
+    product, gated = (Tensor(name, value.dims) for name in ("conv_product", "conv_gated"))
+    ctx.build.elementwise("conv_multiply", [before, value], product, saves=[before, value])
+    (mixed,) = convolution(ctx, "conv", [product], CONV_WIDTH, CONV_LENGTH, bias)
+    ctx.build.elementwise("conv_gating", [behind, mixed], gated, saves=[behind, mixed])
+    return to_stream(ctx, "out_proj", gated, bias, aliases=("o_proj",))
+
+
+PARTS = (
+    Mixer(
+        name=MAMBA,
+        build=mamba,
+        sizes=_mamba_sizes,
+        tensor_dims=(MAMBA_WIDTH, SSM_WIDTH),
+        pieces=(SSM_WIDTH,),
+        needs=(SSM_WIDTH, STATE, RANK, KERNEL),
+        switches=(CONV_BIAS, PROJ_BIAS, NORMS),
+    ),
+    Mixer(
+        name=MAMBA2,
+        build=mamba2,
+        sizes=_mamba2_sizes,
+        tensor_dims=(MAMBA2_WIDTH, CHANNELS, HEADS, GROUPS),
+        exchanged_dims=(CHANNELS, HEADS, GROUPS),
+        pieces=(HEADS, GROUPS),
+        exchanged_pieces=(HEADS,),  # groups of which there are too few are repeated
+        needs=(HEADS, HEAD_DIM, GROUPS, STATE, KERNEL, d.CHUNK),
+        switches=(CONV_BIAS, PROJ_BIAS, OUT_BIAS, NORM),
+        divides={HEADS: GROUPS},
+    ),
+    Mixer(
+        name=SHORT_CONV,
+        build=short_conv,
+        sizes=lambda model: {CONV_WIDTH: model.hidden_size, CONV_JOINED: 3 * model.hidden_size},
+        tensor_dims=(CONV_JOINED, CONV_WIDTH),
+        pieces=(CONV_WIDTH,),
+        needs=(CONV_LENGTH,),
+        switches=(CONV_BIAS,),
+    ),
+)
