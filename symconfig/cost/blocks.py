@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled, either, orthogonal
+from symconfig.cost import formulas, orthogonal
 from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch
@@ -20,6 +20,7 @@ from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.policies import Policies
 from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
+from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
@@ -148,18 +149,18 @@ class BlockCost:
         transient = self.workspace_bytes + policies.recomputed_working_set(working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
-        lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
-        wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
+        lead = maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
+        wait = self._forward_wait() + maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = rerun @ host
         busy = backward + repeated + backward_comm + again_comm
-        wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
+        wait_backward = maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
                 backward + repeated + again_comm + wait_backward,
-                forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
-                backward_comm + compiled.exposed_s(copied, backward, framework.hide.host),
+                forward_comm + formulas.exposed_s(copied, total_forward, framework.hide.host),
+                backward_comm + formulas.exposed_s(copied, backward, framework.hide.host),
                 repeated + again_comm,
                 away,
                 kept,
@@ -177,7 +178,7 @@ class BlockCost:
             result[2 + int(c.phase is not Phase.FORWARD)] += t
         host = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         result[0] += self._forward_wait()
-        result[1] += either.maximum(host - result[1] - result[3], 0.0)
+        result[1] += maximum(host - result[1] - result[3], 0.0)
         return result
 
     def _forward_wait(self) -> Array:
@@ -198,8 +199,8 @@ class BlockCost:
         most = behind = self.host_s[order[0], Phase.FORWARD] - busy[order[0]]
         for op in order[1:]:
             behind = behind + (self.host_s[op, Phase.FORWARD] - busy[op])
-            most = either.maximum(most, behind) if among else behind
-        result: Array = either.maximum(most, 0.0)
+            most = maximum(most, behind) if among else behind
+        result: Array = maximum(most, 0.0)
         return result
 
 
@@ -234,7 +235,7 @@ def evaluate(
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
-        workspace_bytes=either.largest(np.array(spaces))
+        workspace_bytes=first_axis_max(np.array(spaces))
         + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
         weights=_weights(
             block.weights,
@@ -267,7 +268,7 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
         return alone
     hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - hidden.seconds()
-    return replace(hidden, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
+    return replace(hidden, hidden_s=maximum(less[:2] + less[2:], 0.0))
 
 
 def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
@@ -289,7 +290,7 @@ def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
-    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * either.largest(
+    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(
         np.array([np.zeros(lattice.points), *left])
     )
     return result
@@ -355,7 +356,7 @@ def _widest(
         return zero, zero, zero, zero
 
     def most(chosen: list[WeightShard]) -> Array:
-        result: Array = either.largest(np.array([zero, *(lattice.value(shard.elements) for shard in chosen)]))
+        result: Array = first_axis_max(np.array([zero, *(lattice.value(shard.elements) for shard in chosen)]))
         return result
 
     live = [shard for shard in shards if not shard.frozen and not shard.table]
@@ -367,5 +368,5 @@ def _widest(
         sum((lattice.value(shard.elements) for shard in vectors), zero),
         most([s for s in dense if s.row != ONE]),
         most(vectors),
-        either.maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
+        maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
     )

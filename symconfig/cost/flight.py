@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting
+from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.columns import Columns
 
 
@@ -28,7 +29,7 @@ def at_peak(kept: Array, ends: Array, points: Columns, setting: Setting) -> Arra
         return result
     at_loss = unlike.each(lambda held: held.at_loss)[:, None]
     never = np.isnan(at_loss)  # left out of the product, too: NumPy 2.5 warns of it where terms are multiplied
-    return np.where(never, result, either.maximum(kept * np.where(never, 0.0, at_loss), result - ends))
+    return np.where(never, result, maximum(kept * np.where(never, 0.0, at_loss), result - ends))
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
@@ -41,7 +42,7 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 
 def _in_flight(points: Columns, setting: Setting, unlike: _UnevenStages | None) -> Array:
     pipelines = setting.pipelines
-    result: Array = compiled.in_flight(
+    result: Array = formulas.in_flight(
         pipelines.index, pipelines.pp, pipelines.vpp, points.num_microbatches[None], setting.groups
     )
     if unlike is None:
@@ -63,10 +64,10 @@ def heads_in_flight(heads: Array, points: Columns, setting: Setting) -> Array:
     most = max(held.heads.size for held in unlike.held_by.values()) - 1
     # Of the numbers of first layers the smallest one that has so many. A stage that has fewer repeats its last one.
     every = np.arange(most + 1)
-    count = unlike.each(lambda held: held.heads[either.minimum(every, held.heads.size - 1)])
-    each = unlike.each(lambda held: held.of_heads[either.minimum(every, held.heads.size - 1)])
+    count = unlike.each(lambda held: held.heads[minimum(every, held.heads.size - 1)])
+    each = unlike.each(lambda held: held.of_heads[minimum(every, held.heads.size - 1)])
     first = (count[:, None] < heads[..., None, :]).sum(axis=2)
-    in_heads = np.take_along_axis(each, either.minimum(first, most), axis=1)
+    in_heads = np.take_along_axis(each, minimum(first, most), axis=1)
     return np.where((heads > 0) & ~np.isnan(in_heads), in_heads, result)
 
 
@@ -142,18 +143,18 @@ def clamp_microbatches(num_microbatches: Array, setting: Setting) -> Array:
 def _held_of(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> _Held:
     """Return what a stage of such chunks holds."""
     chunks = np.array(layers, dtype=np.float64)[:, None]
-    rest = either.maximum(chunks - np.arange(max(layers) + 1.0), 0.0)  # [vpp, first]: layers without the first ones
+    rest = maximum(chunks - np.arange(max(layers) + 1.0), 0.0)  # [vpp, first]: layers without the first ones
     moments = held(stage, pp, len(layers), group, microbatches) @ rest
     every, last = moments[:, 0], stage == pp - 1
     less = every.max() - moments.max(axis=0)
     if last:
-        less = either.minimum(less, every[0] - moments[0])
+        less = minimum(less, every[0] - moments[0])
     total, heads = float(chunks.sum()), chunks.sum() - rest.sum(axis=0)
     return _Held(
         most=float(every.max()) / total,
         at_loss=float(every[0]) / total if last else float("nan"),
         heads=heads,
-        of_heads=less / either.maximum(heads, 1.0),
+        of_heads=less / maximum(heads, 1.0),
     )
 
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.collectives import ring
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.tape import first_axis_max
 from symconfig.plans.columns import Columns
 
 
@@ -46,7 +47,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     scattered = framework.scattered_sends
     amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
     stride = points.tp * points.cp * points.dp
-    once: Array = compiled.send_s(amount, pipelines.pp, stride, **machine.levels)
+    once: Array = formulas.send_s(amount, pipelines.pp, stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
     shown, lag = once, np.zeros_like(once)
@@ -54,7 +55,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
         shown = once / 2.0
     elif pipelines.interleaved:
         # The forward is the same under every recompute policy, so that bounds hold.
-        shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
+        shown = formulas.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
         lag = once - shown
     count = 2 * pipelines.vpp - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
     return Messages(shown, lag, count * shown)
@@ -75,7 +76,7 @@ def pipelined(
         for part in (between.received_s, pipelines.alike, sums.hidden)
     )
     whole = seconds + received
-    slowest, heaviest = either.largest(whole), whole.argmax(axis=0)[None]
+    slowest, heaviest = first_axis_max(whole), whole.argmax(axis=0)[None]
 
     def of_slowest(part: Array) -> Array:
         result: Array = np.take_along_axis(np.broadcast_to(part, whole.shape), heaviest, axis=0)[0] * m
@@ -89,9 +90,9 @@ def pipelined(
     if setting.framework.hide.experts:
         mine = of_slowest(hidden) / m
         passes = passes + (alike * hidden).sum(axis=0) - mine
-        alone = compiled.alone_s(mine, m, pipelines.vpp, setting.groups)
+        alone = formulas.alone_s(mine, m, pipelines.vpp, setting.groups)
         parts["layer communication"] = parts["layer communication"] + alone
-    step = compiled.pipeline_s(m, slowest, passes, pipelines.vpp)
+    step = formulas.pipeline_s(m, slowest, passes, pipelines.vpp)
     borders = pipelines.pp * pipelines.vpp - 1
     step = step + 2 * borders * between.lag_s  # on the way of one microbatch over all of them
     return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

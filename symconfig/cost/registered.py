@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from symconfig.cost import either
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.tape import minimum
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.implementation import Dispatch
@@ -60,6 +60,6 @@ def _dispatch(block: DerivedBlock, lattice: Lattice, framework: Framework) -> Ar
         each = 2.0 * numbers[d.HIDDEN] + _WEIGHT_BYTES * numbers[d.EXPERTS]
         return np.where(ranks > 1, tokens * ranks * each, 0.0)
     token = 2.0 * numbers[d.HIDDEN] + _BESIDE_BYTES
-    in_node, far = either.minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
+    in_node, far = minimum(ranks, _NODE), np.where(ranks > _NODE, ranks / _NODE, 0.0)
     chunks = _NODE_TOKENS * in_node + 2 * _FAR_TOKENS * far
     return np.where(ranks > 1, _CHANNELS * chunks * token, 0.0)

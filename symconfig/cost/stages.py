@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import either, orthogonal
+from symconfig.cost import orthogonal
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
+from symconfig.cost.tape import maximum
 from symconfig.graph.block import Place
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
@@ -252,7 +253,7 @@ def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the most of the kinds that each stage has: [*s, x, n]. has: [*s, kinds, n]; of_kinds: [x, kinds, n]."""
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
-        result = either.maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
+        result = maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
     return result
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
@@ -28,6 +28,7 @@ from symconfig.cost.optimizer import (
 )
 from symconfig.cost.pipeline import pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
+from symconfig.cost.tape import maximum, minimum
 from symconfig.cost.whole_gradients import queued_gradient_bytes, whole_gradient_bytes
 from symconfig.plans.columns import Columns
 
@@ -139,7 +140,7 @@ def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Colu
     if setting.framework.frees_gradients:
         coming = gradients * (points.num_microbatches == 1)
         gradients = gradients - coming
-    return np.asarray(gradients + either.maximum(coming - held, 0.0))
+    return np.asarray(gradients + maximum(coming - held, 0.0))
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -152,7 +153,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
         """Return the bytes of one kind of weights. device, gradient: [o, 1], or for all offloads."""
         dense, expert = _each_offload(of.dense), _each_offload(of.expert)
-        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
+        result: Array = formulas.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
         return result
 
     every = Share(dense, expert)
@@ -167,7 +168,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
     rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
-    ahead = either.maximum(sums.largest, either.minimum(setting.framework.queued_elements / 2, rest))
+    ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
     live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
     whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from symconfig.cost import either
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Offload, Setting, Stages
+from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.columns import Columns
 
 ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of the ranks (nccl_start_alignment_factor)
@@ -40,8 +40,8 @@ def queued_gradient_bytes(sums: Stages, setting: Setting) -> Array:
     every, queue = sums.dense + sums.expert, setting.framework.queued_elements
     if not queue or not setting.sharding.gradient:
         return np.zeros_like(every)
-    most = either.maximum(queue, 2 * sums.largest) if setting.sharding.weight else every
-    result: Array = setting.bytes.gradient * either.minimum(every, most)
+    most = maximum(queue, 2 * sums.largest) if setting.sharding.weight else every
+    result: Array = setting.bytes.gradient * minimum(every, most)
     return result
 
 
@@ -54,13 +54,13 @@ def _beside_share(sums: Stages, points: Columns, expert: Array, widest_expert: A
     trained = sums.dense + expert
     vectors = sums.vectors / points.shards
     share = sums.dense / points.shards + expert / points.edp - vectors  # of the matrices
-    layers = either.maximum(sums.widest, widest_expert)
-    filled = (sums.widest_table + ALIGNMENT * points.shards) // either.maximum(share, 1.0)
-    table = either.minimum(sums.widest_table, filled * share)
-    largest = either.maximum(table, layers)
+    layers = maximum(sums.widest, widest_expert)
+    filled = (sums.widest_table + ALIGNMENT * points.shards) // maximum(share, 1.0)
+    table = minimum(sums.widest_table, filled * share)
+    largest = maximum(table, layers)
     other = np.where(trained - sums.vectors - sums.vocabulary <= share, largest, layers)
-    result: Array = either.minimum(trained - sums.vectors - share, largest + other)
-    whole: Array = result + either.minimum(sums.vectors - vectors, 2 * sums.widest_vector)
+    result: Array = minimum(trained - sums.vectors - share, largest + other)
+    whole: Array = result + minimum(sums.vectors - vectors, 2 * sums.widest_vector)
     return whole
 
 
@@ -68,8 +68,8 @@ def _beside_expert_shares(expert: Array, largest: Array, points: Columns, group:
     """Return what of the experts' matrices lies outside a rank's share. All are as large: so many of them fill a group,
     at least one, but for the last group.
     """
-    size = either.maximum(largest, 1.0)
-    count, each = np.ceil(expert / size), either.maximum(group // size, 1.0)
+    size = maximum(largest, 1.0)
+    count, each = np.ceil(expert / size), maximum(group // size, 1.0)
     rest = count % each
     touched = count // each * _touched(each, size, points.edp) + _touched(rest, size, points.edp)
     result: Array = largest * touched - expert / points.edp
@@ -86,5 +86,5 @@ def _touched(count: Array, size: Array, ranks: Array) -> Array:
     p, q = count / common, ranks / common
     exact = np.ceil((p - 1) / q) + 1
     padded = count * size % (ALIGNMENT * ranks) > 0
-    result: Array = np.where(count > 0, either.minimum(np.where(padded, np.ceil(p / q) + 1, exact), count), 0.0)
+    result: Array = np.where(count > 0, minimum(np.where(padded, np.ceil(p / q) + 1, exact), count), 0.0)
     return result

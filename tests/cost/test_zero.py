@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Hide, Together, element_bytes
 from symconfig.cost.lattice import Array
@@ -46,7 +46,7 @@ PAPER = (2.0, 2.0, 12.0)
 
 def states(parameters: float, shards: float, stage: int, sizes: tuple[float, float, float]) -> float:
     switches = [float(stage >= limit) for limit in (1, 2, 3)]
-    return float(compiled.states_bytes(parameters, 0.0, *sizes, shards, 1.0, *switches, 1.0))
+    return float(formulas.states_bytes(parameters, 0.0, *sizes, shards, 1.0, *switches, 1.0))
 
 
 @pytest.mark.parametrize(("parameters", "ranks"), TABLE_1)
@@ -75,7 +75,7 @@ def test_megatrons_own_sizes(ranks: int) -> None:
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
-    got = compiled.states_bytes(1e9, 3e9, *PAPER, 16.0, 4.0, *[float(stage >= i) for i in (1, 2, 3)], 1.0)
+    got = formulas.states_bytes(1e9, 3e9, *PAPER, 16.0, 4.0, *[float(stage >= i) for i in (1, 2, 3)], 1.0)
     assert float(got) == pytest.approx(states(1e9, 16, stage, PAPER) + states(3e9, 4, stage, PAPER))
 
 
@@ -221,7 +221,7 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     blocks = sum(setting.stages[0].counts) if setting.framework.together is Together.BLOCK else 1
 
     def over(amount: Array, passes: float, ranks: int, stride: int) -> Array:
-        seconds: Array = blocks * compiled.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
+        seconds: Array = blocks * formulas.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
         return seconds
 
     found, reduced = exchange(sums, whole.points, setting), sizes.gradient * sums.dense
@@ -234,7 +234,7 @@ def test_matrices_are_gathered_one_by_one_at_stage_3(zero: int, messages: int) -
     """Of a layer: query, key and value; output; gate and up; down. And the look-up and the head."""
     whole = cost(sample_model("llama2-13b"), dp=8, zero=zero, habits={"together": Together.MATRIX, "listed": True})
     amount = whole.setting.bytes.weight * whole.sums.dense / messages
-    each = compiled.ring_s(amount, 1.0, 8.0, 1.0, **whole.setting.machine.levels) + 8 * 10e-6
+    each = formulas.ring_s(amount, 1.0, 8.0, 1.0, **whole.setting.machine.levels) + 8 * 10e-6
     np.testing.assert_allclose(exchange(whole.sums, whole.points, whole.setting).gather, messages * each)
 
 
