@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.tape import greater, maximum, minimum
+from symconfig.schedule.interleaved import warm_up
 
 LEVELS = 4
 GRAIN = 1e-3  # element: the smallest piece of what can be divided freely
@@ -133,15 +134,12 @@ def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
     They are the warm-up of the last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches,
     overlap_moe_expert_parallel_comm).
     """
-    return hidden_s * minimum(num_microbatches, ((vpp - 1.0) * group + 1.0) / vpp)
+    return hidden_s * minimum(num_microbatches, (warm_up(1, vpp, group, 0) + 1.0) / vpp)
 
 
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
-    """Return how many microbatches' activations a stage holds, after Megatron's warm-up.
-
-    pp - stage for 1F1B; 2(pp - stage - 1) + (vpp - 1) group + 1 chunks interleaved.
-    """
-    chunks = minimum(num_microbatches * vpp, 2.0 * (pp - stage - 1.0) + (vpp - 1.0) * group + 1.0)
+    """Return how many microbatches' activations a stage holds: those of Megatron's warm-up, and one chunk's more."""
+    chunks = minimum(num_microbatches * vpp, warm_up(pp, vpp, group, stage) + 1.0)
     interleaved = greater(vpp, 1.0)
     return interleaved * chunks / vpp + (1.0 - interleaved) * minimum(num_microbatches, pp - stage)
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from symconfig.cost import formulas
 from symconfig.cost.collectives import ring
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max
 from symconfig.plans.columns import Columns
+from symconfig.schedule.interleaved import most_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,29 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
         lag = once - shown
     count = 2 * pipelines.vpp - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
     return Messages(shown, lag, count * shown)
+
+
+def in_flight(points: Columns, setting: Setting) -> Array:
+    """Return [s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
+
+    Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
+    """
+    pipelines, m = setting.pipelines, points.num_microbatches
+    result: Array = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m[None], setting.groups)
+    if not any(len(set(stage.layers)) > 1 for one in pipelines.each for stage in one.stages):
+        return result
+    result = np.array(np.broadcast_to(result, (len(pipelines.index), m.size)))
+    # Of more microbatches than those of three groups no stage holds more.
+    enough = np.minimum(m.astype(np.int64), (3 * np.maximum(setting.groups, pipelines.pp)).astype(np.int64))
+    different, which = pairs(pipelines.which, enough)
+    for column, (place, count) in enumerate(different.T.tolist()):
+        one = pipelines.each[place]
+        group = setting.framework.microbatch_group or one.pp
+        for row in range(len(result)):
+            stage = one.stages[min(row, len(one.stages) - 1)]
+            if len(set(stage.layers)) > 1:
+                result[row, which == column] = most_held(stage.index, stage.layers, one.pp, group, count)
+    return result
 
 
 def pipelined(

@@ -13,7 +13,6 @@ from symconfig.cost.framework import Hide, Together, element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
-from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
@@ -162,26 +161,6 @@ def test_every_instance_of_the_distributed_optimizer_holds_a_whole_state(zero: i
     one, two = cost(tiny(), dp=4, zero=zero), cost(tiny(), dp=8, zero=zero, habits={"optimizer_instances": 2})
     for part in ("weights", "gradients", "optimizer state"):
         assert stage_bytes(two, part) == pytest.approx(stage_bytes(one, part))
-
-
-@pytest.mark.parametrize("ep", [2, 4])
-def test_experts_of_several_ranks_have_flat_groups_of_their_own(ep: int) -> None:
-    """So that no share of the dense parameters touches an expert: what is kept beside it are tables and layers."""
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True}
-    model = tiny("qwen3-30b-a3b", experts=experts, intermediate_size=0, vocab_size=8000)
-    found = cost(model, dp=8, ep=ep, zero=2, backend="deepspeed")
-    alone = {"expert": found.sums.expert * 0, "widest_expert": found.sums.widest_expert * 0}
-    no_experts = replace(found.sums, **alone)
-    whole, dense = (
-        float(np.max(whole_gradient_bytes(sums, found.points, found.setting, Offload())))
-        for sums in (found.sums, no_experts)
-    )
-    size, shards = 512 * 384, 8 / ep
-    matrices = 4 * 3 * 4 / ep  # four layers of three for each expert on the rank
-    share = matrices / shards
-    assert share % 1 == 0
-    assert whole - dense == pytest.approx(0.0)  # shares end where a matrix does
-    assert found.sums.expert.max() == matrices * size
 
 
 @pytest.mark.parametrize("ep", [1, 4])
