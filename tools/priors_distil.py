@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.machine import Constants, machine
 from symconfig.descriptor.cluster import SHARES, Kernels
 from symconfig.measured.calibrate import BOUNDS
@@ -50,9 +50,9 @@ def seconds(rows: Sequence[Measured], values: Constants, n: int) -> Array:
 
 def _message_s(message: Message, levels: Constants) -> Array | float:
     if message.op == "all_to_all":
-        result: Array | float = compiled.all_to_all_s(message.bytes_, message.ranks, 1.0, 1.0, 0.0, 1.0, 1.0, **levels)
+        result: Array | float = formulas.all_to_all_s(message.bytes_, message.ranks, 1.0, 1.0, 0.0, 1.0, 1.0, **levels)
         return result
-    result = compiled.ring_s(message.bytes_, 2.0 if message.op == "all_reduce" else 1.0, message.ranks, 1.0, **levels)
+    result = formulas.ring_s(message.bytes_, 2.0 if message.op == "all_reduce" else 1.0, message.ranks, 1.0, **levels)
     return result
 
 

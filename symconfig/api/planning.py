@@ -119,8 +119,10 @@ class PlanResult:
 
     @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:
-        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises
-        InputError."""
+        """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
+
+        Raises InputError; also where an expression is asked for and the extra `symbolic` is not installed.
+        """
         from symconfig.solve.plan_symbols import symbolic
 
         return symbolic(self.plan, self._candidate(candidate))

@@ -1,1 +1,1 @@
-"""Seconds and bytes: symbolic formulas, compiled to NumPy, applied to what the graph room derives."""
+"""Seconds and bytes: closed forms in NumPy, applied to what the graph room derives."""

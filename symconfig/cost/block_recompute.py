@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import either
+from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.flight import heads_in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import pipelined
 from symconfig.cost.stages import Setting, Stages, summed
 from symconfig.cost.step import Cost, total
 from symconfig.cost.table import Table
+from symconfig.cost.tape import maximum
 from symconfig.plans.columns import Columns
 
 Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks
@@ -60,12 +60,13 @@ def evaluate_block(
     change = repeated - keep  # [PASSES, kinds, n]
     kept = extremes.table.kept(extremes.chosen, setting.pipelines.pp)
     heads = prefix.sum(axis=2)
-    less = summed(prefix, kept[extremes.rerun] - kept[extremes.keep]) * heads_in_flight(
-        heads, points, setting
-    )  # [s, layers, n]
+    # The heads of all chunks are as long, so that they are in flight as a stage of even chunks is. [s, layers, n]
+    pipelines, m = setting.pipelines, points.num_microbatches[None]
+    even = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m, setting.groups)
+    less = summed(prefix, kept[extremes.rerun] - kept[extremes.keep]) * even[:, None]
     activations = plain.memory["activations"][:, 0] + less
     touched = heads > 0
-    working = np.where(touched, either.maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
+    working = np.where(touched, maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
     fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})
     movable = activations + working
     fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]

@@ -12,21 +12,25 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled, either, orthogonal
+from symconfig.cost import formulas, orthogonal
 from symconfig.cost.collectives import beside_another, collectives_s, exposed
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine, Number
 from symconfig.cost.policies import Policies
-from symconfig.cost.registered import GRAPH_BYTES, registered_bytes
+from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.work import work_seconds
 from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
-from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.implementation import Dispatch, ExpertKernels
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 
+# User buffers: one of the gathered stream's size for each product that has a collective, whatever runs at once
+# (transformer_engine/pytorch/module/base.py, initialize_ub). Eight are gathered, in 8 bits where products are, and four
+# are reduced, always in 16.
+GATHERED_BUFFERS, REDUCED_BUFFERS = 8, 4
 PASSES = ("forward", "backward", "forward_comm", "backward_comm", "rerun", "away", "kept", "transient")
 SECONDS = slice(PASSES.index("rerun"))  # what runs again is part of the backward
 KEPT, TRANSIENT = PASSES.index("kept"), PASSES.index("transient")
@@ -46,10 +50,6 @@ class Weights:
     frozen_vocabulary: Array  # of `frozen`, the same
     whole: Array  # of `dense`, those that every tensor-parallel rank has all of
     matrices: Array  # how many `dense` and `frozen` are in
-    vectors: Array  # of `dense`, in vectors; this and the next three are 0 where no gradient is kept whole
-    widest: Array  # of `dense`, those of the largest matrix but for the look-up's and the head's
-    widest_vector: Array  # of `vectors`, those of the largest
-    widest_expert: Array  # of `expert`, those of the largest parameter
     workspaces: Array  # bytes that the libraries of its kernels keep, beside those that every block's have
     # Of matrices that are made orthogonal their elements, and the seconds of it; elements of the largest. 0: no such.
     matrix: Array
@@ -73,8 +73,6 @@ class BlockCost:
     held_bytes: tuple[Array, ...]
     workspace_bytes: Array  # of the operator that needs most
     weights: Weights
-    buffer_bytes: Array  # that libraries register for exchanges
-    registered_bytes: Array  # those, and what graphs hold
     boundary_bytes: Array
     hidden_s: Array  # [2, points], forward and backward: how much longer they take with no other microbatch beside
     paired: bool  # another microbatch goes forward through a layer beside this one backward
@@ -93,8 +91,6 @@ class BlockCost:
             held_bytes=tuple(t[chosen] for t in self.held_bytes),
             workspace_bytes=self.workspace_bytes[chosen],
             weights=weights,
-            buffer_bytes=self.buffer_bytes[chosen],
-            registered_bytes=self.registered_bytes[chosen],
             boundary_bytes=self.boundary_bytes[chosen],
             hidden_s=self.hidden_s[:, chosen],
             uneven=self.uneven and self.uneven.at(chosen),
@@ -148,18 +144,18 @@ class BlockCost:
         transient = self.workspace_bytes + policies.recomputed_working_set(working) + returned + other * self.paired
         total_forward = works.sum(axis=0)
         host = np.array([self.host_s[op, Phase.FORWARD] for op in ops])
-        lead = either.maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
-        wait = self._forward_wait() + either.maximum(copies_s - lead, 0.0)
+        lead = maximum(total_forward + forward_comm - host.sum(axis=0), 0.0)
+        wait = self._forward_wait() + maximum(copies_s - lead, 0.0)
         host_backward = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         host_again = rerun @ host
         busy = backward + repeated + backward_comm + again_comm
-        wait_backward = either.maximum(host_backward + host_again + copies_s - busy, 0.0)
+        wait_backward = maximum(host_backward + host_again + copies_s - busy, 0.0)
         result: Array = np.stack(
             np.broadcast_arrays(
                 total_forward + wait,
                 backward + repeated + again_comm + wait_backward,
-                forward_comm + compiled.exposed_s(copied, total_forward, framework.hide.host),
-                backward_comm + compiled.exposed_s(copied, backward, framework.hide.host),
+                forward_comm + formulas.exposed_s(copied, total_forward, framework.hide.host),
+                backward_comm + formulas.exposed_s(copied, backward, framework.hide.host),
                 repeated + again_comm,
                 away,
                 kept,
@@ -177,7 +173,7 @@ class BlockCost:
             result[2 + int(c.phase is not Phase.FORWARD)] += t
         host = sum(t for (_, phase), t in self.host_s.items() if phase is not Phase.FORWARD)
         result[0] += self._forward_wait()
-        result[1] += either.maximum(host - result[1] - result[3], 0.0)
+        result[1] += maximum(host - result[1] - result[3], 0.0)
         return result
 
     def _forward_wait(self) -> Array:
@@ -198,8 +194,8 @@ class BlockCost:
         most = behind = self.host_s[order[0], Phase.FORWARD] - busy[order[0]]
         for op in order[1:]:
             behind = behind + (self.host_s[op, Phase.FORWARD] - busy[op])
-            most = either.maximum(most, behind) if among else behind
-        result: Array = either.maximum(most, 0.0)
+            most = maximum(most, behind) if among else behind
+        result: Array = maximum(most, 0.0)
         return result
 
 
@@ -218,7 +214,6 @@ def evaluate(
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
     spaces = [_space(space, busiest, framework) for space in block.workspaces]
-    buffers = registered_bytes(block, lattice, machine, framework)
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     work, full = worked(work, block, lattice), exchanged(full, block, lattice)
     if framework.blocking_launches:
@@ -234,18 +229,15 @@ def evaluate(
         comm_s=full,
         full_comm_s=full,
         held_bytes=tuple(held * sizes),
-        workspace_bytes=either.largest(np.array(spaces))
+        workspace_bytes=first_axis_max(np.array(spaces))
         + (own + framework.engine * machine.engine_workspace_bytes + framework.mask_bytes),
         weights=_weights(
             block.weights,
             lattice,
             _buffers(block, framework),
-            _widest(block.weights, lattice, framework),
             _libraries_of(block, busiest, machine, framework),
             orthogonal.rows(block, lattice, machine, framework),
         ),
-        buffer_bytes=buffers,
-        registered_bytes=buffers,
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
         hidden_s=np.zeros((2, lattice.points)),
         paired=False,
@@ -267,11 +259,11 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
         return alone
     hidden = replace(alone, comm_s=beside_another(cost.derived, shown, work, framework.hide.experts))
     less = alone.seconds() - hidden.seconds()
-    return replace(hidden, hidden_s=either.maximum(less[:2] + less[2:], 0.0))
+    return replace(hidden, hidden_s=maximum(less[:2] + less[2:], 0.0))
 
 
 def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
-    """Return the costs with CUDA graphs: what they replay takes no time of the host, and holds memory.
+    """Return the costs with CUDA graphs: what they replay takes no time of the host.
 
     paired: another microbatch's work runs beside, for which the host takes longer where nothing is replayed.
     """
@@ -279,19 +271,30 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
     host, longer = cost.full_host_s, 1.0 if once else PAIRED_HOST
     if once or paired:
         host = {key: t * (0.0 if key[0] in once else longer) for key, t in host.items()}
-    return replace(cost, host_s=host, registered_bytes=cost.buffer_bytes + GRAPH_BYTES * bool(once))
+    return replace(cost, host_s=host)
 
 
 def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return [points]: bytes of the workspaces of the experts' grouped products, one for each stream that they run on,
-    and of the largest buffer that an operator leaves behind.
+    """Return [points]: bytes that libraries keep because a rank has such a block.
+
+    They are workspaces of the experts' grouped products, one for each stream that they run on, the largest buffer that
+    an operator leaves behind, user buffers, and HybridEP's place for every token of every rank (csrc/hybrid_ep/
+    hybrid_ep.cu, allocate_buffer_for_dispatch), in 16 bits.
     """
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
-    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * either.largest(
+    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(
         np.array([np.zeros(lattice.points), *left])
     )
+    stream = lattice.value(block.boundary)
+    if framework.hide.tp_pieces > 1 and any(c.chunked and c.axes[0] == "tp" for c in block.collectives):
+        tp = np.broadcast_to(lattice.numbers["tp"], lattice.points)
+        each = GATHERED_BUFFERS * min(machine.quantised_bytes, 2.0) + REDUCED_BUFFERS * 2.0
+        result = result + np.where(tp > 1, each * stream * (tp if block.scheme.sequence_parallel else 1.0), 0.0)
+    if framework.implementation.experts.dispatch is Dispatch.ONCE_A_NODE and any(map(is_dispatch, block.collectives)):
+        ranks = lattice.value(Monomial.of("ep", "etp"))
+        result = result + np.where(ranks > 1, 2.0 * stream * ranks, 0.0)
     return result
 
 
@@ -314,7 +317,6 @@ def _weights(
     shards: tuple[WeightShard, ...],
     lattice: Lattice,
     buffers: set[Monomial],
-    largest: tuple[Array, Array, Array, Array],
     workspaces: Array,
     stepped: Mapping[str, Array],
 ) -> Weights:
@@ -323,7 +325,6 @@ def _weights(
 
     live = [shard for shard in shards if not shard.frozen]
     still = [shard for shard in shards if shard.frozen and not shard.quantised]
-    vectors, widest, widest_vector, widest_expert = largest
     return Weights(
         dense=total([s for s in live if not s.expert]),
         expert=total([s for s in live if s.expert]),
@@ -335,37 +336,6 @@ def _weights(
         frozen_vocabulary=total([s for s in still if s.table]),
         whole=total([s for s in live if not s.expert and s.elements == s.whole]),
         matrices=np.full(lattice.points, float(sum(not s.expert and s.row != ONE for s in shards))),
-        vectors=vectors,
-        widest=widest,
-        widest_vector=widest_vector,
-        widest_expert=widest_expert,
         workspaces=workspaces,
         **stepped,
-    )
-
-
-def _widest(
-    shards: tuple[WeightShard, ...], lattice: Lattice, framework: Framework
-) -> tuple[Array, Array, Array, Array]:
-    """Return [points] each: trained elements of all vectors, the largest matrix and vector, and the experts'
-    largest.
-    """
-    zero = np.zeros(lattice.points)
-    if not framework.whole_gradients_at:
-        return zero, zero, zero, zero
-
-    def most(chosen: list[WeightShard]) -> Array:
-        result: Array = either.largest(np.array([zero, *(lattice.value(shard.elements) for shard in chosen)]))
-        return result
-
-    live = [shard for shard in shards if not shard.frozen and not shard.table]
-    dense, experts = [s for s in live if not s.expert], [s for s in live if s.expert]
-    vectors = [s for s in dense if s.row == ONE]
-    joined = [s for s in experts if s.joined]
-    together = sum((lattice.value(shard.elements) for shard in joined), zero)
-    return (
-        sum((lattice.value(shard.elements) for shard in vectors), zero),
-        most([s for s in dense if s.row != ONE]),
-        most(vectors),
-        either.maximum(most(experts), np.where(lattice.numbers["ep"] > 1, 0.0, together)),
     )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from symconfig.cost.blocks import SECONDS
-from symconfig.cost.contention import CONTENTION
 from symconfig.cost.exchange import exchange
+from symconfig.cost.formulas import CONTENTION
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import StageShape

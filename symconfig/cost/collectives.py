@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from symconfig.cost import compiled
-from symconfig.cost.contention import CONTENTION, shown_s
+from symconfig.cost import formulas
+from symconfig.cost.formulas import CONTENTION, overlapped_s
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
@@ -24,7 +24,7 @@ def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | flo
     several = ranks > 1
     if not np.any(several):
         return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
-    return np.where(several, compiled.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
+    return np.where(several, formulas.ring_s(amount, passes, ranks, stride, **machine.levels), 0.0)
 
 
 def collectives_s(
@@ -66,11 +66,11 @@ def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: 
         dispatch = framework.implementation.experts.dispatch
         if is_dispatch(c) and dispatch is Dispatch.EVERYWHERE:
             everything = amount / copies * ranks
-            return np.where(several, compiled.ring_s(everything, 1, ranks, stride, **machine.levels) * c.times, 0.0)
+            return np.where(several, formulas.ring_s(everything, 1, ranks, stride, **machine.levels) * c.times, 0.0)
         once = float("ep" in c.axes and dispatch is not Dispatch.SLOTS)
-        seconds = compiled.all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
+        seconds = formulas.all_to_all_s(amount, ranks, stride, copies, once, groups, chosen, **machine.levels)
     else:
-        seconds = compiled.ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
+        seconds = formulas.ring_s(amount, c.kind.passes, ranks, stride, **machine.levels)
     return np.where(several, seconds * c.times, 0.0)
 
 
@@ -84,9 +84,9 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
         return seconds
     pieces = framework.hide.tp_pieces if axis == "tp" else 1
     if axis == "tp" and pieces == 1:
-        result: Array = shown_s(seconds, work[c.behind], hide)
+        result: Array = overlapped_s(seconds, work[c.behind], hide)
     else:
-        result = compiled.chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)
+        result = formulas.chunked_s(seconds, work[c.behind], hide, 1 / pieces if pieces > 1 else 0.0)
     return result
 
 
@@ -110,6 +110,6 @@ def beside_another(
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))
 
     return tuple(
-        compiled.chunked_s(t, meanwhile(c), hide, CONTENTION) if is_dispatch(c) else t
+        formulas.chunked_s(t, meanwhile(c), hide, CONTENTION) if is_dispatch(c) else t
         for c, t in zip(block.collectives, seconds, strict=True)
     )

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import either
 from symconfig.cost.collectives import ring
-from symconfig.cost.contention import CONTENTION, shown_s
+from symconfig.cost.formulas import CONTENTION, overlapped_s
 from symconfig.cost.framework import Together
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import Share, padding
 from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.tape import first_axis_max, maximum, minimum
 from symconfig.graph.layout import INSTANCES, Move
 from symconfig.graph.sharding import Phase, over_replicas
 from symconfig.plans.columns import Columns
@@ -84,7 +84,7 @@ def _moves_s(
     ):
         if not np.any(parts):
             continue
-        group = either.maximum(replicas / setting.instances, 1.0)  # of one instance: neighbours
+        group = maximum(replicas / setting.instances, 1.0)  # of one instance: neighbours
         numbers = {"dp": group, INSTANCES: replicas / group}
         ranks = math.prod(numbers[axis] for axis in axes)
         cuts = [math.prod(numbers[axis] ** power for axis, power in move.elements.powers) for move in moves]
@@ -103,7 +103,7 @@ def _messages(sums: Stages, setting: Setting) -> Array:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
         return blocks
     by_matrix = together is Together.MATRIX and setting.sharding.weight
-    several: Array = either.maximum(sums.matrices, 1.0) if by_matrix else np.ones_like(sums.matrices)
+    several: Array = maximum(sums.matrices, 1.0) if by_matrix else np.ones_like(sums.matrices)
     return several
 
 
@@ -114,7 +114,7 @@ def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     if setting.pipelines.several and not setting.sharding.each_microbatch:
         shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
-        shown = either.largest(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
+        shown = first_axis_max(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
@@ -133,7 +133,7 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the seconds of moving weights and gradients between the collectives' buffers and the tensors, each
     microbatch: [n].
     """
-    elements = either.largest(sums.dense + sums.expert)
+    elements = first_axis_max(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
     result: Array = moved / setting.machine.hbm_bytes_per_s
     return result
@@ -150,13 +150,13 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
     rerun: Array | float = 0.0  # seconds of gathers for layers that run again
     if setting.sharding.weight:
         each, far = hide.sharded_weights, sums.largest[:, None] > framework.reuse_elements
-        repeated = either.minimum(sums.rerun, forward) / np.where(forward > 0, forward, 1.0)
+        repeated = minimum(sums.rerun, forward) / np.where(forward > 0, forward, 1.0)
         rerun = np.where(far, repeated, 0.0) * moved.gather[:, None]
 
     def shown(phases: Sequence[Phase], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
         """Return the seconds of what is exchanged beside the same work."""
         mine = [moved.seconds[phase][:, None] for phase in phases if phase in moved.seconds]
-        return shown_s(sum(mine, seconds), work, share) if mine else 0.0
+        return overlapped_s(sum(mine, seconds), work, share) if mine else 0.0
 
     passes = shown([Phase.FORWARD], forward, each)
     passes = passes + shown([Phase.KEPT, Phase.BACKWARD], backward, each, rerun)
@@ -178,7 +178,7 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
     gather = moved.seconds[Phase.FORWARD][:, None]
     whole = gather + before_s
     lost = CONTENTION * gather / np.where(whole > 0, whole, 1.0)
-    result: Array = shown_s(whole, work, setting.framework.hide.sharded_weights, lost)
+    result: Array = overlapped_s(whole, work, setting.framework.hide.sharded_weights, lost)
     return result
 
 
@@ -190,8 +190,8 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     forward, backward = sums.ahead, sums.back
     gather, reduce = moved.gather[:, None], moved.reduce[:, None]
     if setting.pipelines.interleaved and framework.hide.data:
-        group = either.minimum(setting.groups, points.num_microbatches)
-        ends = sums.vocabulary / either.maximum(sums.dense + sums.expert, 1.0)
+        group = minimum(setting.groups, points.num_microbatches)
+        ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
             _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
             if framework.gathers_apart
@@ -203,8 +203,8 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     if not (framework.demanded_gathers and framework.hide.data):
         return reduced + _beside_own(gather, forward, 0 * first, setting)
     alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
-    hidden = either.minimum(gather, first * forward)
-    own = either.largest(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
+    hidden = minimum(gather, first * forward)
+    own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
@@ -213,9 +213,9 @@ def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> 
     """Return by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining) of
     the pipeline before it: [r, n].
     """
-    hidden = either.minimum(seconds, share * work)
+    hidden = minimum(seconds, share * work)
     left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
-    result: Array = either.largest(either.maximum(left, CONTENTION * hidden))
+    result: Array = first_axis_max(maximum(left, CONTENTION * hidden))
     return result
 
 
@@ -228,8 +228,8 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     vpp = setting.pipelines.vpp
     index = _index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
-    shown = either.maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
-    result: Array = either.largest(either.maximum(shown - index * work.min(axis=0) / vpp, 0.0))
+    shown = maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
+    result: Array = first_axis_max(maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 
 

@@ -175,7 +175,6 @@ class Framework:
     # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
     # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
     queued_elements: float = 0.0
-    expert_group: int = 0  # elements: the flat groups of experts on several ranks are no larger
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
     # flat copies that collectives take.

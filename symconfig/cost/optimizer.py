@@ -9,10 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.framework import Orthogonal
+from symconfig.cost.kernels import traffic_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.plans.columns import Columns
 
 # Host memory rate that one rank's share of CPU Adam reaches: half a socket's 200 GB/s over four ranks.
@@ -58,8 +60,8 @@ def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
     """Return the elements from which on a bucket of whole matrices is closed."""
-    least = either.maximum(how.bucket, how.bucket_of_rank * ranks)
-    result: Array = either.maximum(either.maximum(least, how.filled * ranks * largest), largest)
+    least = maximum(how.bucket, how.bucket_of_rank * ranks)
+    result: Array = maximum(maximum(least, how.filled * ranks * largest), largest)
     return result
 
 
@@ -95,7 +97,7 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
         return Share(sums.matrix, sums.matrix_expert)
 
     def part(whole: Array, ranks: Array | float, largest: Array) -> Array:
-        several = compiled.dealt(whole, ranks, largest, sums.chunks, _bucket(ranks, largest, how))
+        several = formulas.dealt(whole, ranks, largest, sums.chunks, _bucket(ranks, largest, how))
         return np.where(np.greater(ranks, 1), several, whole)
 
     over, over_experts = shards(points, setting, True)
@@ -160,16 +162,10 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     matrices_s = _of_matrices_s(sums, points, setting)
     rows = []
     for offload in setting.offload:
-        here = compiled.optimizer_s(
-            of_stage * (1 - offload.optimizer),
-            1.0,
-            setting.framework.adam_bytes,
-            machine.hbm_bytes_per_s,
-            machine.launch_s,
-        )
+        here = traffic_s(machine, of_stage * (1 - offload.optimizer) * setting.framework.adam_bytes)
         away = of_stage * offload.optimizer
         moved = away * (sizes.gradient + sizes.weight) / machine.host_bytes_per_s
-        row = either.largest(here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S + matrices_s)
+        row = first_axis_max(here + moved + away * setting.framework.adam_bytes / HOST_ADAM_BYTES_PER_S + matrices_s)
         if offload.weights:
             # Each microbatch brings every weight over twice, forward and backward.
             row = row + held_weights(sums, points, setting) * 2 * points.num_microbatches / machine.host_bytes_per_s
@@ -185,5 +181,5 @@ def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised
     expert = sums.expert * sizes.weight + sums.frozen_expert * sizes.frozen
-    result: Array = either.largest(Share(dense, expert).on_rank(shards(points, setting, True)))
+    result: Array = first_axis_max(Share(dense, expert).on_rank(shards(points, setting, True)))
     return result

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import either
 from symconfig.cost.collectives import ring
 from symconfig.cost.framework import Framework, OverTensor
 from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.tape import maximum, minimum
 from symconfig.graph import dims as d
 from symconfig.graph.block import Place
 from symconfig.graph.derived import DerivedBlock, WeightShard
@@ -75,7 +75,7 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
         seconds = iterations_s(each, shard.expert, lattice, machine, framework)
         rows_by_name[f"matrix{kind}"] = rows_by_name[f"matrix{kind}"] + each.count * one
         rows_by_name[f"matrix{kind}_s"] = rows_by_name[f"matrix{kind}_s"] + each.count * seconds
-        rows_by_name[f"largest_matrix{kind}"] = either.maximum(rows_by_name[f"largest_matrix{kind}"], one)
+        rows_by_name[f"largest_matrix{kind}"] = maximum(rows_by_name[f"largest_matrix{kind}"], one)
     return rows_by_name
 
 
@@ -115,7 +115,7 @@ def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machin
 
 def _products_s(rows: Array, columns: Array, machine: Machine) -> Array:
     """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
-    short, long = either.minimum(rows, columns), either.maximum(rows, columns)
+    short, long = minimum(rows, columns), maximum(rows, columns)
     return _of_shapes(products(short, long), short, long, machine)
 
 

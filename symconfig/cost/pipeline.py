@@ -9,11 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.collectives import ring
-from symconfig.cost.lattice import Array
+from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting, Stages
+from symconfig.cost.tape import first_axis_max
 from symconfig.plans.columns import Columns
+from symconfig.schedule.interleaved import most_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     scattered = framework.scattered_sends
     amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
     stride = points.tp * points.cp * points.dp
-    once: Array = compiled.send_s(amount, pipelines.pp, stride, **machine.levels)
+    once: Array = formulas.send_s(amount, pipelines.pp, stride, **machine.levels)
     if scattered:
         once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
     shown, lag = once, np.zeros_like(once)
@@ -54,10 +56,33 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
         shown = once / 2.0
     elif pipelines.interleaved:
         # The forward is the same under every recompute policy, so that bounds hold.
-        shown = compiled.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
+        shown = formulas.exposed_s(once, sums.forward[:, 0].min(axis=0) / pipelines.vpp, framework.hide.pp)
         lag = once - shown
     count = 2 * pipelines.vpp - (pipelines.index == 0) - (pipelines.index == pipelines.pp - 1)
     return Messages(shown, lag, count * shown)
+
+
+def in_flight(points: Columns, setting: Setting) -> Array:
+    """Return [s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
+
+    Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
+    """
+    pipelines, m = setting.pipelines, points.num_microbatches
+    result: Array = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m[None], setting.groups)
+    if not any(len(set(stage.layers)) > 1 for one in pipelines.each for stage in one.stages):
+        return result
+    result = np.array(np.broadcast_to(result, (len(pipelines.index), m.size)))
+    # Of more microbatches than those of three groups no stage holds more.
+    enough = np.minimum(m.astype(np.int64), (3 * np.maximum(setting.groups, pipelines.pp)).astype(np.int64))
+    different, which = pairs(pipelines.which, enough)
+    for column, (place, count) in enumerate(different.T.tolist()):
+        one = pipelines.each[place]
+        group = setting.framework.microbatch_group or one.pp
+        for row in range(len(result)):
+            stage = one.stages[min(row, len(one.stages) - 1)]
+            if len(set(stage.layers)) > 1:
+                result[row, which == column] = most_held(stage.index, stage.layers, one.pp, group, count)
+    return result
 
 
 def pipelined(
@@ -75,7 +100,7 @@ def pipelined(
         for part in (between.received_s, pipelines.alike, sums.hidden)
     )
     whole = seconds + received
-    slowest, heaviest = either.largest(whole), whole.argmax(axis=0)[None]
+    slowest, heaviest = first_axis_max(whole), whole.argmax(axis=0)[None]
 
     def of_slowest(part: Array) -> Array:
         result: Array = np.take_along_axis(np.broadcast_to(part, whole.shape), heaviest, axis=0)[0] * m
@@ -89,9 +114,9 @@ def pipelined(
     if setting.framework.hide.experts:
         mine = of_slowest(hidden) / m
         passes = passes + (alike * hidden).sum(axis=0) - mine
-        alone = compiled.alone_s(mine, m, pipelines.vpp, setting.groups)
+        alone = formulas.alone_s(mine, m, pipelines.vpp, setting.groups)
         parts["layer communication"] = parts["layer communication"] + alone
-    step = compiled.pipeline_s(m, slowest, passes, pipelines.vpp)
+    step = formulas.pipeline_s(m, slowest, passes, pipelines.vpp)
     borders = pipelines.pp * pipelines.vpp - 1
     step = step + 2 * borders * between.lag_s  # on the way of one microbatch over all of them
     return {"compute": compute, **parts, "pipeline bubble": step - m * slowest}

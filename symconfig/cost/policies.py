@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from symconfig.cost import either
 from symconfig.cost.lattice import Array
+from symconfig.cost.tape import first_axis_max
 from symconfig.graph.recompute import Policy
 
 
@@ -50,7 +50,7 @@ class Policies:
         sums = {unit: held[list(unit)].sum(axis=0) for unit in {unit for policy in self.each for unit in policy.units}}
         zero = np.zeros(held.shape[1])
         most = {
-            units: either.largest(np.array([zero, *(sums[unit] for unit in units)]))
+            units: first_axis_max(np.array([zero, *(sums[unit] for unit in units)]))
             for units in dict.fromkeys(policy.units for policy in self.each)
         }
         return np.array([most[policy.units] for policy in self.each])

@@ -6,8 +6,7 @@ Axes of the arrays: s stage shape, n point.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,6 @@ class Pipelines:
 
     each: different ones; which: [n], the place of each point's in `each`; of a single one all arrays have n = 1.
     pp, vpp: [n]. index, alike: [s, n]. counts, body: [s, kinds, n]; body without blocks whose input is not kept.
-    memo: what was found out about these points, by the name of what.
     """
 
     each: tuple[Pipeline, ...]
@@ -61,7 +59,6 @@ class Pipelines:
     alike: Array
     counts: Array
     body: Array
-    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:

@@ -11,23 +11,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import either, orthogonal
+from symconfig.cost import orthogonal
 from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.framework import Bytes, Framework
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
-from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
+from symconfig.cost.shapes import Pipelines, StageShape
 from symconfig.cost.table import WEIGHTS, Table
+from symconfig.cost.tape import maximum
 from symconfig.graph.block import Place
 from symconfig.graph.sharding import Sharding
 from symconfig.plans.choices import ZeroStage
 
-_WIDEST = {"widest_table": "vocabulary"} | {name: name for name in ("widest", "widest_vector", "widest_expert")}
 _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
-_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", "vectors", *orthogonal.SUMMED)
+_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", *orthogonal.SUMMED)
 _SUMMED_ROWS = [WEIGHTS.index(name) for name in _SUMMED]
-_MOST = ("largest", "registered", "buffers", "workspaces", *orthogonal.LARGEST)
+_MOST = ("largest", "buffers", "workspaces", *orthogonal.LARGEST)
 GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
@@ -87,11 +87,7 @@ class Setting:
     @property
     def microbatch_group(self) -> int:
         """Return the microbatches that go through a chunk before the next chunk has its turn, of the only pipeline."""
-        return self.group_of(self.pipelines.only)
-
-    def group_of(self, pipeline: Pipeline) -> int:
-        """Count the microbatches that go through a chunk before the next chunk has its turn."""
-        return self.framework.microbatch_group or pipeline.pp
+        return self.framework.microbatch_group or self.pp
 
     @property
     def groups(self) -> Array:
@@ -122,12 +118,6 @@ class Stages:
     whole: Array  # of dense, those that every tensor-parallel rank has all of
     matrices: Array  # how many dense and frozen are in
     largest: Array  # parameters of the largest block
-    vectors: Array  # of dense, in vectors; this and the next four are 0 where no gradient is kept whole
-    widest_table: Array  # trained parameters of the look-up or of the head, whichever has more
-    widest: Array  # of the largest other trained matrix
-    widest_vector: Array
-    widest_expert: Array
-    registered: Array  # of transient, what libraries hold beside the allocator
     copied: Array  # [n]: parameters of the look-up table where the last stage holds them as the first one does, or 0
     hidden: Array  # seconds of both passes that another microbatch beside them hides, [s, n]
     # Of matrices that are made orthogonal, as in `Weights`.
@@ -217,7 +207,6 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         **held,
         **most,
         vocabulary=vocabulary,
-        **_widest(weights, has),
         copied=of["vocabulary"][look_up] * (tied or Place.FURTHER in places),
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         chunks=np.broadcast_to(pipelines.vpp, points.shape),
@@ -252,7 +241,7 @@ def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the most of the kinds that each stage has: [*s, x, n]. has: [*s, kinds, n]; of_kinds: [x, kinds, n]."""
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
-        result = either.maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
+        result = maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
     return result
 
 
@@ -266,14 +255,6 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     group = spaces + together * (transient - spaces) + (together - 1) * entering
     result: Array = np.where(layer, group, transient)
     return result
-
-
-def _widest(weights: Array, has: NDArray[np.bool_]) -> dict[str, Array]:
-    """Return the elements of the largest parameters of each stage, [s, n] each; 0 where no gradient is kept whole."""
-    rows = weights[[WEIGHTS.index(name) for name in _WIDEST.values()]]
-    some = rows[list(_WIDEST).index("widest")].any()
-    most = _most(has, rows) if some else np.zeros((len(has), len(rows), rows.shape[-1]))
-    return dict(zip(_WIDEST, most.swapaxes(0, 1), strict=True))
 
 
 def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from symconfig.cost import compiled, either
+from symconfig.cost import formulas
 from symconfig.cost.exchange import exchanged_s
-from symconfig.cost.flight import at_peak, in_flight
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
     Share,
@@ -26,16 +25,15 @@ from symconfig.cost.optimizer import (
     shards,
     state_of_matrices,
 )
-from symconfig.cost.pipeline import pipelined
+from symconfig.cost.pipeline import in_flight, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
-from symconfig.cost.whole_gradients import queued_gradient_bytes, whole_gradient_bytes
+from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.columns import Columns
 
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
 # cpu_copys_map_grad; deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups' grad).
 HOST_GRADIENT_BYTES = 4.0
 HOST_SHARE = 0.8  # of the host memory may be pinned; the rest is for data loading and the system
-REGISTERED = "registered buffers"  # of memory, what libraries hold beside the allocator
 Column = Array | float
 
 
@@ -119,13 +117,10 @@ def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the bytes by part, [s, r, o, n], at the moment of each stage's peak."""
     parts = {
-        "activations": _each_offload(at_peak(sums.kept, sums.ends, points, setting)),
+        "activations": _each_offload(sums.kept * in_flight(points, setting)[:, None]),
         "head and loss": _each_offload(sums.ends),
         "working set": _each_offload(sums.transient),
     }
-    if sums.registered.any():
-        held = sums.registered[:, None, None]
-        parts |= {"working set": parts["working set"] - held, REGISTERED: held}
     parts |= {name: part[:, None] for name, part in states(sums, points, setting).items()}
     held = parts["activations"] + parts["head and loss"]
     return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, sums, points, setting)}
@@ -133,13 +128,19 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 
 def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the bytes of gradients that are there at the peak. held: what a microbatch keeps for its backward, which
-    goes as gradients come that were not there before.
+    goes as gradients come that were not there before: those that wait whole to be reduced, at the end of a backward.
     """
-    coming = np.expand_dims(queued_gradient_bytes(sums, setting), tuple(range(1, gradients.ndim - 1)))
+    every, queued = sums.dense + sums.expert, setting.framework.queued_elements
+    if not queued or not setting.sharding.gradient:
+        waiting = np.zeros_like(every)
+    else:
+        most = maximum(queued, 2 * sums.largest) if setting.sharding.weight else every
+        waiting = setting.bytes.gradient * minimum(every, most)
+    coming = np.expand_dims(waiting, tuple(range(1, gradients.ndim - 1)))
     if setting.framework.frees_gradients:
         coming = gradients * (points.num_microbatches == 1)
         gradients = gradients - coming
-    return np.asarray(gradients + either.maximum(coming - held, 0.0))
+    return np.asarray(gradients + maximum(coming - held, 0.0))
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -152,7 +153,7 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
         """Return the bytes of one kind of weights. device, gradient: [o, 1], or for all offloads."""
         dense, expert = _each_offload(of.dense), _each_offload(of.expert)
-        result: Array = compiled.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
+        result: Array = formulas.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
         return result
 
     every = Share(dense, expert)
@@ -167,9 +168,9 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
     # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
     rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
-    ahead = either.maximum(sums.largest, either.minimum(setting.framework.queued_elements / 2, rest))
+    ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
     live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
-    whole_gradients = [whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
+    whole_gradients = [_whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
@@ -180,6 +181,24 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
         + np.stack([np.broadcast_to(part, sums.dense.shape) for part in whole_gradients], axis=1),
         "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
+
+
+def _whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
+    """Return the bytes of whole gradients that a rank keeps beside its share: [s, n].
+
+    Sums wider than weights are of the share alone, or beside the gradients that were added last; host memory takes all
+    others. Of narrow ones a rank keeps whole the parameters at both ends of its share: no more than the largest block.
+    """
+    sizes, framework, trained = setting.bytes, setting.framework, sums.dense + sums.expert
+    if offload.optimizer:
+        return 0.0
+    if sizes.gradient > sizes.weight:
+        return sizes.weight * trained if setting.zero in framework.added_gradients_at else 0.0
+    if setting.zero not in framework.whole_gradients_at:
+        return 0.0
+    outside = trained - sums.dense / points.shards - sums.expert / points.edp
+    result: Array = sizes.gradient * minimum(outside, sums.largest)
+    return result
 
 
 def _column(values: Iterable[float]) -> Array:
@@ -207,7 +226,7 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return bytes below which no policy comes at this ZeRO stage under each offload, [o, n]: rising offloads leave
     less and less on the GPU. sums: as of `bound_s`."""
     parts = states(sums, points, setting)
-    held = (at_peak(sums.kept, sums.ends, points, setting)[:, 0] + sums.ends[:, 0])[:, None]
+    held = (sums.kept[:, 0] * in_flight(points, setting) + sums.ends[:, 0])[:, None]
     parts["gradients"] = _gradients_at_peak(parts["gradients"], held, sums, points, setting)
     state: Array = sum(parts.values(), np.zeros(()))
     return np.asarray((held + sums.transient[:, :1] + state).max(axis=0))

@@ -26,7 +26,9 @@ class Choice:
     offload: frozenset[str] = frozenset()
 
 
-WEIGHTS = (*Weights.__slots__, "registered")
+WEIGHTS = Weights.__slots__
+# "Near-neutral to several GB higher, depending on scope" (Megatron-Bridge, docs/training/cuda-graphs.md); assumed.
+GRAPH_BYTES = 2.0 * 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ def table(
 ) -> Table:
     """Make the table: every policy is a 0/1 vector over the rows of every block."""
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
-    return _table(blocks, choices, np.stack(passes, axis=2), policies, least=False)
+    every = np.stack(passes, axis=2)
+    every[TRANSIENT] += GRAPH_BYTES * bool(framework.graphed)
+    return _table(blocks, choices, every, policies, least=False)
 
 
 def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
@@ -117,19 +121,11 @@ def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
     return _table(blocks, [Choice()], passes, policies, least=True)
 
 
-def _bytes_of(block: BlockCost, name: str) -> Array:
-    """Return the bytes of a row of `WEIGHTS`, workspaces with what is registered: [points]."""
-    if name == "registered":
-        return block.registered_bytes
-    row: Array = getattr(block.weights, name)
-    return row + block.registered_bytes if name == "workspaces" else row
-
-
 def _table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: OfKinds, *, least: bool
 ) -> Table:
     kinds = tuple(block.derived.name for block in blocks)
-    weights = np.array([[_bytes_of(block, name) for block in blocks] for name in WEIGHTS])
+    weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)
     uneven = None
     if any(block.uneven is not None for block in blocks):

@@ -316,6 +316,33 @@ def _either(operation: str) -> Callable[[Any, Any], Any]:
     return apply
 
 
-maximum_of_terms = np.frompyfunc(_either("maximum"), 2, 1)
-minimum_of_terms = np.frompyfunc(_either("minimum"), 2, 1)
-above_of_terms = np.frompyfunc(_either("above"), 2, 1)
+def _holds_terms(number: Any) -> bool:
+    return number.dtype.hasobject if isinstance(number, np.ndarray) else isinstance(number, Term)
+
+
+def _of_numbers_or_terms(operation: str) -> tuple[Callable[[Any, Any], Any], np.ufunc]:
+    """Return a function of two numbers or arrays, element by element, and its ufunc on arrays of terms.
+
+    NumPy's own maximum, on arrays of objects, would keep only the argument that is the larger one now. The search calls
+    these millions of times: the question whether there are terms is asked in place.
+    """
+    of_terms, of_numbers = np.frompyfunc(_either(operation), 2, 1), _VALUES[operation]
+
+    def apply(a: Any, b: Any) -> Any:
+        if a.__class__ is Term or b.__class__ is Term:
+            return of_terms(a, b)
+        if (a.__class__ is np.ndarray and a.dtype.hasobject) or (b.__class__ is np.ndarray and b.dtype.hasobject):
+            return of_terms(a, b)
+        return of_numbers(a, b)
+
+    return apply, of_terms
+
+
+maximum, _maximum_of_terms = _of_numbers_or_terms("maximum")
+minimum, _ = _of_numbers_or_terms("minimum")
+greater, _ = _of_numbers_or_terms("above")  # 1.0 where the first is larger, else 0.0
+
+
+def first_axis_max(array: Any) -> Any:
+    """Return the maximum along the first axis, of numbers or of terms."""
+    return _maximum_of_terms.reduce(array, axis=0) if _holds_terms(array) else array.max(axis=0)

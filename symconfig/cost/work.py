@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import either
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts
 from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.tape import maximum, minimum
 from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
 from symconfig.graph.operator import ELEMENT_BYTES
 
@@ -81,7 +81,7 @@ def _each(
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = traffic_s(machine, moved)
             if work.products:
-                seconds = either.maximum(seconds, _scanned(work, lattice, machine))
+                seconds = maximum(seconds, _scanned(work, lattice, machine))
             several = True if work.among is None else lattice.value(work.among) > 1
             yield (work.op, work.phase), np.where(several, seconds, 0.0)
 
@@ -93,7 +93,7 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
     rate = machine.high_peak_flops * machine.efficiency
     if len(work.products) > _OUTSIDE_SCANS:
-        rate = either.minimum(rate, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
+        rate = minimum(rate, _SCAN_FLOPS_PER_UNIT * machine.compute_units)
     result: Array = amount / rate
     return result
 

@@ -27,7 +27,7 @@ def broken(formula: str, width: int) -> list[str]:
         parts = list(_apart(formula, pattern))
         if len(parts) > 1:
             return _packed(parts, width, " " if pattern.endswith(("(?=[+-] )", " ")) else "")
-    call = re.fullmatch(r"([^(]*\()(.+)(\))", formula)
+    call = re.fullmatch(r"([^(]*\()(.+)(\)) *", formula)
     if call is None:
         return [formula]
     inner = broken(call[2], width - len(_STEP) - 1)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.schedule.one_f_one_b import in_turn
 from symconfig.schedule.schedule import BACKWARD, FORWARD, PAIRED, Schedule, Shape, Task
+
+Number = TypeVar("Number", int, Any)  # Any: arrays, or terms of a tape
 
 
 @lru_cache(maxsize=8)  # the same for all stages
@@ -20,9 +26,40 @@ def table(shape: Shape) -> tuple[tuple[int, int], ...]:
     )
 
 
-def warm_up(shape: Shape, stage: int) -> int:
-    """Count the forwards ahead of the first backward: megatron-core's get_pp_rank_microbatches."""
-    return 2 * (shape.pp - stage - 1) + (shape.vpp - 1) * shape.group
+def warm_up(pp: Number, vpp: Number, group: Number, stage: Number) -> Number:
+    """Return the forwards of chunks before a stage's first backward: megatron-core's get_pp_rank_microbatches."""
+    return 2 * (pp - stage - 1) + (vpp - 1) * group
+
+
+@lru_cache(maxsize=4096)
+def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArray[np.float64]:
+    """Return the microbatches of each chunk whose activations a stage holds, at every moment that may be its peak.
+
+    [moments, vpp]; the first moment is that of the stage's first backward, on the last stage the loss's.
+    """
+    if vpp == 1:
+        return np.array([[float(min(microbatches, pp - stage))]])
+    chunk = np.arange(float(vpp))
+    total = microbatches * vpp
+    ahead = min(total, warm_up(pp, vpp, group, stage) + 1)
+    steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
+
+    def done(passes: Any, place: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the passes of the chunk that is `place`-th in order, after so many passes of all chunks."""
+        whole, rest = np.divmod(passes, group * vpp)
+        begun = np.minimum(np.maximum(rest - place * group, 0), group)
+        result: NDArray[np.float64] = np.minimum(whole * group + begun, microbatches)
+        return result
+
+    result: NDArray[np.float64] = done(ahead + steps, chunk) - done(steps, vpp - 1 - chunk)
+    return result
+
+
+@lru_cache(maxsize=65536)
+def most_held(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> float:
+    """Return the microbatches of a whole stage that it holds at its peak. layers: of each of its chunks."""
+    moments = held(stage, pp, len(layers), group, microbatches) @ np.array(layers, dtype=np.float64)
+    return float(moments.max()) / sum(layers)
 
 
 def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
@@ -34,14 +71,14 @@ def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
-    return passes(shape, stage, warm_up(shape, stage))
+    return passes(shape, stage, warm_up(*shape[:2], shape.group, stage))
 
 
 def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
     """Yield the tasks with one more forward ahead, so that each later one runs beside a backward that does not wait for
     it.
     """
-    warm = warm_up(shape, stage) + 1
+    warm = warm_up(*shape[:2], shape.group, stage) + 1
     for n, (kind, chunk, microbatch) in enumerate(passes(shape, stage, warm)):
         yield PAIRED if kind == FORWARD and n >= warm else kind, chunk, microbatch
 

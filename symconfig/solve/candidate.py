@@ -41,7 +41,7 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
         predicted(prospect, parts, cluster), balanced_step_s=_balanced_s(prospect, cluster) if best else None
     )
     what = _of_loads(prospect, parts, what, cluster)
-    return made(prospect, job, parts.allocated, what)
+    return made(prospect, job, parts.peaks, what)
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
@@ -83,7 +83,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
     if (drawn := under_loads(prospect)) is None:
         return what
     worst, (needed, steps) = int(np.argmax(parts.peaks)), drawn
-    held, slower = parts.peaks[worst] - parts.allocated[worst], steps / parts.cost.step_s[0, 0, 0]
+    slower = steps / parts.cost.step_s[0, 0, 0]
     of_memory = spread_over(needed / parts.peaks[worst], "memory", cluster, request.model)
     of_time = spread_over(slower, "time", cluster, request.model)
 
@@ -95,7 +95,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
 
     task, ranks = request.job.task_of(request.model), np.full(2, float(p.ep))
     of = uneven(request.model, ranks, task, of_runs) | waited(request.model, ranks, of_runs)
-    edges = [parts.allocated[worst] * factor for factor in (of_memory.low, of_memory.high)]
+    edges = [parts.peaks[worst] * factor for factor in (of_memory.low, of_memory.high)]
     least, most = np.quantile(needed, of_runs)
     return replace(
         what,
@@ -103,7 +103,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
         | {
             "step_s": (tidy(what.step_s * of_time.low), tidy(what.step_s * of_time.high)),
             "peak_bytes": (tidy(edges[0]), tidy(edges[1])),
-            "device_bytes": (device(edges[0] + held), device(edges[1] + held)),
+            "device_bytes": (device(edges[0]), device(edges[1])),
         },
         untrained={
             "load": pair(1 + np.sqrt(p.pp) * of[OF_STAGE]),
@@ -222,10 +222,9 @@ def predicted(
     time = refined_time(prospect, parts) if time is None else time
     memory = {name: float(part[worst, 0, 0, 0]) for name, part in parts.cost.memory.items()}
     step = sum(time.values())
-    needed, peak = parts.peaks[worst], parts.allocated[worst]
-    taken = reserved_bytes(needed, request.framework)
-    held = needed - peak
-    memory |= {"allocator": taken - needed, "context and libraries": prospect.machine.context_bytes}
+    peak = parts.peaks[worst]
+    taken = reserved_bytes(peak, request.framework)
+    memory |= {"allocator": taken - peak, "context and libraries": prospect.machine.context_bytes}
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     experts = request.model.experts
@@ -236,7 +235,7 @@ def predicted(
     peaks = (peak * memory_range.low, peak * memory_range.high)
 
     def device(allocated: float) -> float:
-        return device_bytes(allocated + held, prospect.machine, request.framework)
+        return device_bytes(allocated, prospect.machine, request.framework)
 
     host = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     return Predicted(
@@ -245,7 +244,7 @@ def predicted(
         model_tflops_per_gpu=tidy(tokens * flops / 1e12),
         mfu=tidy(tokens * flops / getattr(cluster.gpu.peak_flops, request.precision).value),
         peak_bytes=tidy(peak),
-        reserved_bytes=tidy(taken - held),
+        reserved_bytes=tidy(taken),
         device_bytes=tidy(device(peak)),
         host_bytes=tidy(host),
         memory={name: tidy(value) for name, value in memory.items()},

@@ -53,15 +53,9 @@ class Costed:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Return the bytes that every stage needs at its peak: those allocated, and what libraries hold beside."""
+        """Return the bytes allocated at the peak of every stage."""
         memory = self.by_block.memory if self.by_block else self._memory
         return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
-
-    @property
-    def allocated(self) -> tuple[float, ...]:
-        """Return bytes allocated at the peak of every stage."""
-        held = self.sums.registered[:, 0]
-        return tuple(peak - float(libraries) for peak, libraries in zip(self.peaks, held, strict=True))
 
 
 def sizes(prospect: Prospect, copies: int) -> Lattice:

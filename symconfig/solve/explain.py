@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.optimizer import dealing, elements_of_rank
+from symconfig.cost.tape import Tape
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.formulas import Formulas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
@@ -82,7 +85,7 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Explain `plan.best` with everything behind it. Imports SymPy, which takes a second."""
+    """Explain `plan.best` with everything behind it."""
     prospect = restore(plan, plan.best)
     parts = costed(prospect)
     kinds = plan.model.layer_kinds
@@ -101,64 +104,73 @@ def explain(plan: Plan) -> Explanation:
 
 
 def _formulas(prospect: Prospect, parts: Costed) -> Iterator[FormulaLine]:
-    from symconfig.cost.formulas import formulas
-
-    known = formulas()
     sums, points, setting = parts.sums, parts.points, parts.setting
     seconds, hidden = stage_seconds(parts, times(prospect, parts)), sums.hidden[:, 0]
-    slowest = int(np.argmax(seconds))
-    worst = int(np.argmax(parts.peaks))
-    each = {
-        "pipeline_s": {
-            "num_microbatches": points.num_microbatches[0],
-            "slowest_s": seconds[slowest],
-            "total_s": seconds.sum() + hidden.sum() - hidden[slowest],
-            "vpp": setting.vpp,
-        },
-        "in_flight": {
-            "stage": worst,
-            "pp": setting.pp,
-            "vpp": setting.vpp,
-            "num_microbatches": points.num_microbatches[0],
-            "group": setting.microbatch_group,
-        },
-        "states_bytes": {
-            "dense_parameters": sums.dense[worst, 0],
-            "expert_parameters": sums.expert[worst, 0],
-            "weight_bytes": setting.bytes.weight,
-            "gradient_bytes": setting.bytes.gradient,
-            "optimizer_bytes": setting.bytes.optimizer,
-            "dense_shards": points.shards[0] / setting.instances,
-            "expert_shards": points.edp[0] / setting.instances,
-            "zero1": setting.sharding.state,
-            "zero2": setting.sharding.gradient,
-            "zero3": setting.sharding.weight,
-            "optimizer_on_device": 1 - prospect.offload.optimizer,
-        },
-    }
+    slowest, worst = int(np.argmax(seconds)), int(np.argmax(parts.peaks))
+    num_microbatches, group = points.num_microbatches[0], setting.microbatch_group
+    yield _line(
+        formulas.pipeline_s,
+        "s",
+        "arXiv 2104.04473",
+        num_microbatches=num_microbatches,
+        slowest_s=seconds[slowest],
+        total_s=seconds.sum() + hidden.sum() - hidden[slowest],
+        vpp=setting.vpp,
+    )
+    yield _line(
+        formulas.in_flight,
+        "microbatches",
+        "Megatron-LM's warm-up",
+        stage=worst,
+        pp=setting.pp,
+        vpp=setting.vpp,
+        num_microbatches=num_microbatches,
+        group=group,
+    )
+    optimizer_bytes = setting.bytes.optimizer
     if setting.framework.orthogonal is not None:
         # Of a parameter on average: matrices of layers and the rest keep different states.
         state = parts.cost.memory["optimizer state"][worst].flat[0]
-        each["states_bytes"]["optimizer_bytes"] = state / float(elements_of_rank(sums, points, setting)[worst, 0])
-        each["dealt"] = dealing(sums, points, setting, worst)
+        optimizer_bytes = state / float(elements_of_rank(sums, points, setting)[worst, 0])
+    yield _line(
+        formulas.states_bytes,
+        "bytes",
+        "ZeRO, arXiv 1910.02054, table 1",
+        dense_parameters=sums.dense[worst, 0],
+        expert_parameters=sums.expert[worst, 0],
+        weight_bytes=setting.bytes.weight,
+        gradient_bytes=setting.bytes.gradient,
+        optimizer_bytes=optimizer_bytes,
+        dense_shards=points.shards[0] / setting.instances,
+        expert_shards=points.edp[0] / setting.instances,
+        zero1=setting.sharding.state,
+        zero2=setting.sharding.gradient,
+        zero3=setting.sharding.weight,
+        optimizer_on_device=1 - prospect.offload.optimizer,
+    )
+    if setting.framework.orthogonal is not None:
+        source = "Megatron-LM, optimizer/layer_wise_optimizer.py"
+        yield _line(formulas.dealt, "elements", source, **dealing(sums, points, setting, worst))
     if prospect.beside_another:
-        each["alone_s"] = {
-            "hidden_s": hidden[slowest],
-            "num_microbatches": points.num_microbatches[0],
-            "vpp": setting.vpp,
-            "group": setting.microbatch_group,
-        }
-    for name, arguments in each.items():
-        formula = known[name]
-        values = {key: float(value) for key, value in arguments.items()}
-        yield FormulaLine(
-            name,
-            str(formula.expression),
-            tuple(values.items()),
-            float(getattr(compiled, name)(**values)),
-            formula.unit,
-            formula.source,
+        source = "Megatron-LM, overlap_moe_expert_parallel_comm"
+        hidden_s = hidden[slowest]
+        yield _line(
+            formulas.alone_s,
+            "s",
+            source,
+            hidden_s=hidden_s,
+            num_microbatches=num_microbatches,
+            vpp=setting.vpp,
+            group=group,
         )
+
+
+def _line(formula: Callable[..., Any], unit: str, source: str, **arguments: float) -> FormulaLine:
+    """Return a formula of the cost model, traced at its arguments."""
+    tape, numbers = Tape(), tuple((name, float(value)) for name, value in arguments.items())
+    value = formula(**{name: tape.symbol(name, number) for name, number in numbers})
+    text = Formulas(tape, [value], whole=True).text(value.line)
+    return FormulaLine(formula.__name__, text, numbers, value.value, unit, source)
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from symconfig import install
 from symconfig.cost.tape import INPUT, NUMBER, ONE_ARGUMENT, Node, Tape, Term
+from symconfig.errors import InputError
 
 _LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
 _SHARED = 6  # operations from which on what several formulas use is named by itself
@@ -36,10 +38,11 @@ class Formula:
 class Formulas:
     """The named quantities that some costs are made from, in the order in which one follows from those before."""
 
-    def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
+    def __init__(self, tape: Tape, roots: Iterable[Any], *, whole: bool = False) -> None:
+        """Name what has a name on the tape and what makes a formula too long; nothing where formulas are `whole`."""
         self.tape = tape
         self._reached = _below(tape, *(term.line for term in roots if isinstance(term, Term)))
-        self.names = self._all_names()
+        self.names = {} if whole else self._all_names()
         self.symbols = {name: line for name, line in tape.inputs.items() if line in self._reached}
 
     def _all_names(self) -> dict[int, str]:
@@ -111,8 +114,7 @@ class Formulas:
 
         symbols: those made already, by name; new ones are added.
         """
-        import sympy as sp
-
+        sp = import_sympy()
         made = dict[int, Any]()
 
         def of(at: int) -> Any:
@@ -135,6 +137,15 @@ class Formulas:
         return made[line]
 
 
+def import_sympy() -> Any:
+    """Return the module SymPy. Raises InputError where it is not installed."""
+    try:
+        import sympy
+    except ModuleNotFoundError:
+        raise InputError("SymPy is not installed", hint=install.SYMBOLIC) from None
+    return sympy
+
+
 def _below(tape: Tape, *lines: int) -> frozenset[int]:
     """Return some lines and all that they are made from."""
     below, left = set[int](), list(lines)
@@ -148,8 +159,7 @@ def _below(tape: Tape, *lines: int) -> frozenset[int]:
 
 def _made(node: Node, a: Any, b: Any) -> Any:
     """Return a SymPy operation. A choice between two is not worked out: SymPy would compare all that is in it."""
-    import sympy as sp
-
+    sp = import_sympy()
     made: dict[str, Callable[[], Any]] = {
         "add": lambda: a + b,
         "subtract": lambda: a - b,

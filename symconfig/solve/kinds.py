@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import TRANSIENT
-from symconfig.cost.flight import held
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, stages
 from symconfig.cost.step import states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
+from symconfig.schedule.interleaved import held
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed
 from symconfig.solve.prospect import Prospect

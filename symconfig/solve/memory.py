@@ -26,7 +26,7 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
         for name, part in parts.cost.memory.items()
     }
     working, loss = bytes_of[_WORKING], _at_loss(prospect, bytes_of[_LOSS])
-    states = np.array(parts.allocated) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
+    states = np.array(parts.peaks) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
     kept, at_rest = _kept(prospect, parts), _spread(prospect, states)
     result = []
     for stage, chunks in enumerate(map(list, line.placed)):

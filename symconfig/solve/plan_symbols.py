@@ -13,7 +13,7 @@ from symconfig.cost.tape import Array, Term
 from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.formulas import Formula, Formulas
+from symconfig.solve.formulas import Formula, Formulas, import_sympy
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
 
@@ -68,8 +68,7 @@ class Symbolic:
     @property
     def definitions(self) -> dict[Any, Any]:
         """Return the expression of each named quantity, by its SymPy symbol, each after those that it uses."""
-        import sympy as sp
-
+        sp = import_sympy()
         formulas = self.formulas
         symbol = {name: self._made.setdefault(name, sp.Symbol(name, real=True)) for name in formulas.names.values()}
         return {symbol[one.name]: formulas.sympy(one.line, self._made) for one in formulas}
@@ -77,8 +76,7 @@ class Symbolic:
     @property
     def numbers(self) -> dict[Any, float]:
         """Return what each symbol is now, by its SymPy symbol: the substitution that gives the plan's own numbers."""
-        import sympy as sp
-
+        sp = import_sympy()
         return {
             self._made.setdefault(name, sp.Symbol(name, real=True)): self.traced.tape.nodes[line].value
             for name, line in self.formulas.symbols.items()

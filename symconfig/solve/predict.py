@@ -59,7 +59,7 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
     forward, backward, forward_comm, backward_comm = np.asarray(parts.table.passes[SECONDS, 0, layer, 0], dtype=float)
     return Prediction(
         predicted(prospect, parts, cluster),
-        parts.allocated,
+        parts.peaks,
         {name: tuple(float(value) for value in part[:, 0, 0, 0]) for name, part in parts.cost.memory.items()},
         float(forward + forward_comm),
         float(backward + backward_comm),

@@ -86,7 +86,7 @@ def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: 
     """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
     schedule = line.schedule
     peaks = np.array([held.max() for _, held in stage_memory(cut, parts, line)])
-    needed = max(parts.peaks) if own else float((peaks + parts.sums.registered[:, 0]).max())
+    needed = max(parts.peaks) if own else float(peaks.max())
     return Scheduled(
         schedule=schedule,
         own=own,

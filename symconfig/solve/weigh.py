@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.block_recompute import Extremes, Prefix, evaluate_block, prefixed
-from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
+from symconfig.cost.formulas import pipeline_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, distinct

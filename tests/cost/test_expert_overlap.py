@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.blocks import KEPT, TRANSIENT
 from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
@@ -159,7 +159,7 @@ def test_begin_and_end_of_the_pipeline_have_no_neighbour(pp: int, vpp: int, time
         hidden = forward + backward - both
         stage = vpp * both
         whole = pp * stage + (pp - 1) * vpp * hidden
-        step = compiled.pipeline_s(m, stage, whole, vpp) + compiled.alone_s(vpp * hidden, m, vpp, group)
+        step = formulas.pipeline_s(m, stage, whole, vpp) + formulas.alone_s(vpp * hidden, m, vpp, group)
         assert float(step) == pytest.approx(combined(pp, vpp, m, group, forward, backward, both))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.blocks import BlockCost, evaluate
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import is_dispatch
@@ -31,7 +31,7 @@ NODE = 8.0  # ranks of a domain in `levels`
 
 
 def travel(amount: float, ranks: float, copies: float, once: float, groups: float = 1.0, chosen: float = 1.0) -> float:
-    return float(compiled.all_to_all_s(amount, ranks, 1.0, copies, once, groups, chosen, **levels(1e11, 0.0)))
+    return float(formulas.all_to_all_s(amount, ranks, 1.0, copies, once, groups, chosen, **levels(1e11, 0.0)))
 
 
 def test_copies_for_one_rank_travel_once() -> None:
@@ -50,8 +50,8 @@ def test_one_copy_a_token_has_nothing_to_save() -> None:
 def test_across_nodes_a_token_goes_once_to_each_node() -> None:
     """With eight copies over two nodes nearly every token goes to the other one, once instead of four times."""
     slow = {**levels(1e11, 0.0), "level1_bytes_per_s": 1e9}
-    plain = float(compiled.all_to_all_s(8e9, 16.0, 1.0, 8.0, 0.0, 1.0, 1.0, **slow))
-    once = float(compiled.all_to_all_s(8e9, 16.0, 1.0, 8.0, 1.0, 1.0, 1.0, **slow))
+    plain = float(formulas.all_to_all_s(8e9, 16.0, 1.0, 8.0, 0.0, 1.0, 1.0, **slow))
+    once = float(formulas.all_to_all_s(8e9, 16.0, 1.0, 8.0, 1.0, 1.0, 1.0, **slow))
     assert plain / once == pytest.approx(4 / (1 - 0.5**8))
 
 
@@ -61,7 +61,7 @@ def test_a_router_that_chooses_groups_first_keeps_tokens_on_fewer_nodes() -> Non
     slow = {**levels(1e11, 0.0), "level1_bytes_per_s": 1e9}
 
     def across(groups: float, chosen: float) -> float:
-        return float(compiled.all_to_all_s(8e9, 64.0, 1.0, 8.0, 1.0, groups, chosen, **slow))
+        return float(formulas.all_to_all_s(8e9, 64.0, 1.0, 8.0, 1.0, groups, chosen, **slow))
 
     assert across(8.0, 4.0) / across(1.0, 1.0) == pytest.approx(4 / (8 * (1 - (7 / 8) ** 8)))
     assert across(32.0, 1.0) / across(8.0, 4.0) == pytest.approx(1 / 4, rel=0.06)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.framework import Together
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
@@ -24,7 +24,7 @@ LEVELS = machine(load_cluster("h100"), "bf16").levels
 
 
 def ring(amount: float, passes: float, ranks: float) -> float:
-    return float(compiled.ring_s(np.array([amount]), passes, np.array([ranks]), np.array([1.0]), **LEVELS)[0])
+    return float(formulas.ring_s(np.array([amount]), passes, np.array([ranks]), np.array([1.0]), **LEVELS)[0])
 
 
 def test_latency_of_a_gather_grows_with_the_ring_and_of_an_all_reduce_with_its_tree() -> None:

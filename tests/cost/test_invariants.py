@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.collectives import collective_s
 from symconfig.cost.flops import flops_per_token
+from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -115,11 +117,11 @@ def test_more_bandwidth_never_costs_time_and_more_bytes_never_save_any(
     amount: float, ranks: float, stride: float, more: float
 ) -> None:
     for function, given_ in (
-        (compiled.ring_s, (2.0, ranks, stride)),
-        (compiled.all_to_all_s, (ranks, stride, 8.0, 0.0, 1.0, 1.0)),
-        (compiled.all_to_all_s, (ranks, stride, 8.0, 1.0, 1.0, 1.0)),
-        (compiled.all_to_all_s, (ranks, stride, 8.0, 1.0, 8.0, 4.0)),
-        (compiled.send_s, (ranks, stride)),
+        (formulas.ring_s, (2.0, ranks, stride)),
+        (formulas.all_to_all_s, (ranks, stride, 8.0, 0.0, 1.0, 1.0)),
+        (formulas.all_to_all_s, (ranks, stride, 8.0, 1.0, 1.0, 1.0)),
+        (formulas.all_to_all_s, (ranks, stride, 8.0, 1.0, 8.0, 4.0)),
+        (formulas.send_s, (ranks, stride)),
     ):
         base = float(function(amount, *given_, **levels(1e11, 1e-6)))
         assert base > 0
@@ -132,13 +134,13 @@ def test_more_bandwidth_never_costs_time_and_more_bytes_never_save_any(
 def test_a_ring_inside_a_node_moves_what_the_textbook_says(ranks: int) -> None:
     """Patarasuk and Yuan (2009): 2 (n - 1)/n of the buffer for an all-reduce, half of it for gather or scatter."""
     for passes in (1.0, 2.0):
-        got = float(compiled.ring_s(8e9, passes, float(ranks), 1.0, **levels(1e11, 0.0)))
+        got = float(formulas.ring_s(8e9, passes, float(ranks), 1.0, **levels(1e11, 0.0)))
         assert got == pytest.approx(passes * (ranks - 1) / ranks * 8e9 / 1e11)
 
 
 def test_a_group_that_leaves_the_node_pays_for_the_slower_level() -> None:
-    inside = float(compiled.all_to_all_s(8e9, 8.0, 1.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
-    outside = float(compiled.all_to_all_s(8e9, 8.0, 8.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
+    inside = float(formulas.all_to_all_s(8e9, 8.0, 1.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
+    outside = float(formulas.all_to_all_s(8e9, 8.0, 8.0, 1.0, 0.0, 1.0, 1.0, **levels(1e11, 0.0)))
     assert outside == pytest.approx(4 * inside)
 
 
@@ -153,7 +155,8 @@ def test_a_matmul_is_never_faster_than_the_peak_or_the_memory(
     m, n, k = shape
 
     def seconds_of(rate: float, width: float) -> float:
-        return float(compiled.matmul_s(1.0, m, n, k, rate, 0.8, 490.0, 108.0, width, 2.0, 0.0, 1e-6))
+        gpu = replace(machine(sample_cluster(), "bf16"), high_peak_flops=rate, hbm_bytes_per_s=width)
+        return float(product_s(gpu, 1.0, m, n, k, efficiency=0.8, element_bytes=2.0))
 
     base = seconds_of(peak, 1e12)
     assert base >= 2 * m * n * k / peak

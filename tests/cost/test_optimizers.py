@@ -12,7 +12,7 @@ from torch.optim._muon import _zeropower_via_newtonschulz
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Adafactor, LlamaConfig, LlamaForCausalLM
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
 from symconfig.cost.orthogonal import iterations_s, matrices, orthogonalised, products
@@ -188,7 +188,7 @@ def test_the_longest_part_is_that_of_dealing_weight_by_weight(stage: str, ranks:
     }[stage]
     largest = max(sizes)
     bucket = max(BUCKET, BUCKET_OF_RANK * ranks, FILLED * ranks * largest)
-    mine = float(compiled.dealt(float(sum(sizes)), ranks, largest, 1.0, bucket))
+    mine = float(formulas.dealt(float(sum(sizes)), ranks, largest, 1.0, bucket))
     real = longest_part(sizes, ranks)
     assert 0.83 * real <= mine <= 1.6 * real
 

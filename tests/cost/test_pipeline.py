@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
-from symconfig.cost.flight import held
+from symconfig.cost import formulas
+from symconfig.schedule.interleaved import held
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
@@ -20,7 +20,7 @@ SHAPES = [(p, v, m) for p in (1, 2, 4, 8) for v in (1, 2, 3) for m in (8, 16, 64
 def test_bubble_of_equal_stages(p: int, v: int, m: int) -> None:
     """arXiv 2104.04473, section 2.2: (p - 1) / m of the ideal time, and 1/v of that when interleaved."""
     each = 0.125
-    step = float(compiled.pipeline_s(m, each, p * each, v))
+    step = float(formulas.pipeline_s(m, each, p * each, v))
     assert step / (m * each) - 1 == pytest.approx((p - 1) / (v * m))
 
 
@@ -51,7 +51,7 @@ def one_forward_one_backward(forward: list[float], backward: list[float], m: int
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 3), (8, 8), (3, 17)])
 def test_1f1b_event_by_event(p: int, m: int) -> None:
     simulated = one_forward_one_backward([1.0] * p, [2.0] * p, m)
-    assert float(compiled.pipeline_s(m, 3.0, 3.0 * p, 1)) == pytest.approx(simulated)
+    assert float(formulas.pipeline_s(m, 3.0, 3.0 * p, 1)) == pytest.approx(simulated)
 
 
 @pytest.mark.parametrize("heavy", [0, 1, 2, 3])
@@ -61,7 +61,7 @@ def test_one_heavy_stage_binds_wherever_it_is(heavy: int) -> None:
     simulated = one_forward_one_backward(forward, backward, 16)
     total = sum(forward) + sum(backward)
     # The closed form lets the whole fill and drain wait for each other; a heavy first stage hides some of it.
-    assert 1.0 <= float(compiled.pipeline_s(16, 6.0, total, 1)) / simulated <= 1.0 + 1 / 16
+    assert 1.0 <= float(formulas.pipeline_s(16, 6.0, total, 1)) / simulated <= 1.0 + 1 / 16
 
 
 @pytest.mark.parametrize(("p", "v", "m"), [shape for shape in SHAPES if shape[0] > 1])
@@ -73,20 +73,20 @@ def test_microbatches_in_flight_are_megatrons_warm_up_and_one(p: int, v: int, m:
             virtual_pipeline_model_parallel_size=v if v > 1 else None,
         )
         total, _, warm, _ = schedules.get_pp_rank_microbatches(m, v, p, p2p_communicator=rank)
-        assert float(compiled.in_flight(stage, p, v, m, p)) == pytest.approx(min(total, warm + 1) / v)
+        assert float(formulas.in_flight(stage, p, v, m, p)) == pytest.approx(min(total, warm + 1) / v)
 
 
 @pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 3), (8, 2)])
 def test_the_first_stage_holds_the_factor_of_the_paper(p: int, v: int) -> None:
     """arXiv 2205.05198, section 4.2.3: L layers' activations, interleaved times 1 + (p - 1)/(p m) for m chunks."""
-    assert float(compiled.in_flight(0, p, 1, 64, p)) == p  # of L/p layers each: all L
-    assert float(compiled.in_flight(0, p, v, 64, p)) == pytest.approx(p * (1 + (p - 1) / (p * v)))
+    assert float(formulas.in_flight(0, p, 1, 64, p)) == p  # of L/p layers each: all L
+    assert float(formulas.in_flight(0, p, v, 64, p)) == pytest.approx(p * (1 + (p - 1) / (p * v)))
 
 
 def test_few_microbatches_fill_no_pipeline() -> None:
-    assert float(compiled.in_flight(0, 8, 1, 3, 8)) == 3
-    assert float(compiled.in_flight(7, 8, 1, 3, 8)) == 1
-    assert float(compiled.in_flight(0, 8, 4, 8, 8)) <= 8
+    assert float(formulas.in_flight(0, 8, 1, 3, 8)) == 3
+    assert float(formulas.in_flight(7, 8, 1, 3, 8)) == 1
+    assert float(formulas.in_flight(0, 8, 4, 8, 8)) <= 8
 
 
 def test_activations_of_a_plan_fall_along_the_pipeline() -> None:
@@ -159,4 +159,4 @@ def test_chunks_of_different_sizes_are_held_as_often_as_they_run(
 
 
 def test_a_larger_group_of_microbatches_holds_more() -> None:
-    assert float(compiled.in_flight(0, 4, 3, 64, 5)) == pytest.approx((2 * 3 + 2 * 5 + 1) / 3)
+    assert float(formulas.in_flight(0, 4, 3, 64, 5)) == pytest.approx((2 * 3 + 2 * 5 + 1) / 3)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.schedule.times import Times
@@ -39,5 +39,5 @@ def test_uniform_stages_within_a_hundredth(
     messages[0] -= 1
     messages[-1] -= 1
     seconds = 3.0 + recomputed + times.busy_s * messages * (p > 1)
-    formula = float(compiled.pipeline_s(float(m), seconds.max(), seconds.sum(), float(v)))
+    formula = float(formulas.pipeline_s(float(m), seconds.max(), seconds.sum(), float(v)))
     assert formula == pytest.approx(simulate(schedule, times, m, group).step_s, rel=0.01)

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.exchange import exchange
 from symconfig.cost.framework import Hide, Together, element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import machine
 from symconfig.cost.stages import Offload
-from symconfig.cost.whole_gradients import whole_gradient_bytes
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.block import LAYER
@@ -46,7 +45,7 @@ PAPER = (2.0, 2.0, 12.0)
 
 def states(parameters: float, shards: float, stage: int, sizes: tuple[float, float, float]) -> float:
     switches = [float(stage >= limit) for limit in (1, 2, 3)]
-    return float(compiled.states_bytes(parameters, 0.0, *sizes, shards, 1.0, *switches, 1.0))
+    return float(formulas.states_bytes(parameters, 0.0, *sizes, shards, 1.0, *switches, 1.0))
 
 
 @pytest.mark.parametrize(("parameters", "ranks"), TABLE_1)
@@ -75,7 +74,7 @@ def test_megatrons_own_sizes(ranks: int) -> None:
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
-    got = compiled.states_bytes(1e9, 3e9, *PAPER, 16.0, 4.0, *[float(stage >= i) for i in (1, 2, 3)], 1.0)
+    got = formulas.states_bytes(1e9, 3e9, *PAPER, 16.0, 4.0, *[float(stage >= i) for i in (1, 2, 3)], 1.0)
     assert float(got) == pytest.approx(states(1e9, 16, stage, PAPER) + states(3e9, 4, stage, PAPER))
 
 
@@ -164,26 +163,6 @@ def test_every_instance_of_the_distributed_optimizer_holds_a_whole_state(zero: i
         assert stage_bytes(two, part) == pytest.approx(stage_bytes(one, part))
 
 
-@pytest.mark.parametrize("ep", [2, 4])
-def test_experts_of_several_ranks_have_flat_groups_of_their_own(ep: int) -> None:
-    """So that no share of the dense parameters touches an expert: what is kept beside it are tables and layers."""
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384, "norm_topk_prob": True}
-    model = tiny("qwen3-30b-a3b", experts=experts, intermediate_size=0, vocab_size=8000)
-    found = cost(model, dp=8, ep=ep, zero=2, backend="deepspeed")
-    alone = {"expert": found.sums.expert * 0, "widest_expert": found.sums.widest_expert * 0}
-    no_experts = replace(found.sums, **alone)
-    whole, dense = (
-        float(np.max(whole_gradient_bytes(sums, found.points, found.setting, Offload())))
-        for sums in (found.sums, no_experts)
-    )
-    size, shards = 512 * 384, 8 / ep
-    matrices = 4 * 3 * 4 / ep  # four layers of three for each expert on the rank
-    share = matrices / shards
-    assert share % 1 == 0
-    assert whole - dense == pytest.approx(0.0)  # shares end where a matrix does
-    assert found.sums.expert.max() == matrices * size
-
-
 @pytest.mark.parametrize("ep", [1, 4])
 def test_frozen_experts_in_host_memory_are_counted_one_by_one(ep: int) -> None:
     """Mixtral with adapters beside q and v: every weight has 2 bytes, an adapter's 12 of Adam beside it."""
@@ -221,7 +200,7 @@ def test_a_group_gathers_by_itself_and_its_shares_are_summed_over_the_groups(zer
     blocks = sum(setting.stages[0].counts) if setting.framework.together is Together.BLOCK else 1
 
     def over(amount: Array, passes: float, ranks: int, stride: int) -> Array:
-        seconds: Array = blocks * compiled.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
+        seconds: Array = blocks * formulas.ring_s(amount / blocks, passes, ranks, stride, **setting.machine.levels)
         return seconds
 
     found, reduced = exchange(sums, whole.points, setting), sizes.gradient * sums.dense
@@ -234,7 +213,7 @@ def test_matrices_are_gathered_one_by_one_at_stage_3(zero: int, messages: int) -
     """Of a layer: query, key and value; output; gate and up; down. And the look-up and the head."""
     whole = cost(sample_model("llama2-13b"), dp=8, zero=zero, habits={"together": Together.MATRIX, "listed": True})
     amount = whole.setting.bytes.weight * whole.sums.dense / messages
-    each = compiled.ring_s(amount, 1.0, 8.0, 1.0, **whole.setting.machine.levels) + 8 * 10e-6
+    each = formulas.ring_s(amount, 1.0, 8.0, 1.0, **whole.setting.machine.levels) + 8 * 10e-6
     np.testing.assert_allclose(exchange(whole.sums, whole.points, whole.setting).gather, messages * each)
 
 

@@ -27,7 +27,7 @@ def explains(item: Judged) -> float | None:
     def peak(load: float) -> float:
         limits = found.request.job.limits.model_copy(update={"expert_imbalance": load})
         job = found.request.job.model_copy(update={"limits": limits})
-        return costed(replace(found, request=replace(found.request, job=job))).allocated[stage] / GIB
+        return costed(replace(found, request=replace(found.request, job=job))).peaks[stage] / GIB
 
     even, per_unit = peak(1.0), peak(2.0) - peak(1.0)
     return 1 + (item.memory[1] / GIB - even) / per_unit if per_unit > SHARE * even else None

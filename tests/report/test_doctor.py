@@ -29,7 +29,7 @@ def test_the_lists_are_those_of_the_loader() -> None:
 
 def test_a_missing_package_makes_it_ill() -> None:
     health = examine()
-    ill = replace(health, packages={**health.packages, "sympy": None})
+    ill = replace(health, packages={**health.packages, "pulp": None})
     assert not ill.healthy
     assert "does not work here" in plain(doctor.blocks(ill))
 

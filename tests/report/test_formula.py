@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
-from symconfig.cost.formulas import formulas
+from symconfig.cost import formulas
+from symconfig.cost.tape import Tape
 from symconfig.report.symbols import broken, listed
+from symconfig.solve.formulas import Formulas
 
 
 @pytest.mark.parametrize("width", [40, 76])
 @pytest.mark.parametrize("name", ["pipeline_s", "in_flight", "states_bytes", "alone_s"])
 def test_the_formulas_that_are_explained_fit_and_stay_the_same(name: str, width: int) -> None:
-    text = str(formulas()[name].expression)
+    formula, tape = getattr(formulas, name), Tape()
+    value = formula(**{argument: tape.symbol(argument, 2.0) for argument in signature(formula).parameters})
+    text = Formulas(tape, [value], whole=True).text(value.line)
     lines = broken(text, width)
     assert max(map(len, lines)) <= width
     assert "".join("".join(lines).split()) == "".join(text.split())

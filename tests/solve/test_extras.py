@@ -20,7 +20,6 @@ from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
 from symconfig.solve.run import facts_of, requests, weigh_all
 from symconfig.solve.search import resolved, search
-from symconfig.units import GIB
 from tests.sample_models import sample_cluster
 from tests.solve import naive
 from tests.solve.naive import job, tight, tiny
@@ -147,40 +146,26 @@ def test_a_framework_without_options_refuses_their_pins() -> None:
         search(DENSE, sample_cluster("h100"), job(8, 16, backend="deepspeed", pins={"dispatcher": "deepep"}))
 
 
-def registered(plan: Plan) -> float:
-    return plan.best.predicted.memory.get("registered buffers", 0.0)
-
-
 def pinned(model: str, cluster: str, gpus: int, batch: int, **pins: str) -> Plan:
     where, asked = load_cluster(cluster), {"etp": "1", "recompute": "none", **pins}
     return search(load_model(model), where, job(gpus, batch, 4096, **OPEN, pins=asked), top=1)
 
 
+def working_set(plan: Plan) -> float:
+    return plan.best.predicted.memory["working set"]
+
+
 def test_user_buffers_are_twelve_of_the_gathered_stream() -> None:
     """Transformer Engine, initialize_ub: twelve products, one buffer of [tokens, hidden size] each, in bf16."""
-    plan = pinned("llama2-13b", "h100", 8, 8, tp="4", cp="2", pp="1", mbs="2", user_buffers="on", cuda_graphs="none")
-    assert registered(plan) == 12 * 2 * (4096 // 2 * 2) * 5120
-    parts, whole = plan.best.predicted.memory, plan.best.predicted
-    assert sum(parts.values()) == pytest.approx(whole.device_bytes)
-    assert whole.peak_bytes == pytest.approx(
-        sum(parts.values()) - parts["registered buffers"] - parts["allocator"] - parts["context and libraries"]
-    )
-
-
-def test_deepep_holds_chunks_of_tokens_for_its_peers() -> None:
-    """Buffer.get_dispatch_config and config.hpp: 10 channels, 288 tokens for each of 8 ranks of the node, twice 128 for
-    each other node; a token has 16 bytes for each of up to 128 experts beside it, and where it came from."""
-    token = 2 * 4096 + 128 * 16 + 16
-    near = pinned("mixtral-8x7b", "h100", 8, 8, tp="1", cp="1", pp="1", ep="8", dispatcher="deepep", cuda_graphs="none",
-                  moe_overlap="off", mbs="1")  # fmt: skip
-    assert registered(near) == 10 * 288 * 8 * token
-    assert registered(near) < 0.3 * GIB
+    pins = {"tp": "4", "cp": "2", "pp": "1", "mbs": "2", "cuda_graphs": "none"}
+    on, off = (pinned("llama2-13b", "h100", 8, 8, user_buffers=each, **pins) for each in ("on", "off"))
+    assert working_set(on) - working_set(off) == 12 * 2 * (4096 // 2 * 2) * 5120
 
 
 def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
-    plan = pinned("mixtral-8x7b", "h100", 8, 8, tp="1", cp="1", pp="1", ep="8", dispatcher="hybridep",
-                  cuda_graphs="none", moe_overlap="off", mbs="1")  # fmt: skip
-    assert registered(plan) == 4096 * 8 * (2 * 4096 + 4 * 8)
+    pins = {"tp": "1", "cp": "1", "pp": "1", "ep": "8", "cuda_graphs": "none", "moe_overlap": "off", "mbs": "1"}
+    far, near = (pinned("mixtral-8x7b", "h100", 8, 8, dispatcher=each, **pins) for each in ("hybridep", "deepep"))
+    assert working_set(far) - working_set(near) == 2 * 4096 * 8 * 4096
 
 
 def test_one_frameworks_options_are_no_others() -> None:

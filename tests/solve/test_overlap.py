@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.chunks import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
@@ -128,7 +128,7 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     assert made.paired.min() > 0
     seconds = float(parts.table.seconds[0, kind, 0]) * 3 * vpp + 2 * vpp * made.busy_s
     hidden = float(made.paired.sum()) / 4
-    formula = compiled.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + compiled.alone_s(hidden, m, vpp, 4)
+    formula = formulas.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + formulas.alone_s(hidden, m, vpp, 4)
     simulated = simulate(own_schedule(found), replace(made, gather=None, reduce=None), m)
     assert simulated.step_s == pytest.approx(float(formula), rel=0.01)
 

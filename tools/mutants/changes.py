@@ -12,7 +12,6 @@ from typing import Any
 
 # Of arithmetic only what may be mistaken for one another; other operators fail at once on floating-point numbers.
 ALIKE = (("Add", "Sub", "Mul", "Div"), ("FloorDiv", "Div", "Mod"), ("Pow", "Mul"), ("BitOr", "BitAnd", "Sub"))
-GENERATED = {"symconfig/cost/compiled.py"}  # from formulas.py, with which a test compares it
 # Removing a cache changes no answer; removing a dataclass's decorator breaks everything; what is equal is mostly one
 # object, and ruff refuses the rest.
 LEFT_OUT = (
@@ -57,14 +56,13 @@ def mutants(root: Path, rooms: Sequence[str], number: int, seed: int) -> list[Mu
     places: dict[str, list[tuple[str, Path, tuple[int, int], _Change]]] = {}
     for path in sorted(file for room in rooms for file in (root / "symconfig" / room).rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name not in GENERATED:
-            lines = list(_named(path))
-            for (line, column), change in _changes(path):
-                text, nth = lines[line - 1]
-                place = f"{name}\n{text.strip()}\n{nth}\n{column - len(text) + len(text.lstrip())}"
-                there = places.setdefault(place, [])
-                same = sum(other.operator == change.operator for *_, other in there)
-                there.append((f"{place}\n{change.operator}\n{same}", path, (line, column), change))
+        lines = list(_named(path))
+        for (line, column), change in _changes(path):
+            text, nth = lines[line - 1]
+            place = f"{name}\n{text.strip()}\n{nth}\n{column - len(text) + len(text.lstrip())}"
+            there = places.setdefault(place, [])
+            same = sum(other.operator == change.operator for *_, other in there)
+            there.append((f"{place}\n{change.operator}\n{same}", path, (line, column), change))
     result: list[Mutant] = []
     for place in sorted(places, key=lambda place: _rank(seed, place)):
         name, path, at, change = min(places[place], key=lambda one: _rank(seed, one[0]))

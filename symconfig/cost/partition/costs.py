@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
 from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, read, several
@@ -178,9 +178,7 @@ class Costs:
         if not self.timed:
             relative = self._spread(port, rows)
         elif node.parameter.trainable:
-            cost = compiled.optimizer_s(
-                size * shares[2], 1.0, training.adam_bytes, self.machine.hbm_bytes_per_s, self.machine.launch_s
-            )
+            cost = traffic_s(self.machine, size * shares[2] * training.adam_bytes)
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.machine import Number
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
@@ -140,9 +140,9 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
         none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
         return Prices(tuple(none.tolist()), tuple((many / _MANY).tolist()))
 
-    ring = fitted(compiled.ring_s, 1.0, ranks, stride)
-    all_reduce = fitted(compiled.ring_s, 2.0, ranks, stride)
-    all_to_all = fitted(compiled.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0)
+    ring = fitted(formulas.ring_s, 1.0, ranks, stride)
+    all_reduce = fitted(formulas.ring_s, 2.0, ranks, stride)
+    all_to_all = fitted(formulas.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0)
     return tuple(
         Rate(axis.size, step, ring, all_reduce, all_to_all, _sent(axis.size, axis.stride, numbers))
         for axis, step in zip(axes, groups.steps, strict=True)
@@ -156,7 +156,7 @@ def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
 
 
 def _sent(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
-    none, many = (float(compiled.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
+    none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
     return Affine(none, many / _MANY)
 
 

@@ -62,5 +62,4 @@ DEEPSPEED = Framework(
     # stage3.py and partitioned_param_coordinator.py fetch a module's own weights; symconfig's buckets of what is
     # fetched ahead, and of gradients, are about a square matrix, too.
     together=Together.MATRIX,
-    expert_group=178956971,  # deepspeed/moe/utils.py, max_group_size
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost import compiled
+from symconfig.cost import formulas
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
@@ -247,7 +247,7 @@ class Across:
         paired, (m, group) = self.times.paired, shape(self.parts[0])
         if paired is None or not self.candidates[0].beside_another:
             return 0.0
-        return float(compiled.alone_s(paired[stage].sum(), m, self.split.vpp, group))
+        return float(formulas.alone_s(paired[stage].sum(), m, self.split.vpp, group))
 
 
 def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:

@@ -28,7 +28,7 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
         mfu=tidy(each[0].model_tflops_per_gpu * 1e12 / _peak_flops(placed, mixed)),
         host_bytes=max(one.host_bytes for one in each),
     )
-    allocated = [across.parts[kind].allocated[stage] for stage, kind in enumerate(across.kinds)]
+    allocated = [across.parts[kind].peaks[stage] for stage, kind in enumerate(across.kinds)]
     return MixedCandidate(made(across.candidates[0], jobs[0], allocated, what), (hosts[0], hosts[1]))
 
 

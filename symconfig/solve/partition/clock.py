@@ -14,8 +14,8 @@ from itertools import groupby
 
 import numpy as np
 
-from symconfig.cost import compiled
-from symconfig.cost.contention import shown_s
+from symconfig.cost import formulas
+from symconfig.cost.formulas import overlapped_s
 from symconfig.cost.framework import Framework
 from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
@@ -144,11 +144,11 @@ def _shown_of(
     if node.operator.work is Work.ATTENTION:
         first = phase in _AHEAD
         share, work_s = (hide.cp_forward, forward_s) if first else (hide.cp_backward, backward_s)
-        return times * float(compiled.exposed_s(alone_s / times, work_s, share))
+        return times * float(formulas.exposed_s(alone_s / times, work_s, share))
     if node.operator.work is not Work.MATMUL or phase not in (Phase.KEPT, Phase.BACKWARD):
         return alone_s
     share, work_s = hide.tp_backward, weight_s if phase is Phase.BACKWARD else backward_s - weight_s
-    return times * float(shown_s(alone_s / times, work_s, share))
+    return times * float(overlapped_s(alone_s / times, work_s, share))
 
 
 def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: float, framework: Framework) -> float:
@@ -163,7 +163,7 @@ def _exchanged(costs: Costs, moved: Iterable[Moved], ahead_s: float, back_s: flo
 
     def exposed(phases: Sequence[Phase], work_s: float, share: float) -> float:
         seconds = sum(alone[phase] for phase in phases)
-        return float(shown_s(seconds, max(work_s, 0.0), share)) if seconds else 0.0
+        return float(overlapped_s(seconds, max(work_s, 0.0), share)) if seconds else 0.0
 
     passes = ((Phase.FORWARD,), (Phase.KEPT, Phase.RECOMPUTED, Phase.BACKWARD))
     total = 0.0

@@ -11,16 +11,15 @@ from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any, Final, Literal
 
-from symconfig.cost.whole_gradients import ALIGNMENT
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.verify.states.transformers import registered
 
 HALF, WIDE = 2, 4  # bytes of a bf16 or fp16 and of an fp32 element
 ADAM = 3 * WIDE  # the fp32 parameter and its two moments
 STEP = 4  # torch's AdamW counts its steps in an fp32 tensor for each of its parameters
-EXPERT_GROUP = DEEPSPEED.expert_group  # elements: experts' groups are cut there
+EXPERT_GROUP = 178956971  # elements: experts' groups are cut there (deepspeed/moe/utils.py, max_group_size)
+ALIGNMENT = 2  # elements: flat groups are padded to a multiple of this and of the ranks (nccl_start_alignment_factor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flight import in_flight
+from symconfig.cost.pipeline import in_flight
 from symconfig.plans.plan import Recompute
 from symconfig.solve.costed import costed
 from symconfig.verify.states.activations import as_run, saved

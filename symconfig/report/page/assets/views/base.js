@@ -14,7 +14,7 @@ page.partColours = Object.fromEntries([
   ["compute", "computation", "weights"],
   ["layer communication", "communication that shows", "activations"],
   ["data-parallel communication", "gradients"],
-  ["pipeline send/receive", "registered buffers"],
+  ["pipeline send/receive"],
   ["working set", "while it runs", "kept, over gamma"],
   ["optimizer", "optimizer state"],
   ["pipeline bubble", "context and libraries"],
