@@ -12,7 +12,6 @@ from symconfig.cost.machine import without_network
 from symconfig.cost.step import evaluate
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,9 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     backward = sums.back[0, 0]
     if prospect.block_layers:
         # What full recompute of the first layers of every chunk adds to no recompute: [n].
-        repeated = np.array(first(prospect.split, stage, parts.table.kinds, prospect.block_layers), dtype=np.float64)
+        repeated = np.array(
+            prospect.split.first_layers_of(stage, parts.table.kinds, prospect.block_layers), dtype=np.float64
+        )
         change = parts.table.passes[SECONDS].sum(axis=0)
         backward = backward + repeated @ (change[1] - change[0])
     return Alone(

@@ -23,7 +23,6 @@ from symconfig.plans.columns import Columns
 from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
-from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> 
     if not prospect.block_layers:
         return Costed(sums, where, setting, small)
     prefixes = tuple(
-        (first(prospect.split, stage, small.kinds, 0), first(prospect.split, stage, small.kinds, prospect.block_layers))
+        tuple(prospect.split.first_layers_of(stage, small.kinds, count) for count in (0, prospect.block_layers))
         for stage in range(pp)
     )
     plain = evaluate(sums.policy(0), where, setting)

@@ -26,8 +26,10 @@ from symconfig.solve.weighed import Weighed
 
 def refine(weighed: Weighed) -> int:
     """Put simulated steps in the place of the formula's, and return how many were simulated."""
-    simulated = 0
-    for prospect in weighed.forget():
+    simulated, every = 0, [*weighed.best, *weighed.nearly]
+    weighed.families.clear()
+    weighed.worst_s = weighed.below_s
+    for prospect in every:
         parts = costed(prospect)
         own = [(prospect, parts)] if _fits(prospect, parts) else []
         for each, its in (*own, *_laid_out(prospect, parts)):

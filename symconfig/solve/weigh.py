@@ -1,7 +1,30 @@
-"""Weighing: every candidate's step time and every stage's peak, best points first, in batches that fit the cache.
+"""The degree search: branch and bound over the lattice of one job, best bound first.
 
-Nothing is sampled. A point is left out only when a lower bound proves that no policy, ZeRO stage or pipeline makes it
-faster than the plans that are already shown, or fits it in memory.
+Problem: of every configuration that no constraint refuses, that the pins allow and whose peak is within the budget
+(`budget.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more for
+unusual choices (`choice.scored`): the best of each family of degrees (`choice.Family`). Nothing is sampled.
+
+The levels, in the order in which their choices are fixed. A lower bound holds for all that lies below its level:
+
+1. Scheme (`space.schemes`): sequence parallelism, how context parallelism exchanges.
+2. Points (`space.points`): tp, cp, ep, etp, micro-batch. `pieces.computed_s` bounds the step by what all blocks
+   compute: no option makes that less. Constraints that ask for degrees alone remove points.
+3. Options (`extras.requests`): overlaps, kernels, dispatcher, graphs. Points are dominated where an earlier request has
+   the same price (`pieces._dominated`) and where graphs save no time (`pieces._waits_for_host`). `Piece.least_s` bounds
+   the step by all blocks under `table.bound_table` (nothing recomputed, kept is what all policies keep), spread evenly
+   over all GPUs: bubble, messages, gradients and optimizer only add to it.
+4. Pipeline (`pieces.pipelines_of`, `split.splits`): pp, vpp, layers to stages. `_even_s` bounds the step by the same
+   pipeline with stages that are all alike: the slowest of any others takes that or more.
+5. ZeRO stage and offload (`pieces.settings`): `step.bound_s` takes the stages as they are under `table.bound_table`;
+   `step.apart_s` adds optimizer and overhead, which are apart from passes and exchange. Relaxations of the memory, by
+   the same table: `step.bound_bytes` on the GPU, `step.host_bytes` in host memory.
+6. Recompute policy (`pieces.recompute_choices`): every one is evaluated (`step.evaluate`). Of full recompute of the
+   first layers of each chunk only the fewest that fit: memory falls and time grows with their number.
+
+A branch is pruned when its bound is above the cutoff, the score of the worst incumbent that would still be shown
+(`Weighed.cutoff_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
+which `refine` may lay out in another way. `Weighed.refused` counts what constraints and memory removed.
+tests/solve/test_bounds.py holds each bound against the exact costs of all that lies below it.
 """
 
 from __future__ import annotations
@@ -14,7 +37,7 @@ from itertools import compress, groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.block_recompute import Extremes, Prefix, evaluate_block, prefixed
+from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
 from symconfig.cost.compiled import pipeline_s
 from symconfig.cost.device import device_bytes
 from symconfig.cost.lattice import Array
@@ -25,30 +48,26 @@ from symconfig.cost.step import HOST_SHARE, apart_s, bound_bytes, bound_s, evalu
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
-from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
 from symconfig.solve.gamma import Gammas
-from symconfig.solve.grid import Grid, pieces
-from symconfig.solve.keeping import keep_floors, keep_points
-from symconfig.solve.pieces import PLAIN, WHOLE, Piece, Way, settings, ways
+from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.room import roomy
-from symconfig.solve.space import Request, priced, schemes
+from symconfig.solve.space import Request, points, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
 from symconfig.solve.weighed import NEARLY, Weighed
 
-BATCH = 2**16  # candidates at once
+BATCH = 2**16  # candidates that are evaluated at once
 LAID = 2**13  # points with a pipeline that are bounded at once
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Points of a piece at one ZeRO stage, each with a pipeline.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Points of a piece at one ZeRO stage, each with a pipeline, [n].
 
-    splits: those of the setting's pipelines. chosen, rows [n]: places of the points in the piece, and in the table.
+    splits: those of the setting's pipelines. chosen, rows: places of the points in the piece, and in the table.
     """
 
     piece: Piece
@@ -60,265 +79,19 @@ class _Batch:
     points: Columns
     sums: Stages
 
-    def split(self, n: int) -> Split:
-        """Return the split of a point."""
-        return self.splits[int(self.setting.pipelines.which[n])]
-
-    @property
-    def of_several_layers(self) -> NDArray[np.bool_]:
-        """Tell where some chunk has more than one layer: [n]."""
-        return np.array([split.longest_chunk > 1 for split in self.splits])[self.setting.pipelines.which]
-
-
-def weigh(
-    requests: Sequence[Request],
-    machine: Machine,
-    weighed: Weighed,
-    progress: Callable[[str, float], None] | None,
-) -> None:
-    """Weigh every candidate of the requests and add the best to `weighed`.
-
-    requests: the first one by itself; the others, which go no further, where they may be faster than what it has found.
-    """
-    grids = [Grid.of(requests[0], scheme, weighed.refused) for scheme in schemes(requests[0])]
-    for some in (requests[:1], requests[1:]):
-        below_s = float("inf") if weighed.exhaustive else weighed.worst_s
-        every = [piece for grid in grids for piece in pieces(some, machine, grid, weighed.refused, below_s)]
-        _weigh(every, weighed, progress)
-        if weighed.any_will_do and weighed.families:
-            return
-
-
-def _weigh(every: list[Piece], weighed: Weighed, progress: Callable[[str, float], None] | None) -> None:
-    """Weigh the candidates of pieces, the most hopeful first."""
-    every.sort(key=lambda piece: float(piece.least_s[0]))
-    weighed.pieces += every
-    for number, piece in enumerate(every):
-        if progress and weighed.candidates:
-            progress(f"{weighed.candidates:,} candidates weighed", number / len(every))
-        if piece.least_s[0] > weighed.worst_s and not weighed.exhaustive:
-            break
-        for batch in _batches(piece, weighed):
-            _one(batch, weighed)
-            if weighed.any_will_do and weighed.families:
-                return
-        piece.forget()
-
 
 @dataclass(frozen=True, slots=True)
-class _Laid:
-    """Points of a piece, each with one of some splits. least_s: rising; none is faster.
-
-    Either all have several stages or none has, and either all have several chunks a stage or none has.
+class Result:
+    """The costs of a batch under each policy and offload, [r, o, n]. layers: > 0: full recompute of the first layers of
+    every virtual stage. nearly: fits, or may in another layout of its stages.
     """
 
-    splits: Sequence[Split]
-    which: NDArray[np.intp]
-    chosen: NDArray[np.intp]
-    least_s: Array
-
-
-def _batches(piece: Piece, weighed: Weighed) -> Iterator[_Batch]:
-    """Yield what may be shown, the most hopeful first."""
-    for laid in sorted(_laid(piece, weighed), key=lambda one: float(one.least_s[0])):
-        for start in range(0, laid.which.size, LAID):
-            if laid.least_s[start] > weighed.worst_s and not weighed.exhaustive:
-                break
-            part = slice(start, start + LAID)
-            yield from _slices(piece, laid.splits, laid.which[part], laid.chosen[part], weighed)
-
-
-def _laid(piece: Piece, weighed: Weighed) -> Iterator[_Laid]:
-    """Lay out the piece's points over pipelines in every split that is weighed."""
-    request = piece.request
-    kinds = sequence(request.model)
-    every = ways(piece, weighed.refused) if weighed.counted else roomy(piece, weighed.refused)
-    for _, alike in groupby(sorted(every, key=_kind), key=_kind):
-        laid: list[tuple[Split, NDArray[np.intp]]] = []
-        for pp, vpp, chosen in alike:
-            some = splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
-            laid += [(split, chosen) for split in some]
-        if not laid:
-            continue
-        which = np.repeat(np.arange(len(laid)), [chosen.size for _, chosen in laid])
-        chosen = np.concatenate([each for _, each in laid])
-        stages_of, chunks_of = (np.array([getattr(split, name) for split, _ in laid]) for name in ("pp", "vpp"))
-        least = _least_s(piece, stages_of[which], chunks_of[which], chosen)
-        order = np.argsort(least, kind="stable")
-        if not weighed.exhaustive:
-            order = order[least[order] <= weighed.worst_s]
-        if order.size:
-            yield _Laid([split for split, _ in laid], which[order], chosen[order], least[order])
-
-
-def _kind(way: Way) -> tuple[bool, bool]:
-    """Tell pipelines of several stages, and of several chunks a stage, from others."""
-    return way[0] > 1, way[1] > 1
-
-
-def _least_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
-    """Return seconds that no split is below by the formula: its slowest stage takes an even share or more, without any
-    message, [n].
-    """
-    where = priced(piece.request, piece.candidates, pp, chosen)
-    whole = piece.whole_s[chosen]
-    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, vpp) * (1 - ROUNDING)
-    return np.maximum(result, piece.least_s[chosen])
-
-
-@lru_cache(maxsize=4096)
-def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
-    """Return a split's pipeline: the stages that can bind."""
-    shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
-    return Pipeline(split.pp, split.vpp, shapes)
-
-
-def _slices(
-    space: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], weighed: Weighed
-) -> Iterator[_Batch]:
-    """Yield the points that can fit at all, a cacheful at a time: no policy or offload brings any other under the
-    limit.
-    """
-    request = space.request
-    pipelines = Pipelines.of([pipeline(split, space.low.kinds) for split in every], which)
-    where = priced(request, space.candidates, pipelines.pp, chosen)
-    runnable = settings(space, pipelines, where)
-    if not runnable:
-        return
-    first, _ = runnable[0]
-    low = stages(space.low, pipelines, chosen, first.tied)
-    bound = bound_s(low, where, first)
-    order = np.argsort(bound, kind="stable")
-    if weighed.families and not weighed.exhaustive and not bound[order[0]] <= weighed.worst_s:
-        return
-    for setting, runs in runnable:
-        may, floor = _may_fit(space, low, where, setting, runs)
-        fits = np.asarray(may.any(axis=0))
-        weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
-        if weighed.tally is not None:
-            keep_floors(weighed.tally, space, setting, where, ~fits & runs, floor)
-        alive = order[fits[order]]
-        if weighed.counted and runs.any() and not fits.any() and not weighed.families:
-            # the leanest of all that the target can run, so that a refusal can say how much is missing
-            lean = int(np.where(runs, floor, np.inf).argmin())
-            least = device_bytes(float(floor[lean]), space.machine, request.framework)
-            alive = np.array([lean] if weighed.leanest is None or least < weighed.leanest.device_bytes else [], int)
-        if not alive.size:
-            continue
-        least_s = None if weighed.counted else np.where(may, bound + apart_s(low, where, setting), np.inf)
-        width = max(1, BATCH // (len(space.choices) * len(setting.offload)))
-        for start in range(0, alive.size, width):
-            part, mine = _hopeful(alive[start : start + width], setting, bound, least_s, weighed)
-            if not part.size:
-                continue
-            table, rows = space.table(chosen[part])
-            yield _Batch(
-                piece=space,
-                splits=every,
-                setting=mine,
-                table=table,
-                chosen=chosen[part],
-                rows=rows,
-                points=where.at(part),
-                sums=stages(table, mine.pipelines, rows, setting.tied),
-            )
-
-
-def _may_fit(
-    space: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
-) -> tuple[NDArray[np.bool_], Array]:
-    """Tell under which offloads points that the target can run may fit on the GPU and in the host's memory, [o, n], and
-    return the bytes that no offload brings them below, [n].
-    """
-    floor = bound_bytes(low, where, setting)
-    may: NDArray[np.bool_] = runs & (floor <= space.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
-    if may.any():
-        may &= host_bytes(low, where, setting)[0] <= space.machine.host_memory_bytes_per_gpu * HOST_SHARE
-    return may, floor[-1]
-
-
-def _may_be_laid(batch: _Batch) -> NDArray[np.bool_]:
-    """Return which points have stages that the target can lay out in many ways, [n]."""
-    layouts, pipelines = batch.piece.request.limits.layouts, batch.setting.pipelines
-    free = batch.piece.request.pins.layout is None and (layouts.any_cut or layouts.first_last)
-    return np.asarray(free & (np.broadcast_to(pipelines.pp, batch.points.dp.shape) > 1))
-
-
-def _hopeful(
-    part: NDArray[np.intp], setting: Setting, bound: Array, least_s: Array | None, weighed: Weighed
-) -> tuple[NDArray[np.intp], Setting]:
-    """Return those of some points that may be shown, and their setting. bound: [n]; least_s: [o, n], under each offload
-    where it may fit; None: candidates are counted, all that may be shown by their bound are.
-    """
-    if least_s is None:
-        if not weighed.exhaustive:
-            part = part[(bound[part] <= weighed.worst_s) | (not weighed.families)]
-        return part, setting.at(part)
-    least = least_s[:, part]
-    hopeful: NDArray[np.bool_] = np.isfinite(least) & (least * (1 - ROUNDING) <= weighed.worst_s)
-    some = tuple(compress(setting.offload, np.asarray(hopeful.any(axis=1))))
-    part = part[hopeful.any(axis=0)]
-    return part, replace(setting.at(part), offload=some)
-
-
-def _prefixes(batch: _Batch) -> Array:
-    """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
-    pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
-    present, which = np.unique(pipelines.which, return_inverse=True)
-    each = [
-        [
-            prefix(batch.splits[place], stage.index, batch.table.kinds, every_nth)
-            for stage in pipelines.each[place].stages
-        ]
-        for place in present
-    ]
-    return prefixed(each, which, len(pipelines.index))
-
-
-@lru_cache(maxsize=4096)
-def prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> Prefix:
-    """Count, for each number n that is tried, the blocks of each kind among the first n layers of every chunk of the
-    stage.
-    """
-    return tuple(first(split, stage, kinds, n) for n in split.repeated(every_nth=every_nth))
-
-
-def first(split: Split, stage: int, kinds: tuple[str, ...], layers: int) -> tuple[int, ...]:
-    """Count the blocks of each kind among the first layers of every chunk of the stage: all of a chunk that has
-    fewer.
-    """
-    chunks = [list(filter(is_layer, chunk)) for chunk in split.stage(stage)]
-    return tuple(sum(chunk[:layers].count(kind) for chunk in chunks) for kind in kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """The results of a batch, [r, o, n] each. `layers` > 0: full recompute of the first layers of every virtual
-    stage.
-    """
-
-    batch: _Batch
+    batch: Batch
     step_s: Array
     peak_bytes: Array
     layers: NDArray[np.intp]
     fits: NDArray[np.bool_]
-    nearly: NDArray[np.bool_]  # fits, or may in another layout of its stages
-
-    @staticmethod
-    def of(batch: _Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> _Result:
-        """Make the results of a batch. sums: of the policies that the rows stand for."""
-        room = batch.piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
-        pinned = host_bytes(sums, batch.points, batch.setting) <= room
-        runs = np.isfinite(step_s) & pinned
-        budget = batch.piece.budget * np.where(_may_be_laid(batch), NEARLY, 1.0)
-        fits = (peak_bytes <= batch.piece.budget) & runs
-        return _Result(batch, step_s, peak_bytes, layers, fits, (peak_bytes <= budget) & runs)
-
-    def fastest(self) -> tuple[Array, NDArray[np.intp]]:
-        """Return, per point, the step time of the fastest candidate that fits (infinite if none does), and its row."""
-        flat = np.where(self.fits, self.step_s, np.inf).reshape(-1, self.step_s.shape[-1])
-        rows = flat.argmin(axis=0)
-        return flat[rows, np.arange(flat.shape[1])], rows
+    nearly: NDArray[np.bool_]
 
     def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
         """Yield for each number of recomputes and offloads, per point, the least score of a candidate that is able
@@ -342,17 +115,17 @@ class _Result:
         """Return one candidate of the batch."""
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
-        count = int(self.layers[r, o, n])
+        count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
         return Prospect(
             request=piece.request,
             machine=piece.machine,
             scheme=piece.scheme,
-            split=batch.split(n),
+            split=split,
             choice=WHOLE if count else batch.table.policies[int(r)],
             zero=batch.setting.zero,
             offload=batch.setting.offload[int(o)],
             block_layers=count,
-            degrees=p.row(n, batch.split(n).vpp),
+            degrees=p.row(n, split.vpp),
             micro=int(p.micro[n]),
             step_s=float(self.step_s[r, o, n]),
             device_bytes=device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
@@ -360,36 +133,179 @@ class _Result:
         )
 
 
-def _one(batch: _Batch, weighed: Weighed) -> None:
-    """Weigh a batch: every policy as it is, then the fewest recomputed layers that fit."""
-    cost = evaluate(batch.sums, batch.points, batch.setting)
-    shape = (len(batch.table.policies), len(batch.setting.offload), batch.points.dp.size)
-    none = np.zeros(shape, dtype=np.intp)
+def weigh(
+    requests: Sequence[Request],
+    machine: Machine,
+    weighed: Weighed,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    """Search the lattice of the requests and add the best candidates to `weighed`.
+
+    requests: the first one is searched by itself; the others, which take no point that it does not, where they may be
+    faster than its incumbents.
+    """
+    grids = [(scheme, points(requests[0], scheme, weighed.refused)) for scheme in schemes(requests[0])]
+    for some in (requests[:1], requests[1:]):
+        if weighed.cutoff_s < np.inf:
+            grids = [(scheme, grid) for scheme, grid in grids if grid.size]
+            bounds = [computed_s(requests[0], machine, *each) for each in grids]
+            grids = [(scheme, grid.at(s <= weighed.cutoff_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
+        every = [
+            piece
+            for scheme, grid in grids
+            for piece in pieces(some, machine, scheme, grid, weighed.refused, weighed.cutoff_s)
+        ]
+        every.sort(key=lambda piece: float(piece.least_s[0]))
+        for number, piece in enumerate(every):
+            if progress and weighed.candidates:
+                progress(f"{weighed.candidates:,} candidates weighed", number / len(every))
+            if piece.least_s[0] > weighed.cutoff_s:
+                break
+            for batch in _laid_out(piece, weighed):
+                _evaluate(batch, weighed)
+                if weighed.any_will_do and weighed.families:
+                    return
+
+
+def _laid_out(piece: Piece, weighed: Weighed) -> Iterator[Batch]:
+    """Yield the piece's points in every pipeline and split of the layers that the bounds leave, best bound first.
+
+    An evaluation takes pipelines of one kind (`Pipelines`): of one stage, of several, or of several chunks a stage.
+    """
+    request, kinds, laid = piece.request, sequence(piece.request.model), []
+    every = sorted(pipelines_of(piece, weighed.refused), key=_kind)
+    for _, alike in groupby(every, key=_kind):
+        each = [
+            (split, chosen)
+            for pp, vpp, chosen in alike
+            for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
+        ]
+        if not each:
+            continue
+        which = np.repeat(np.arange(len(each)), [chosen.size for _, chosen in each])
+        chosen = np.concatenate([chosen for _, chosen in each])
+        pp, vpp = (np.array([getattr(split, name) for split, _ in each])[which] for name in ("pp", "vpp"))
+        least = _even_s(piece, pp, vpp, chosen)
+        order = np.argsort(least, kind="stable")
+        order = order[least[order] <= weighed.cutoff_s]
+        if order.size:
+            laid.append((least[order], [split for split, _ in each], which[order], chosen[order]))
+    for least, some, which, chosen in sorted(laid, key=lambda one: float(one[0][0])):
+        for start in range(0, which.size, LAID):
+            if least[start] > weighed.cutoff_s:
+                break
+            part = slice(start, start + LAID)
+            yield from _sharded(piece, some, which[part], chosen[part], weighed)
+
+
+def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
+    return pipeline[0] > 1, pipeline[1] > 1
+
+
+def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
+    """Return seconds that no split is below by the formula: its slowest stage takes an even share or more, without any
+    message, [n].
+    """
+    where = priced(piece.request, piece.candidates, pp, chosen)
+    whole = piece.whole_s[chosen]
+    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, vpp) * (1 - ROUNDING)
+    return np.maximum(result, piece.least_s[chosen])
+
+
+@lru_cache(maxsize=4096)
+def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
+    """Return a split's pipeline: the stages that can be the bottleneck."""
+    shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
+    return Pipeline(split.pp, split.vpp, shapes)
+
+
+def _sharded(
+    piece: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], weighed: Weighed
+) -> Iterator[Batch]:
+    """Yield some points with pipelines under each ZeRO stage, best bound first: those that may fit under some policy
+    and offload, and may be shown. Where nothing may fit and nothing did, yield the leanest point alone.
+    """
+    request = piece.request
+    pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
+    where = priced(request, piece.candidates, pipelines.pp, chosen)
+    low = stages(piece.low, pipelines, chosen, request.model.tie_word_embeddings)
+    runnable = list(settings(piece, pipelines, where))
+    bound = bound_s(low, where, runnable[0][0]) if runnable else np.full(chosen.size, np.inf)
+    order = np.argsort(bound, kind="stable")
+    for setting, runs in runnable if bound.min() <= weighed.cutoff_s else ():
+        may, floor = _may_fit(piece, low, where, setting, runs)
+        fits = np.asarray(may.any(axis=0))
+        weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        if weighed.tally is not None:
+            weighed.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
+        # Under each offload, [o, n]. Where candidates are counted, all that the bound of their point leaves are.
+        apart, able = (0.0, fits | np.zeros_like(may)) if weighed.counted else (apart_s(low, where, setting), may)
+        least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
+        alive = order[fits[order]]
+        if weighed.counted and runs.any() and not fits.any() and not weighed.families:
+            # so that a refusal can say by how much nothing fits
+            lean = int(np.where(runs, floor, np.inf).argmin())
+            least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
+            if weighed.leanest is None or least_bytes < weighed.leanest.device_bytes:
+                alive, least[:, lean] = np.array([lean]), 0.0
+        width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
+        for start in range(0, alive.size, width):
+            part = alive[start : start + width]
+            shown = np.isfinite(least[:, part]) & (least[:, part] <= weighed.cutoff_s)
+            part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, shown.any(axis=1)))
+            if not part.size:
+                continue
+            mine = replace(setting.at(part), offload=some)
+            table, rows = piece.table(chosen[part])
+            yield Batch(
+                piece=piece,
+                splits=every,
+                setting=mine,
+                table=table,
+                chosen=chosen[part],
+                rows=rows,
+                points=where.at(part),
+                sums=stages(table, mine.pipelines, rows, setting.tied),
+            )
+
+
+def _may_fit(
+    piece: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Array]:
+    """Return under which offloads points that the target can run may fit on the GPU and in the host's memory, [o, n],
+    and the bytes that no offload brings them below, [n].
+    """
+    floor = bound_bytes(low, where, setting)
+    may: NDArray[np.bool_] = runs & (floor <= piece.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
+    if may.any():
+        may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    return may, floor[-1]
+
+
+def _evaluate(batch: Batch, weighed: Weighed) -> None:
+    """Evaluate a batch: every policy as it is, then the fewest recomputed layers that fit."""
+    piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
+    cost = evaluate(batch.sums, batch.points, setting)
+    shape = (len(batch.table.policies), len(setting.offload), batch.points.dp.size)
     step, peak = (np.broadcast_to(each, shape) for each in (cost.step_s, cost.peak_bytes))
-    results = [_Result.of(batch, batch.sums, step, peak, none)]
-    piece = batch.piece
-    keep, repeated = piece.rows.get(PLAIN), piece.rows.get(WHOLE)
-    if (
-        keep is not None
-        and repeated is not None
-        and piece.request.limits.block_recompute
-        and (several := batch.of_several_layers).any()
-    ):
+    results = [_result(batch, batch.sums, step, peak, np.zeros(shape, dtype=np.intp))]
+    several = np.array([split.longest_chunk > 1 for split in batch.splits])[setting.pipelines.which]
+    if {PLAIN, WHOLE} <= {*piece.choices} and limits.block_recompute and several.any():
+        keep, repeated = piece.choices.index(PLAIN), piece.choices.index(WHOLE)
         extremes = Extremes(keep, repeated, batch.table, batch.rows, batch.sums, cost.policy(keep))
-        block = evaluate_block(extremes, batch.points, batch.setting, _prefixes(batch), piece.budget)
+        block = evaluate_block(extremes, batch.points, setting, _prefixes(batch), piece.budget)
         step = np.where(block.layers > 0, block.cost.step_s, np.inf)
         peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
-        tried = [split.repeated(every_nth=piece.request.limits.every_nth) for split in batch.splits]
+        tried = [split.repeated(every_nth=limits.every_nth) for split in batch.splits]
         longest = max(map(len, tried))
         numbers = np.array([[*each, *[0] * (longest - len(each))] for each in tried])
-        layers = numbers[batch.setting.pipelines.which, block.layers]
-        results.append(_Result.of(batch, batch.sums.policy(keep), step, peak, layers))
+        layers = numbers[setting.pipelines.which, block.layers]
+        results.append(_result(batch, batch.sums.policy(keep), step, peak, layers))
         weighed.candidates += step[..., several].size
     weighed.candidates += results[0].step_s.size
-    for result in results:
-        weighed.feasible += int(result.fits.sum())
+    weighed.feasible += sum(int(result.fits.sum()) for result in results)
     if weighed.gammas is not None:
-        _by_relative_cost(batch, results, weighed.gammas)
+        _add_by_relative_cost(batch, results, weighed.gammas)
     for result in results:
         for able, add in ((result.fits, weighed.add), (result.nearly & ~result.fits, weighed.add_nearly)):
             for scores, rows in result.best(able):
@@ -398,25 +314,58 @@ def _one(batch: _Batch, weighed: Weighed) -> None:
                         break
                     add(result.prospect(int(rows[n]), int(n), float(scores[n])))
         if weighed.counted and not weighed.families:
-            lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, result.step_s.shape[-1])
-            row, column = np.unravel_index(int(lean.argmin()), lean.shape)
-            if np.isfinite(lean[row, column]):
-                weighed.lean(result.prospect(int(row), int(column), float("inf")))
+            lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, shape[-1])
+            row, n = np.unravel_index(int(lean.argmin()), lean.shape)
+            if np.isfinite(lean[row, n]):
+                leanest = result.prospect(int(row), int(n), float("inf"))
+                if weighed.leanest is None or leanest.device_bytes < weighed.leanest.device_bytes:
+                    weighed.leanest = leanest
         if weighed.tally is not None:
-            keep_points(weighed.tally, piece, batch.setting, batch.points, batch.table.policies, result)
+            weighed.tally.add_results(piece, setting, batch.points, batch.table.policies, result)
 
 
-def _by_relative_cost(batch: _Batch, results: list[_Result], gammas: Gammas) -> None:
+def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:
+    """Return the results of a batch. sums: of the policies that the rows stand for."""
+    piece, layouts, pins = batch.piece, batch.piece.request.limits.layouts, batch.piece.request.pins
+    pinned = host_bytes(sums, batch.points, batch.setting) <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    runs = np.isfinite(step_s) & pinned
+    # Stages that the target can lay out in many ways.
+    free = pins.layout is None and (layouts.any_cut or layouts.first_last)
+    budget = piece.budget * np.where(free & (batch.setting.pipelines.pp > 1), NEARLY, 1.0)
+    fits = (peak_bytes <= piece.budget) & runs
+    return Result(batch, step_s, peak_bytes, layers, fits, (peak_bytes <= budget) & runs)
+
+
+def _prefixes(batch: Batch) -> Array:
+    """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
+    pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
+    present, which = np.unique(pipelines.which, return_inverse=True)
+    each = [
+        [
+            _prefix(batch.splits[place], stage.index, batch.table.kinds, every_nth)
+            for stage in pipelines.each[place].stages
+        ]
+        for place in present
+    ]
+    return prefixed(each, which, len(pipelines.index))
+
+
+@lru_cache(maxsize=4096)
+def _prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
+    """Count the blocks of each kind among the first n layers of every chunk of the stage, for each n that is tried."""
+    return tuple(split.first_layers_of(stage, kinds, n) for n in split.repeated(every_nth=every_nth))
+
+
+def _add_by_relative_cost(batch: Batch, results: list[Result], gammas: Gammas) -> None:
     """Rank by relative cost, which knows partitions only; of their policies and offloads the fastest that fits is
     taken.
     """
-    piece = batch.piece
-    chosen = [part.at(batch.chosen) for part in piece.relative()]
-    kinds = sequence(piece.request.model)
+    piece, kinds = batch.piece, sequence(batch.piece.request.model)
     counts = np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
-    memory, communication = costs(chosen, counts, piece.low.boundary[batch.chosen], batch.points, batch.setting)
-    fastest = [(result, *result.fastest()) for result in results]
-    fits = np.isfinite(np.min([seconds for _, seconds, _ in fastest], axis=0))
-    for index, n, cost in gammas.wanted(memory, communication, fits):
-        result, _, rows = min(fastest, key=lambda item: float(item[1][n]))
-        gammas.add(index, cost, result.prospect(int(rows[n]), n, cost))
+    boundary = piece.low.boundary[batch.chosen]
+    memory, communication = costs(piece.relative(batch.chosen), counts, boundary, batch.points, batch.setting)
+    flat = [np.where(one.fits, one.step_s, np.inf).reshape(-1, batch.points.dp.size) for one in results]
+    least = np.array([each.min(axis=0) for each in flat])  # [results, n]
+    for index, n, cost in gammas.wanted(memory, communication, np.isfinite(least.min(axis=0))):
+        place = int(least[:, n].argmin())
+        gammas.add(index, cost, results[place].prospect(int(flat[place][:, n].argmin()), n, cost))

@@ -163,7 +163,7 @@ def test_bounds_leave_out_nothing_that_is_below_a_step(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
     asked = resolved(model, cluster, asked)
-    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best_s
+    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best[0].score
     whole, bounded = (
         weigh_all(model, cluster, asked, 3, exhaustive=exhaustive, below_s=below_s) for exhaustive in (True, False)
     )
