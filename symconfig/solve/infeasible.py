@@ -20,10 +20,10 @@ from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.graph.model import sequence
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
-from symconfig.solve.kinds import stage_problem
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.refine import stage_problem
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.split import splits

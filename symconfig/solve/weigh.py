@@ -252,7 +252,7 @@ def _sharded(
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
             shown = np.isfinite(least[:, part]) & (least[:, part] <= weighed.cutoff_s)
-            part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, shown.any(axis=1)))
+            part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, np.asarray(shown.any(axis=1))))
             if not part.size:
                 continue
             mine = replace(setting.at(part), offload=some)

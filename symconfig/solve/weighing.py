@@ -118,15 +118,13 @@ class Tally:
         """Add points. chosen: what is recomputed, in words, and offloaded."""
         request, on = piece.request, piece.request.extras.words
 
-        def device(peak: Array | float) -> Any:
-            return device_bytes(peak, piece.machine, request.framework)
-
-        self.budget_bytes = max(self.budget_bytes, device(piece.budget))
+        held = device_bytes(peak_bytes, piece.machine, request.framework)
+        self.budget_bytes = max(self.budget_bytes, device_bytes(piece.budget, piece.machine, request.framework))
         given = {"vpp": setting.pipelines.vpp, "zero": setting.zero}
         whole = _whole([given.get(name, getattr(points, name)) for name in WHOLE], points.size)
         fixed = str(request.precision), str(piece.scheme.cp_comm)
         words = [(*fixed, recompute, ", ".join([*on, *_moved(offload)])) for recompute, offload in chosen]
-        self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, device(peak_bytes), fits))
+        self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, held, fits))
 
     def refuse(self, name: str, rule: str, points: Columns) -> None:
         """Add points that a constraint refused."""
@@ -136,7 +134,10 @@ class Tally:
 
     def rows(self) -> Rows:
         """Return one row for all points with the same degrees, microbatch and ZeRO stage: the best of them."""
-        none = Rows(np.zeros((0, len(WHOLE)), np.int64), np.zeros((0, len(WORDS)), object), *[np.zeros(0)] * 2, _NONE)
+        empty = np.zeros(0)
+        none = Rows(
+            np.zeros((0, len(WHOLE)), np.int64), np.zeros((0, len(WORDS)), object), empty, empty, empty.astype(bool)
+        )
         every = Rows(*(np.concatenate([getattr(p, name) for p in (none, *self.parts)]) for name in Rows.__slots__))
         step_s = np.where(every.fits, every.step_s, 0.0)
         order = np.lexsort((*every.whole.T[::-1], every.device_bytes, step_s, ~every.fits))
@@ -149,9 +150,6 @@ class Tally:
             Refusal(name, rule, np.unique(np.concatenate(each), axis=0)) for name, (rule, each) in self.refused.items()
         ]
         return tuple(sorted(refusals, key=lambda one: (-len(one.degrees), one.name)))
-
-
-_NONE = np.zeros(0, np.bool_)
 
 
 def _whole(columns: Sequence[Any], size: int) -> NDArray[np.int64]:

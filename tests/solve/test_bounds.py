@@ -28,7 +28,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
 from symconfig.solve.weighed import Weighed
-from tests.solve.naive import job, tight, tiny
+from tests.solve.naive import job, place, tight, tiny
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE, STATES, TIED, UNEVEN
 
 ENOUGH = 80.0  # GiB: no bound of the memory removes anything
@@ -104,6 +104,25 @@ def test_no_bound_is_above_what_lies_below_it(name: str, bound: str) -> None:
 @pytest.mark.parametrize("bound", SHARE)
 def test_every_bound_is_nearly_reached(bound: str) -> None:
     assert max(_reached(name).get(bound, 0.0) for name in CASES) > SHARE[bound]
+
+
+def test_dominated_options_are_never_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is there a point without any: each has the same step where nothing is dominated."""
+    model, asked = CASES["experts and options"]
+    cluster = tight(model, ENOUGH, "h100")
+    monkeypatch.setattr("symconfig.solve.weighed.family", place)
+    monkeypatch.setattr("symconfig.solve.weighed.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
+
+    def steps() -> dict[object, float]:
+        found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
+        return {place(one): one.step_s for one in reversed(found.best)}
+
+    some = steps()
+    monkeypatch.setattr("symconfig.solve.pieces._dominated", lambda *_: np.False_)
+    monkeypatch.setattr("symconfig.solve.pieces._waits_for_host", lambda *_: np.True_)
+    every = steps()
+    assert some == pytest.approx(every, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
