@@ -24,15 +24,15 @@ from symconfig.graph.model import sequence
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import Array, Blocks, StageProblem, fastest_cut
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.weighed import Weighed
 
 
-def refine(weighed: Weighed) -> int:
+def refine(weighed: Incumbents) -> int:
     """Put simulated steps in the place of the formula's, and return how many were simulated."""
     simulated, every = 0, [*weighed.best, *weighed.nearly]
     weighed.families.clear()

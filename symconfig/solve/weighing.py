@@ -21,8 +21,8 @@ from symconfig.plans.columns import Columns
 from symconfig.plans.unknown import Unknown
 
 if TYPE_CHECKING:
+    from symconfig.solve.branch_and_bound import Result
     from symconfig.solve.pieces import Piece
-    from symconfig.solve.weigh import Result
 
 WHOLE = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro", "zero")  # columns of whole numbers
 WORDS = ("precision", "cp_comm", "recompute", "options")  # columns of words

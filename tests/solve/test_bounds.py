@@ -21,13 +21,13 @@ from symconfig.cost.stages import stages
 from symconfig.cost.step import apart_s, bound_bytes, bound_s, host_bytes, time_s
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.solve import weigh
+from symconfig.solve import branch_and_bound as search
 from symconfig.solve.choice import TIE, complexity, family
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import PLAIN, computed_s
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
-from symconfig.solve.weighed import Weighed
 from tests.solve.naive import job, place, tight, tiny
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE, STATES, TIED, UNEVEN
 
@@ -47,7 +47,7 @@ TIMES = ("computed", "piece", "even stages", "stages", "with optimizer")
 SHARE = {**dict.fromkeys(TIMES, 0.985), "bytes": 0.92, "host bytes": 0.92}  # of the exact cost that a bound reaches
 
 
-def _ratios(batch: weigh.Batch, results: list[weigh.Result], first: Any) -> Iterator[tuple[str, float]]:
+def _ratios(batch: search.Batch, results: list[search.Result], first: Any) -> Iterator[tuple[str, float]]:
     """Yield each bound of a batch over the least cost below it, at the point where that is largest."""
     piece, setting, points, chosen = batch.piece, batch.setting, batch.points, batch.chosen
     low = stages(piece.low, setting.pipelines, chosen, setting.tied)
@@ -65,7 +65,7 @@ def _ratios(batch: weigh.Batch, results: list[weigh.Result], first: Any) -> Iter
         least = {
             "computed": computed_s(first, piece.machine, piece.scheme, piece.candidates)[chosen] / passes,
             "piece": piece.least_s[chosen] / passes,
-            "even stages": weigh._even_s(piece, pp, vpp, chosen) / passes,
+            "even stages": search._even_s(piece, pp, vpp, chosen) / passes,
             "stages": bound / passes,
             "with optimizer": (bound + apart_s(low, points, setting)) / step.min(axis=0),
             "bytes": bound_bytes(low, points, setting) / np.where(finite, result.peak_bytes, np.inf).min(axis=0),
@@ -83,10 +83,10 @@ def _reached(name: str) -> dict[str, float]:
     model, asked = CASES[name]
     cluster, found, ratios = tight(model, ENOUGH, "h100"), [], defaultdict[str, float](float)
     with pytest.MonkeyPatch.context() as patch:
-        own, first = weigh._result, list[Any]()
-        patch.setattr(weigh, "_result", lambda *args: found.append(own(*args)) or found[-1])
-        requests = weigh.schemes
-        patch.setattr(weigh, "schemes", lambda request: first.append(request) or requests(request))
+        own, first = search._result, list[Any]()
+        patch.setattr(search, "_result", lambda *args: found.append(own(*args)) or found[-1])
+        requests = search.schemes
+        patch.setattr(search, "schemes", lambda request: first.append(request) or requests(request))
         patch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
         weigh_all(model, cluster, resolved(model, cluster, asked), 3, exhaustive=True)
     assert found
@@ -110,8 +110,8 @@ def test_dominated_options_are_never_the_fastest(monkeypatch: pytest.MonkeyPatch
     """Nor is there a point without any: each has the same step where nothing is dominated."""
     model, asked = CASES["experts and options"]
     cluster = tight(model, ENOUGH, "h100")
-    monkeypatch.setattr("symconfig.solve.weighed.family", place)
-    monkeypatch.setattr("symconfig.solve.weighed.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.incumbents.family", place)
+    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
     monkeypatch.setattr("symconfig.solve.run.usual_layouts", lambda *_: None)
 
     def steps() -> dict[object, float]:
@@ -131,7 +131,7 @@ def test_incumbents_keep_the_best_of_each_family_and_all_that_may_be_the_first_p
     random, top = Random(seed), 3
     every = [replace(one, score=random.uniform(1.0, 1.2)) for one in _candidates()]
     random.shuffle(every)
-    found = Weighed(top, top)
+    found = Incumbents(top, top)
     for one in every:
         found.add(one)
     best: dict[object, float] = {}

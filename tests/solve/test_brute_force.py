@@ -100,8 +100,8 @@ def nothing_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("symconfig.solve.weighed.family", naive.place)
-    monkeypatch.setattr("symconfig.solve.weighed.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.incumbents.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
     model, gib, asked = CASES[name]
     cluster, expected = tight(model, gib), nested_loops(name)
     found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)

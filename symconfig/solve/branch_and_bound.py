@@ -22,8 +22,8 @@ The levels, in the order in which their choices are fixed. A lower bound holds f
    first layers of each chunk only the fewest that fit: memory falls and time grows with their number.
 
 A branch is pruned when its bound is above the cutoff, the score of the worst incumbent that would still be shown
-(`Weighed.cutoff_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
-which `refine` may lay out in another way. `Weighed.refused` counts what constraints and memory removed.
+(`Incumbents.cutoff_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
+which `refine` may lay out in another way. `Incumbents.refused` counts what constraints and memory removed.
 tests/solve/test_bounds.py holds each bound against the exact costs of all that lies below it.
 """
 
@@ -51,13 +51,13 @@ from symconfig.graph.model import sequence
 from symconfig.plans.columns import Columns
 from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
 from symconfig.solve.gamma import Gammas
+from symconfig.solve.incumbents import NEARLY, Incumbents
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request, points, priced, schemes
 from symconfig.solve.split import Split, splits
 from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
-from symconfig.solve.weighed import NEARLY, Weighed
 
 BATCH = 2**16  # candidates that are evaluated at once
 LAID = 2**13  # points with a pipeline that are bounded at once
@@ -133,47 +133,47 @@ class Result:
         )
 
 
-def weigh(
+def branch_and_bound(
     requests: Sequence[Request],
     machine: Machine,
-    weighed: Weighed,
+    found: Incumbents,
     progress: Callable[[str, float], None] | None,
 ) -> None:
-    """Search the lattice of the requests and add the best candidates to `weighed`.
+    """Search the lattice of the requests and add the best candidates to `found`.
 
     requests: the first one is searched by itself; the others, which take no point that it does not, where they may be
     faster than its incumbents.
     """
-    grids = [(scheme, points(requests[0], scheme, weighed.refused)) for scheme in schemes(requests[0])]
+    grids = [(scheme, points(requests[0], scheme, found.refused)) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
-        if weighed.cutoff_s < np.inf:
+        if found.cutoff_s < np.inf:
             grids = [(scheme, grid) for scheme, grid in grids if grid.size]
             bounds = [computed_s(requests[0], machine, *each) for each in grids]
-            grids = [(scheme, grid.at(s <= weighed.cutoff_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
+            grids = [(scheme, grid.at(s <= found.cutoff_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
         every = [
             piece
             for scheme, grid in grids
-            for piece in pieces(some, machine, scheme, grid, weighed.refused, weighed.cutoff_s)
+            for piece in pieces(some, machine, scheme, grid, found.refused, found.cutoff_s)
         ]
         every.sort(key=lambda piece: float(piece.least_s[0]))
         for number, piece in enumerate(every):
-            if progress and weighed.candidates:
-                progress(f"{weighed.candidates:,} candidates weighed", number / len(every))
-            if piece.least_s[0] > weighed.cutoff_s:
+            if progress and found.candidates:
+                progress(f"{found.candidates:,} candidates weighed", number / len(every))
+            if piece.least_s[0] > found.cutoff_s:
                 break
-            for batch in _laid_out(piece, weighed):
-                _evaluate(batch, weighed)
-                if weighed.any_will_do and weighed.families:
+            for batch in _laid_out(piece, found):
+                _evaluate(batch, found)
+                if found.any_will_do and found.families:
                     return
 
 
-def _laid_out(piece: Piece, weighed: Weighed) -> Iterator[Batch]:
+def _laid_out(piece: Piece, found: Incumbents) -> Iterator[Batch]:
     """Yield the piece's points in every pipeline and split of the layers that the bounds leave, best bound first.
 
     An evaluation takes pipelines of one kind (`Pipelines`): of one stage, of several, or of several chunks a stage.
     """
     request, kinds, laid = piece.request, sequence(piece.request.model), []
-    every = sorted(pipelines_of(piece, weighed.refused), key=_kind)
+    every = sorted(pipelines_of(piece, found.refused), key=_kind)
     for _, alike in groupby(every, key=_kind):
         each = [
             (split, chosen)
@@ -187,15 +187,15 @@ def _laid_out(piece: Piece, weighed: Weighed) -> Iterator[Batch]:
         pp, vpp = (np.array([getattr(split, name) for split, _ in each])[which] for name in ("pp", "vpp"))
         least = _even_s(piece, pp, vpp, chosen)
         order = np.argsort(least, kind="stable")
-        order = order[least[order] <= weighed.cutoff_s]
+        order = order[least[order] <= found.cutoff_s]
         if order.size:
             laid.append((least[order], [split for split, _ in each], which[order], chosen[order]))
     for least, some, which, chosen in sorted(laid, key=lambda one: float(one[0][0])):
         for start in range(0, which.size, LAID):
-            if least[start] > weighed.cutoff_s:
+            if least[start] > found.cutoff_s:
                 break
             part = slice(start, start + LAID)
-            yield from _sharded(piece, some, which[part], chosen[part], weighed)
+            yield from _sharded(piece, some, which[part], chosen[part], found)
 
 
 def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
@@ -220,7 +220,7 @@ def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
 
 
 def _sharded(
-    piece: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], weighed: Weighed
+    piece: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], found: Incumbents
 ) -> Iterator[Batch]:
     """Yield some points with pipelines under each ZeRO stage, best bound first: those that may fit under some policy
     and offload, and may be shown. Where nothing may fit and nothing did, yield the leanest point alone.
@@ -232,26 +232,26 @@ def _sharded(
     runnable = list(settings(piece, pipelines, where))
     bound = bound_s(low, where, runnable[0][0]) if runnable else np.full(chosen.size, np.inf)
     order = np.argsort(bound, kind="stable")
-    for setting, runs in runnable if bound.min() <= weighed.cutoff_s else ():
+    for setting, runs in runnable if bound.min() <= found.cutoff_s else ():
         may, floor = _may_fit(piece, low, where, setting, runs)
         fits = np.asarray(may.any(axis=0))
-        weighed.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
-        if weighed.tally is not None:
-            weighed.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
+        found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        if found.tally is not None:
+            found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
         # Under each offload, [o, n]. Where candidates are counted, all that the bound of their point leaves are.
-        apart, able = (0.0, fits | np.zeros_like(may)) if weighed.counted else (apart_s(low, where, setting), may)
+        apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
         least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
         alive = order[fits[order]]
-        if weighed.counted and runs.any() and not fits.any() and not weighed.families:
+        if found.counted and runs.any() and not fits.any() and not found.families:
             # so that a refusal can say by how much nothing fits
             lean = int(np.where(runs, floor, np.inf).argmin())
             least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
-            if weighed.leanest is None or least_bytes < weighed.leanest.device_bytes:
+            if found.leanest is None or least_bytes < found.leanest.device_bytes:
                 alive, least[:, lean] = np.array([lean]), 0.0
         width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
-            shown = np.isfinite(least[:, part]) & (least[:, part] <= weighed.cutoff_s)
+            shown = np.isfinite(least[:, part]) & (least[:, part] <= found.cutoff_s)
             part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, np.asarray(shown.any(axis=1))))
             if not part.size:
                 continue
@@ -282,7 +282,7 @@ def _may_fit(
     return may, floor[-1]
 
 
-def _evaluate(batch: Batch, weighed: Weighed) -> None:
+def _evaluate(batch: Batch, found: Incumbents) -> None:
     """Evaluate a batch: every policy as it is, then the fewest recomputed layers that fit."""
     piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
     cost = evaluate(batch.sums, batch.points, setting)
@@ -301,27 +301,27 @@ def _evaluate(batch: Batch, weighed: Weighed) -> None:
         numbers = np.array([[*each, *[0] * (longest - len(each))] for each in tried])
         layers = numbers[setting.pipelines.which, block.layers]
         results.append(_result(batch, batch.sums.policy(keep), step, peak, layers))
-        weighed.candidates += step[..., several].size
-    weighed.candidates += results[0].step_s.size
-    weighed.feasible += sum(int(result.fits.sum()) for result in results)
-    if weighed.gammas is not None:
-        _add_by_relative_cost(batch, results, weighed.gammas)
+        found.candidates += step[..., several].size
+    found.candidates += results[0].step_s.size
+    found.feasible += sum(int(result.fits.sum()) for result in results)
+    if found.gammas is not None:
+        _add_by_relative_cost(batch, results, found.gammas)
     for result in results:
-        for able, add in ((result.fits, weighed.add), (result.nearly & ~result.fits, weighed.add_nearly)):
+        for able, add in ((result.fits, found.add), (result.nearly & ~result.fits, found.add_nearly)):
             for scores, rows in result.best(able):
                 for n in np.argsort(scores, kind="stable"):
-                    if not scores[n] <= weighed.worst_s or scores[n] == np.inf:
+                    if not scores[n] <= found.worst_s or scores[n] == np.inf:
                         break
                     add(result.prospect(int(rows[n]), int(n), float(scores[n])))
-        if weighed.counted and not weighed.families:
+        if found.counted and not found.families:
             lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, shape[-1])
             row, n = np.unravel_index(int(lean.argmin()), lean.shape)
             if np.isfinite(lean[row, n]):
                 leanest = result.prospect(int(row), int(n), float("inf"))
-                if weighed.leanest is None or leanest.device_bytes < weighed.leanest.device_bytes:
-                    weighed.leanest = leanest
-        if weighed.tally is not None:
-            weighed.tally.add_results(piece, setting, batch.points, batch.table.policies, result)
+                if found.leanest is None or leanest.device_bytes < found.leanest.device_bytes:
+                    found.leanest = leanest
+        if found.tally is not None:
+            found.tally.add_results(piece, setting, batch.points, batch.table.policies, result)
 
 
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:

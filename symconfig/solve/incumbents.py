@@ -1,4 +1,4 @@
-"""What the search has found so far: the best candidates, the leanest one, and how much was weighed."""
+"""The incumbents of the degree search: the best candidates of each family, the leanest one, and counts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MOST_NEARLY = 8  # of them that are kept
 
 
 @dataclass(slots=True)
-class Weighed:
-    """The search's knowledge so far.
+class Incumbents:
+    """What a search has found so far.
 
     top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
     families: for each and a micro-batch the best candidate by complexity. nearly: those that do not fit in their layout
     of stages and may in another one, the best first.
-    exhaustive: weigh also what a lower bound already rules out. any_will_do: stop at the first plan that fits.
+    exhaustive: prune nothing by a bound of the step. any_will_do: stop at the first plan that fits.
     """
 
     top: int
