@@ -24,8 +24,8 @@ from symconfig.graph.model import sequence
 from symconfig.plans.pipeline_layout import LETTERS, written
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.kinds import stage_problem
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.refine import stage_problem
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved
 from symconfig.solve.split import Split, equal, plainest, uneven

@@ -11,8 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
 from symconfig.measured.cases import Case, case
 from symconfig.measured.flops import tokens_per_s_per_gpu
-from symconfig.solve.alone import alone
-from symconfig.solve.predict import Prediction, as_found, predict
+from symconfig.solve.predict import Prediction, alone, as_found, predict
 from symconfig.units import GIB, MIB
 
 ACTIVE = ("activations", "head and loss", "working set")  # parts of memory beside the model's states

@@ -10,8 +10,7 @@ import numpy as np
 from symconfig.plans.plan import Plan
 from symconfig.runs.sweep import table
 from symconfig.runs.sweep.columns import Column, Value
-from symconfig.solve.tally import REFUSED_BY
-from symconfig.solve.weighing import weighing
+from symconfig.solve.weighing import REFUSED_BY, weighing
 
 SCHEMA = "symconfig.candidates/1"
 COLUMNS = (

@@ -21,13 +21,13 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, 
 from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
 from symconfig.solve.costed import Costed, costed, detailed, sizes, table_of
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.interval import NINE_IN_TEN, interval, spread_over
 from symconfig.solve.loads import EVERY, uneven, waited
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import constants
 from symconfig.solve.stages import ROUNDING
 from symconfig.solve.timeline import refined_time
-from symconfig.solve.weighed import Weighed
 from symconfig.units import significant
 
 FULL = 0.85  # of the budget: above it, memory is what keeps a faster plan away
@@ -282,7 +282,7 @@ def degrees(candidate: Candidate) -> str:
     return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
-def binding(best: Candidate, prospect: Prospect, weighed: Weighed) -> str:
+def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
     """Say what keeps the plan from being faster, as a sentence. prospect: the same plan."""
     limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
     uneven_bytes = max(costed(prospect).peaks) - max(costed(prospect.even).peaks)

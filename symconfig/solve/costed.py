@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
-from symconfig.cost.blocks import BlockCost
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape, layers
 from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
-from symconfig.graph.derived import DerivedBlock
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.solve.pieces import PLAIN, WHOLE
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, priced
-from symconfig.solve.weigh import first
 
 
 @dataclass(frozen=True)
@@ -87,34 +83,21 @@ def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
 
     known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
     """
-    if known is not None:
-        return detailed(prospect, table_of(prospect, known))
-    return detailed(prospect, table_alone(prospect))
+    return detailed(prospect, table_alone(prospect) if known is None else table_of(prospect, known))
 
 
 def table_alone(prospect: Prospect) -> Table:
-    """Return the table of a candidate's blocks at its point."""
-    where = sizes(prospect, 1)
-    return _table_once(_Point((*same_blocks(prospect, where), prospect.machine.key), prospect, where))
-
-
-def same_blocks(prospect: Prospect, where: Lattice) -> tuple[object, ...]:
-    """Return all that the costs of a candidate's blocks depend on beside its machine. where: `sizes` of it, of one
-    copy.
-    """
-    request = prospect.request
+    """Return the table of a candidate's blocks at its point. It is kept, since a search shows the same point again in
+    other pipelines."""
+    request, where = prospect.request, sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
-    return (structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect))
-
-
-def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
-    """Return the recompute choices whose costs a candidate is made from."""
-    return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
+    same = structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect)
+    return _table_once(_Point((*same, prospect.machine.key), prospect, where))
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A point of a lattice, equal to every other one where blocks cost the same."""
+    """A candidate's point, equal to every other one where blocks cost the same."""
 
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
@@ -123,38 +106,22 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
-    """Return a point's table. It is kept, since searches show the same points again: other pipelines of theirs, other
-    batches of one model.
-    """
-    *shared, _, gpu = point.key  # whatever is recomputed
-    return _table(point.prospect, _blocks_once(_Point((*shared, gpu), point.prospect, point.where)))
+    return table_of(point.prospect, point.where)
 
 
-@lru_cache(maxsize=512)
-def _blocks_once(point: _Point) -> tuple[BlockCost, ...]:
-    """Price a point's blocks, once for all recompute policies that it is asked for under."""
-    return _blocks(point.prospect, point.where)
+def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
+    """Return the recompute choices whose costs a candidate is made from."""
+    return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
 
 
 def table_of(prospect: Prospect, where: Lattice) -> Table:
     """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
     arrays.
     """
-    return _table(prospect, _blocks(prospect, where))
-
-
-def _blocks(prospect: Prospect, where: Lattice) -> tuple[BlockCost, ...]:
-    return block_costs(_of_kind(prospect), where, prospect.machine, prospect.request.framework)
-
-
-def _table(prospect: Prospect, costs: Sequence[BlockCost]) -> Table:
-    choices = choices_of(prospect)
-    return table(costs, choices, resolve(_of_kind(prospect), choices), prospect.machine, prospect.request.framework)
-
-
-def _of_kind(prospect: Prospect) -> Mapping[str, DerivedBlock]:
-    request = prospect.request
-    return derived(request.model, request.framework.implementation, prospect.scheme)
+    request, gpu, choices = prospect.request, prospect.machine, choices_of(prospect)
+    of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
+    costs = block_costs(of_kind, where, gpu, request.framework)
+    return table(costs, choices, resolve(of_kind, choices), gpu, request.framework)
 
 
 def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
@@ -182,7 +149,7 @@ def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> 
     if not prospect.block_layers:
         return Costed(sums, where, setting, small)
     prefixes = tuple(
-        (first(prospect.split, stage, small.kinds, 0), first(prospect.split, stage, small.kinds, prospect.block_layers))
+        tuple(prospect.split.first_layers_of(stage, small.kinds, count) for count in (0, prospect.block_layers))
         for stage in range(pp)
     )
     plain = evaluate(sums.policy(0), where, setting)

@@ -20,22 +20,22 @@ from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.graph.model import sequence
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
-from symconfig.solve.kinds import stage_problem
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.refine import stage_problem
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.split import splits
 from symconfig.solve.stages import leanest_peaks
-from symconfig.solve.weighed import Weighed
 from symconfig.units import GIB
 
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 TRIED = 8  # values of a degree, for a hint
 
 
-def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> InfeasibleError:
+def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:
     """Return an error that names the tightest constraint and the nearest change that would fit."""
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
@@ -79,7 +79,7 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
     return f"; {sentence}stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB"
 
 
-def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Weighed) -> Problem:
+def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
     """Say which rules took the points where not a single candidate is left."""
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]

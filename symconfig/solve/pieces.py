@@ -1,90 +1,192 @@
-"""Pieces of the lattice: some points of one scheme, their blocks' costs, and a lower bound of the step of each."""
+"""Pieces of the lattice: points of one scheme under one choice of options, priced, each with a lower bound of its step.
+
+Below the points of a piece lie the further levels of the search: pipelines (`pipelines_of`), ZeRO stages (`settings`),
+recompute policies (`recompute_choices`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.blocks import BlockCost
-from symconfig.cost.framework import element_bytes
+from symconfig.cost.blocks import BlockCost, hiding
+from symconfig.cost.flops import block_flops
+from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipelines
-from symconfig.cost.stages import Offload, Setting
+from symconfig.cost.stages import Setting
 from symconfig.cost.symtensor import Relative, relative
-from symconfig.cost.table import Choice, OfKinds, Table, table
-from symconfig.graph.block import LAYER
-from symconfig.graph.model import blocks
+from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
+from symconfig.cost.uneven import worked
+from symconfig.cost.work import work_seconds
+from symconfig.frameworks.extras import Extras
+from symconfig.graph.block import LAYER, Place
+from symconfig.graph.model import blocks, derived, sequence
+from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.limits import offloaded, policies
-from symconfig.solve.space import Refused, Request, admitted, divisors, interleaved, lattice
+from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
 from symconfig.solve.split import most_chunks
+from symconfig.solve.stages import ROUNDING
 
 PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute
+PIECE = 512  # points that are searched together
+PRICED = 8 * PIECE  # points whose blocks are priced together
 MOST_CHUNKS = 64  # of a stage that are weighed: more make the bubble shorter by less than a hundredth of a microbatch
-CELLS = 2**13  # points of a piece times policies that are worked out at once, however few are asked for
-
-Way = tuple[int, int, NDArray[np.intp]]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """Some points of one scheme, with a lower bound of their step time; their policies are worked out when needed."""
+    """Points of one scheme under one request, [n] each.
+
+    costs, places: of the blocks at more points, and where the piece's points are among them. low: the table of one
+    policy that none beats (`bound_table`). balance: relative seconds of each kind, for splitting the layers.
+    whole_s: of a microbatch through the whole model, under `low`. least_s: lower bound of the step, rising.
+    """
 
     request: Request
     machine: Machine
     scheme: Scheme
     candidates: Columns
-    blocks: Callable[[NDArray[np.intp]], tuple[BlockCost, ...]]  # at some of the points
+    costs: tuple[BlockCost, ...]
+    places: NDArray[np.intp]
     low: Table
-    balance: dict[str, float]  # relative seconds of each kind, for splitting the layers
-    budget: float
-    whole_s: Array  # of a microbatch through the whole model at every point, under `low`
-    least_s: Array  # lower bound of the step at every point, rising
+    balance: dict[str, float]
+    whole_s: Array
+    least_s: Array
     choices: list[Choice]
-    rows: Mapping[Choice, int]  # of each in the table
     policies: OfKinds
-    made: Table | None = None  # at some of the points:
-    known: NDArray[np.bool_] | None = None  # which
-    laid: list[Way] | None = None  # its pipelines
-    related: list[Relative] = field(default_factory=list)
 
-    def relative(self) -> list[Relative]:
-        """Return the relative costs of every block at the piece's points."""
-        if not self.related:
-            how = self.request.framework.implementation
-            plain = blocks(self.request.model, how, self.scheme.shared_heads)
-            where = lattice(self.request, self.candidates)
-            costs = self.blocks(np.arange(self.candidates.size))
-            self.related = [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in costs]
-        return self.related
+    @property
+    def budget(self) -> float:
+        """Return the largest peak that a plan may be predicted to have, in bytes."""
+        return peak_budget(self.request, self.machine)
 
-    def table(self, places: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
-        """Return the costs of all policies at some of the points, and where each of these is there."""
-        if self.known is None:
-            size = self.candidates.size
-            self.known = np.full(size, size * len(self.choices) <= CELLS)
-        if self.made is None or not self.known[places].all():
-            self.known[places] = True
-            blocks = self.blocks(np.flatnonzero(self.known))
-            self.made = table(blocks, self.choices, self.policies, self.machine, self.request.framework)
-        return self.made, (np.cumsum(self.known) - 1)[places]
+    def blocks(self, chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
+        """Return the costs of the blocks at some of the points."""
+        return tuple(cost.at(self.places[chosen]) for cost in self.costs)
 
-    def forget(self) -> None:
-        """Keep no costs of policies."""
-        self.made = self.known = None
+    def table(self, chosen: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
+        """Return the costs under all policies at some of the points, each once, and where each of these is there."""
+        some, rows = np.unique(chosen, return_inverse=True)
+        return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
+
+    def relative(self, chosen: NDArray[np.intp]) -> list[Relative]:
+        """Return the relative costs of every block at some of the points."""
+        how = self.request.framework.implementation
+        plain = blocks(self.request.model, how, self.scheme.shared_heads)
+        where = lattice(self.request, self.candidates.at(chosen))
+        return [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks(chosen)]
 
 
-def at(costs: Sequence[BlockCost], chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
-    return tuple(cost.at(chosen) for cost in costs)
+def pieces(
+    requests: Sequence[Request], machine: Machine, scheme: Scheme, grid: Columns, refused: Refused, cutoff_s: float
+) -> Iterator[Piece]:
+    """Yield the points of a grid that some request may take and whose lower bound is at most `cutoff_s`, in order of
+    the bound within each `PRICED` points of the grid.
+
+    requests: they differ in what their framework has on. Of dispatchers with kernels of their own, which have one
+    price, a point is left to the first one that runs there (`_dominated`). CUDA graphs are left out where they save no
+    time (`_waits_for_host`).
+    """
+    requests = [request for request in requests if recompute_choices(request)]
+    taken = [np.isin(np.arange(grid.size), among(request, grid, refused)) for request in requests]
+    for number, request in enumerate(requests):
+        framework, choices, kinds = request.framework, recompute_choices(request), sequence(request.model)
+        places = np.flatnonzero(taken[number] & ~_dominated(requests, taken, number))
+        if not places.size:
+            continue
+        of_kind = derived(request.model, framework.implementation, scheme)
+        resolved, balance = resolve(of_kind, choices), block_flops(of_kind, constants(request))
+        of_model = np.array([kinds.count(kind) for kind in of_kind], dtype=np.float64)
+        for part in np.split(places, np.searchsorted(places, np.arange(PRICED, grid.size, PRICED))):
+            if not part.size:
+                continue
+            points = grid.at(part)
+            costs = block_costs(of_kind, replace(lattice(request, points), repeats=True), machine, framework)
+            low = bound_table(costs, resolved)
+            # All blocks of all microbatches, spread over the stages without a bubble.
+            whole = np.tensordot(of_model, low.seconds[0], axes=1)
+            least = whole * _spread(request, points)
+            may = least <= cutoff_s
+            if framework.graphed and "cuda_graphs" not in request.pins.words:
+                may &= _waits_for_host(costs, framework)
+            order = np.flatnonzero(may)
+            order = order[np.argsort(least[order], kind="stable")]
+            for first in range(0, order.size, PIECE):
+                mine = order[first : first + PIECE]
+                yield Piece(
+                    request=request,
+                    machine=machine,
+                    scheme=scheme,
+                    candidates=replace(points.at(mine), **request.limits.chosen),
+                    costs=costs,
+                    places=mine,
+                    low=low.at(mine),
+                    balance=balance,
+                    whole_s=whole[mine],
+                    least_s=least[mine],
+                    choices=choices,
+                    policies=resolved,
+                )
+
+
+def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
+    """Return the seconds of a step that all blocks compute, [n], but for bringing tokens to their experts and back,
+    which other kernels may do in less. No option makes them less than those of a job's first request."""
+    where, kinds = replace(lattice(request, grid), repeats=True), sequence(request.model)
+    seconds = np.zeros(grid.size)
+    for kind, block in derived(request.model, request.framework.implementation, scheme).items():
+        moving = block.on(Leg.OUT, Leg.BACK)
+        work = worked(work_seconds(block, where, machine, request.framework), block, where)
+        seconds += kinds.count(kind) * sum(t for (op, _), t in work.items() if op not in moving)
+    result: Array = seconds * _spread(request, grid) * (1 - ROUNDING)
+    return result
+
+
+def _spread(request: Request, points: Columns) -> Array:
+    """Return the number of microbatches that each GPU runs, if all run all blocks of some: [n]."""
+    share: Array = request.global_batch * points.tp * points.cp / (points.micro * request.gpus)
+    return share
+
+
+def _dominated(
+    requests: Sequence[Request], taken: Sequence[NDArray[np.bool_]], number: int
+) -> NDArray[np.bool_] | np.bool_:
+    """Return the points that an earlier request takes which differs in nothing but the name of the dispatcher with
+    kernels of its own: both have one price, [n]."""
+
+    def but_its_name(extras: Extras) -> Extras:
+        return replace(extras, flex_backend="deepep") if extras.flex_backend else extras
+
+    mine = but_its_name(requests[number].extras)
+    earlier = [taken[place] for place in range(number) if but_its_name(requests[place].extras) == mine]
+    return np.any(earlier, axis=0) if earlier else np.False_
+
+
+def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
+    """Return where the GPU waits for the host in any layer, with nothing replayed and nothing recomputed: elsewhere
+    CUDA graphs save no time, [n]. costs: with graphs.
+    """
+    layers = [cost for cost in costs if cost.derived.place is Place.LAYER]
+    without = replace(framework, graphed=frozenset())
+    replayed, eager = (
+        np.array([cost.seconds()[:2].sum(axis=0) for cost in each])
+        for each in (layers, [hiding(cost, without) for cost in layers])
+    )
+    saves: NDArray[np.bool_] = np.any(eager > replayed * (1 + ROUNDING), axis=0)
+    return saves
 
 
 def recompute_choices(request: Request) -> list[Choice]:
-    """Recompute policies that the pins leave, each with and without offloaded activations where the target can."""
+    """Return the recompute policies that the pins leave, each with and without offloaded activations where the target
+    can."""
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
     for modules in policies(request.limits, request.precision, request.pins.modules):
@@ -98,16 +200,8 @@ def recompute_choices(request: Request) -> list[Choice]:
     return result
 
 
-def ways(piece: Piece, refused: Refused) -> Sequence[Way]:
-    """Return the pipeline degrees, the chunks a stage, and the piece's points that the target can run with them; worked
-    out once.
-    """
-    if piece.laid is None:
-        piece.laid = list(_ways(piece, refused))
-    return piece.laid
-
-
-def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
+def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
+    """Yield pipeline degrees, chunks a stage, and the piece's points that the target can run with them."""
     request, layers = piece.request, piece.request.model.num_hidden_layers
     for pp in divisors(request.gpus):
         if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):
@@ -129,27 +223,20 @@ def _ways(piece: Piece, refused: Refused) -> Iterator[Way]:
                 yield pp, vpp, chosen
 
 
-def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> list[tuple[Setting, NDArray[np.bool_]]]:
-    """Return one setting for every ZeRO stage that some of the points can run, and which of them can."""
-    request, result = piece.request, []
-    for zero in request.limits.zero:
-        if not request.pins.allows("zero", zero):
-            continue
-        runs, moved = ~request.limits.zero_refused(zero, where), _moved(request, zero)
-        if moved and runs.any():
+def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
+    """Yield one setting for every ZeRO stage that some of the points can run, and which of them can, [n]."""
+    request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
+    for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):
+        runs = ~limits.zero_refused(zero, where)
+        offload = limits.offloads[zero] if share is None else limits.offloads_of(zero, share)
+        if offload and runs.any():
             setting = Setting(
                 pipelines=pipelines,
                 zero=zero,
-                offload=moved,
+                offload=offload,
                 machine=piece.machine,
                 framework=request.framework,
                 bytes=element_bytes(request.framework, piece.machine),
                 tied=request.model.tie_word_embeddings,
             )
-            result.append((setting, runs))
-    return result
-
-
-def _moved(request: Request, zero: int) -> tuple[Offload, ...]:
-    pinned = request.pins.fraction
-    return request.limits.offloads[zero] if pinned is None else request.limits.offloads_of(zero, pinned)
+            yield setting, runs

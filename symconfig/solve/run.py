@@ -28,17 +28,17 @@ from symconfig.graph.parts import is_layer
 from symconfig.plans.choices import PRECISIONS, Precision
 from symconfig.plans.columns import Columns
 from symconfig.solve import extras
+from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
 from symconfig.solve.gamma import Gammas
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.opened import NOTHING_KNOWN, shut
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
-from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
-from symconfig.solve.weigh import weigh
-from symconfig.solve.weighed import Weighed
+from symconfig.solve.weighing import Tally
 
 EIGHT_BIT_BYTES = 1.0  # of a weight, at least
 KEPT = 16  # families with a micro-batch, near the best one, that are kept for the simulation
@@ -49,7 +49,7 @@ Progress = Callable[[str, float], None]
 class Outcome:
     """simulated: candidates, each with its layout of stages."""
 
-    weighed: Weighed
+    weighed: Incumbents
     seconds: float
     simulated: int
 
@@ -107,14 +107,14 @@ def weigh_all(
     framework: Framework | None = None,
     below_s: float = float("inf"),
     tally: Tally | None = None,
-) -> Weighed:
+) -> Incumbents:
     """Weigh all precisions and ways to run, by the formula for the schedule. tally: keeps all points
     that are weighed.
     """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
     # The bounds are on seconds, which say nothing of the relative cost.
-    weighed = Weighed(
+    weighed = Incumbents(
         max(top, KEPT),
         top,
         exhaustive or relative,
@@ -134,7 +134,7 @@ def weigh_all(
         ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
         # The relative cost knows partitions, which all have.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
-        weigh(ways[:1] if relative else ways, gpu, weighed, progress)
+        branch_and_bound(ways[:1] if relative else ways, gpu, weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed

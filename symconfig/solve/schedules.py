@@ -16,11 +16,10 @@ from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
 from symconfig.solve.stages import ROUNDING, Layouts
-from symconfig.solve.timeline import own_schedule, refined_time, shape, timeline
+from symconfig.solve.timeline import own_schedule, refined_time, shape, stage_memory, timeline
 
 _ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
 _CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has

@@ -25,8 +25,8 @@ from symconfig.plans.columns import Columns, Values
 from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
-from symconfig.solve.tally import Tally
 from symconfig.solve.usual import Usual
+from symconfig.solve.weighing import Tally
 
 Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
 MOST_POINTS = 2**19  # of a scheme, before a pipeline degree

@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 
 from symconfig.graph.block import Place
-from symconfig.graph.parts import place_of
+from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
 from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
@@ -43,6 +43,12 @@ class Split:
         """Count the blocks of each kind that each stage holds."""
         stages = [[kind for chunk in self.stage(i) for kind in chunk] for i in range(self.pp)]
         return tuple(tuple(stage.count(kind) for kind in kinds) for stage in stages)
+
+    def first_layers_of(self, stage: int, kinds: tuple[str, ...], count: int) -> tuple[int, ...]:
+        """Count the blocks of each kind among the first layers of every chunk of a stage: all of a chunk that has
+        fewer."""
+        chunks = [list(filter(is_layer, chunk)) for chunk in self.stage(stage)]
+        return tuple(sum(chunk[:count].count(kind) for chunk in chunks) for kind in kinds)
 
     @property
     def longest_chunk(self) -> int:

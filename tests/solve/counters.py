@@ -39,7 +39,7 @@ class Counted:
 
 
 COUNTED = (
-    Counted("symconfig.solve.weigh", "_one", "batches weighed"),
+    Counted("symconfig.solve.branch_and_bound", "_evaluate", "batches weighed"),
     Counted("symconfig.cost.step", "evaluate", "steps evaluated", lambda cost: int(cost.step_s.size)),
     Counted("symconfig.cost.blocks", "evaluate", "blocks evaluated"),
     Counted("symconfig.solve.stages", "fastest_cut", "stage problems solved"),

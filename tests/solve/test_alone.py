@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import constants, without_network
-from symconfig.solve.alone import alone
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
-from symconfig.solve.predict import Timer, as_found
+from symconfig.solve.predict import Timer, alone, as_found
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster, sample_model
 

@@ -100,8 +100,8 @@ def nothing_is_unusual(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_choice_of_degrees_has_the_step_time_of_its_fastest_policy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("symconfig.solve.weighed.family", naive.place)
-    monkeypatch.setattr("symconfig.solve.weighed.complexity", lambda _: 0)
+    monkeypatch.setattr("symconfig.solve.incumbents.family", naive.place)
+    monkeypatch.setattr("symconfig.solve.incumbents.complexity", lambda _: 0)
     model, gib, asked = CASES[name]
     cluster, expected = tight(model, gib), nested_loops(name)
     found = weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True)
@@ -163,7 +163,7 @@ def test_bounds_leave_out_nothing_that_is_below_a_step(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
     asked = resolved(model, cluster, asked)
-    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best_s
+    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best[0].score
     whole, bounded = (
         weigh_all(model, cluster, asked, 3, exhaustive=exhaustive, below_s=below_s) for exhaustive in (True, False)
     )

@@ -7,10 +7,9 @@ import pytest
 
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.solve.costed import costed
-from symconfig.solve.memory import stage_memory
 from symconfig.solve.predict import as_found
 from symconfig.solve.restore import restore
-from symconfig.solve.timeline import timeline
+from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.sample_plans import sample_plan

@@ -21,12 +21,11 @@ from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
 from symconfig.solve.explain import explain
-from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import compare
 from symconfig.solve.search import search
-from symconfig.solve.timeline import own_schedule, refined_s, timeline
+from symconfig.solve.timeline import own_schedule, refined_s, stage_memory, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE

@@ -26,9 +26,8 @@ from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
-from symconfig.solve.tally import REFUSED_BY, WHOLE, WORDS
 from symconfig.solve.traffic import exchanges
-from symconfig.solve.weighing import Weighing, weighing
+from symconfig.solve.weighing import REFUSED_BY, WHOLE, WORDS, Weighing, weighing
 
 MOST_ROWS = 20_000  # of the lattice that a page holds: the fastest
 SCHEMA = "symconfig.page/1"
@@ -156,14 +155,15 @@ def sentence(plan: Plan) -> str:
 
 def lattice(weighed: Weighing) -> dict[str, Any]:
     """Return the weighed points and the refusals as columns."""
-    rows = weighed.rows.first(MOST_ROWS)
+    rows = weighed.rows.at(slice(MOST_ROWS))
+    spelled, places = zip(*(np.unique(column, return_inverse=True) for column in rows.words.T), strict=True)
     return {
         "whole": list(WHOLE),
         "words": list(WORDS),
-        "spelled": [list(each) for each in rows.spelled],
+        "spelled": [each.tolist() for each in spelled],
         "left_out": weighed.rows.size - rows.size,
         "columns": packed(rows.whole, "i4"),
-        "places": packed(rows.words, "i2"),
+        "places": packed(np.stack(places, axis=1), "i2"),
         "step_s": packed(np.where(np.isfinite(rows.step_s), rows.step_s, -1.0), "f4"),
         "gib": packed(rows.device_bytes / 2**30, "f4"),
         "fits": packed(rows.fits, "u1"),

@@ -16,10 +16,9 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
 from symconfig.solve.costed import costed
-from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
 from symconfig.solve.schedules import Compared, compare, idle, suited
-from symconfig.solve.timeline import refined_time, timeline
+from symconfig.solve.timeline import refined_time, stage_memory, timeline
 
 
 def schedule(name: str) -> Schedule:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from symconfig.solve.kinds import stages_of
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.pieces import PLAIN, recompute_choices
-from symconfig.solve.refine import fewest_recomputed
+from symconfig.solve.refine import fewest_recomputed, stages_of
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import ROUNDING, fastest_cut, layers
 

@@ -17,7 +17,9 @@ from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError
 from symconfig.plans.choices import Precision
+from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.choice import Family, family
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
 from symconfig.solve.mixed.layers import best_layers
@@ -29,8 +31,6 @@ from symconfig.solve.refine import refine
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
-from symconfig.solve.weigh import weigh
-from symconfig.solve.weighed import Weighed
 
 FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
 FAR = 1.15  # times the best step: what is slower is no runner-up
@@ -147,8 +147,8 @@ class _Solving:
             pairs = [] if pins is None else self._requests(precision, pins)
             if not pairs:
                 continue
-            weighed = Weighed(FAMILIES, FAMILIES)
-            weigh([pair[0] for pair in pairs], gpu, weighed, progress)
+            weighed = Incumbents(FAMILIES, FAMILIES)
+            branch_and_bound([pair[0] for pair in pairs], gpu, weighed, progress)
             refine(weighed)
             self.candidates += weighed.candidates
             self.feasible += weighed.feasible

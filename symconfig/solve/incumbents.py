@@ -1,18 +1,14 @@
-"""What the search has found so far: the best candidates, the leanest one, and how much was weighed."""
+"""The incumbents of the degree search: the best candidates of each family, the leanest one, and counts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from symconfig.solve.choice import TIE, Family, complexity, family
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
-from symconfig.solve.tally import Tally
-
-if TYPE_CHECKING:
-    from symconfig.solve.pieces import Piece
+from symconfig.solve.weighing import Tally
 
 KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
 NEARLY = 1.1  # of the memory: a candidate that takes so much may fit in another layout of its stages
@@ -20,13 +16,13 @@ MOST_NEARLY = 8  # of them that are kept
 
 
 @dataclass(slots=True)
-class Weighed:
-    """The search's knowledge so far.
+class Incumbents:
+    """What a search has found so far.
 
     top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
     families: for each and a micro-batch the best candidate by complexity. nearly: those that do not fit in their layout
     of stages and may in another one, the best first.
-    exhaustive: weigh also what a lower bound already rules out. any_will_do: stop at the first plan that fits.
+    exhaustive: prune nothing by a bound of the step. any_will_do: stop at the first plan that fits.
     """
 
     top: int
@@ -40,16 +36,18 @@ class Weighed:
     feasible: int = 0
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
-    pieces: list[Piece] = field(default_factory=list)  # all of the lattice that the target can run
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
-    best_s: float = float("inf")  # score that a candidate must beat to have the best one
     below_s: float = float("inf")  # nothing slower counts
-
     tally: Tally | None = None  # keeps every point; None: nobody asks
 
     def __post_init__(self) -> None:
         self.refused.tally = self.tally
-        self.worst_s = self.best_s = self.below_s
+        self.worst_s = self.below_s
+
+    @property
+    def cutoff_s(self) -> float:
+        """Return the lower bound above which a branch is pruned."""
+        return float("inf") if self.exhaustive else self.worst_s
 
     @property
     def counted(self) -> bool:
@@ -72,7 +70,6 @@ class Weighed:
             scores.pop()
         # Set what a candidate must beat: the last of the families, or where enough of them are near the best, all that
         # is not near.
-        self.best_s = min(scores[0], self.below_s)
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
             last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
@@ -87,18 +84,6 @@ class Weighed:
     def add_nearly(self, prospect: Prospect) -> None:
         """Keep a candidate that does not fit in its layout, if its score is among the best."""
         self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
-
-    def forget(self) -> list[Prospect]:
-        """Return the best candidates so far, and forget them: they are to be found again."""
-        ranked = [*self.best, *self.nearly]
-        self.families.clear()
-        self.nearly.clear()
-        self.worst_s = self.best_s = self.below_s
-        return ranked
-
-    def lean(self, prospect: Prospect) -> None:
-        if self.leanest is None or prospect.device_bytes < self.leanest.device_bytes:
-            self.leanest = prospect
 
     def ranked(self) -> list[Prospect]:
         """Return the best one of each family, by the objective."""

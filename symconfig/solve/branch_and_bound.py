@@ -1,0 +1,371 @@
+"""The degree search: branch and bound over the lattice of one job, best bound first.
+
+Problem: of every configuration that no constraint refuses, that the pins allow and whose peak is within the budget
+(`budget.peak_budget`), find those with the least score, which is the seconds of a step times a premium of 1 or more for
+unusual choices (`choice.scored`): the best of each family of degrees (`choice.Family`). Nothing is sampled.
+
+The levels, in the order in which their choices are fixed. A lower bound holds for all that lies below its level:
+
+1. Scheme (`space.schemes`): sequence parallelism, how context parallelism exchanges.
+2. Points (`space.points`): tp, cp, ep, etp, micro-batch. `pieces.computed_s` bounds the step by what all blocks
+   compute: no option makes that less. Constraints that ask for degrees alone remove points.
+3. Options (`extras.requests`): overlaps, kernels, dispatcher, graphs. Points are dominated where an earlier request has
+   the same price (`pieces._dominated`) and where graphs save no time (`pieces._waits_for_host`). `Piece.least_s` bounds
+   the step by all blocks under `table.bound_table` (nothing recomputed, kept is what all policies keep), spread evenly
+   over all GPUs: bubble, messages, gradients and optimizer only add to it.
+4. Pipeline (`pieces.pipelines_of`, `split.splits`): pp, vpp, layers to stages. `_even_s` bounds the step by the same
+   pipeline with stages that are all alike: the slowest of any others takes that or more.
+5. ZeRO stage and offload (`pieces.settings`): `step.bound_s` takes the stages as they are under `table.bound_table`;
+   `step.apart_s` adds optimizer and overhead, which are apart from passes and exchange. Relaxations of the memory, by
+   the same table: `step.bound_bytes` on the GPU, `step.host_bytes` in host memory.
+6. Recompute policy (`pieces.recompute_choices`): every one is evaluated (`step.evaluate`). Of full recompute of the
+   first layers of each chunk only the fewest that fit: memory falls and time grows with their number.
+
+A branch is pruned when its bound is above the cutoff, the score of the worst incumbent that would still be shown
+(`Incumbents.cutoff_s`), or when its relaxation does not fit: in `NEARLY` of the budget where there are several stages,
+which `refine` may lay out in another way. `Incumbents.refused` counts what constraints and memory removed.
+tests/solve/test_bounds.py holds each bound against the exact costs of all that lies below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import compress, groupby
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
+from symconfig.cost.device import device_bytes
+from symconfig.cost.formulas import pipeline_s
+from symconfig.cost.lattice import Array
+from symconfig.cost.machine import Machine
+from symconfig.cost.shapes import Pipeline, Pipelines, distinct
+from symconfig.cost.stages import Setting, Stages, stages
+from symconfig.cost.step import HOST_SHARE, apart_s, bound_bytes, bound_s, evaluate, host_bytes
+from symconfig.cost.symtensor import costs
+from symconfig.cost.table import Table
+from symconfig.graph.model import sequence
+from symconfig.plans.columns import Columns
+from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
+from symconfig.solve.gamma import Gammas
+from symconfig.solve.incumbents import NEARLY, Incumbents
+from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.space import Request, points, priced, schemes
+from symconfig.solve.split import Split, splits
+from symconfig.solve.stages import ROUNDING
+from symconfig.solve.usual import premium
+
+BATCH = 2**16  # candidates that are evaluated at once
+LAID = 2**13  # points with a pipeline that are bounded at once
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Points of a piece at one ZeRO stage, each with a pipeline, [n].
+
+    splits: those of the setting's pipelines. chosen, rows: places of the points in the piece, and in the table.
+    """
+
+    piece: Piece
+    splits: Sequence[Split]
+    setting: Setting
+    table: Table
+    chosen: NDArray[np.intp]
+    rows: NDArray[np.intp]
+    points: Columns
+    sums: Stages
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The costs of a batch under each policy and offload, [r, o, n]. layers: > 0: full recompute of the first layers of
+    every virtual stage. nearly: fits, or may in another layout of its stages.
+    """
+
+    batch: Batch
+    step_s: Array
+    peak_bytes: Array
+    layers: NDArray[np.intp]
+    fits: NDArray[np.bool_]
+    nearly: NDArray[np.bool_]
+
+    def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
+        """Yield for each number of recomputes and offloads, per point, the least score of a candidate that is able
+        (infinite if none is), and its row."""
+        batch, request = self.batch, self.batch.piece.request
+        of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
+        by_block = len(self.step_s) < len(batch.table.policies)
+        policies = (WHOLE,) * len(self.step_s) if by_block else batch.table.policies
+        count = unusual_recompute(request, policies)[:, None, None] + of_points
+        score = np.where(able, self.step_s * premium(count), np.inf).reshape(-1, self.step_s.shape[-1])
+        less = np.add.outer(
+            [recomputed_and_offloaded(policy) for policy in policies],
+            [bool(offload.optimizer) + bool(offload.weights) for offload in batch.setting.offload],
+        ).ravel()
+        for level in np.unique(less):
+            mine = np.flatnonzero(less == level)
+            rows = score[mine].argmin(axis=0)
+            yield score[mine][rows, np.arange(score.shape[1])], mine[rows]
+
+    def prospect(self, row: int, n: int, score: float) -> Prospect:
+        """Return one candidate of the batch."""
+        piece, batch, p = self.batch.piece, self.batch, self.batch.points
+        r, o = np.unravel_index(row, self.step_s.shape[:2])
+        count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
+        return Prospect(
+            request=piece.request,
+            machine=piece.machine,
+            scheme=piece.scheme,
+            split=split,
+            choice=WHOLE if count else batch.table.policies[int(r)],
+            zero=batch.setting.zero,
+            offload=batch.setting.offload[int(o)],
+            block_layers=count,
+            degrees=p.row(n, split.vpp),
+            micro=int(p.micro[n]),
+            step_s=float(self.step_s[r, o, n]),
+            device_bytes=device_bytes(float(self.peak_bytes[r, o, n]), piece.machine, piece.request.framework),
+            score=score,
+        )
+
+
+def branch_and_bound(
+    requests: Sequence[Request],
+    machine: Machine,
+    found: Incumbents,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    """Search the lattice of the requests and add the best candidates to `found`.
+
+    requests: the first one is searched by itself; the others, which take no point that it does not, where they may be
+    faster than its incumbents.
+    """
+    grids = [(scheme, points(requests[0], scheme, found.refused)) for scheme in schemes(requests[0])]
+    for some in (requests[:1], requests[1:]):
+        if found.cutoff_s < np.inf:
+            grids = [(scheme, grid) for scheme, grid in grids if grid.size]
+            bounds = [computed_s(requests[0], machine, *each) for each in grids]
+            grids = [(scheme, grid.at(s <= found.cutoff_s)) for (scheme, grid), s in zip(grids, bounds, strict=True)]
+        every = [
+            piece
+            for scheme, grid in grids
+            for piece in pieces(some, machine, scheme, grid, found.refused, found.cutoff_s)
+        ]
+        every.sort(key=lambda piece: float(piece.least_s[0]))
+        for number, piece in enumerate(every):
+            if progress and found.candidates:
+                progress(f"{found.candidates:,} candidates weighed", number / len(every))
+            if piece.least_s[0] > found.cutoff_s:
+                break
+            for batch in _laid_out(piece, found):
+                _evaluate(batch, found)
+                if found.any_will_do and found.families:
+                    return
+
+
+def _laid_out(piece: Piece, found: Incumbents) -> Iterator[Batch]:
+    """Yield the piece's points in every pipeline and split of the layers that the bounds leave, best bound first.
+
+    An evaluation takes pipelines of one kind (`Pipelines`): of one stage, of several, or of several chunks a stage.
+    """
+    request, kinds, laid = piece.request, sequence(piece.request.model), []
+    every = sorted(pipelines_of(piece, found.refused), key=_kind)
+    for _, alike in groupby(every, key=_kind):
+        each = [
+            (split, chosen)
+            for pp, vpp, chosen in alike
+            for split in splits(kinds, pp, vpp, piece.balance, request.limits.layouts, request.pins.layout)
+        ]
+        if not each:
+            continue
+        which = np.repeat(np.arange(len(each)), [chosen.size for _, chosen in each])
+        chosen = np.concatenate([chosen for _, chosen in each])
+        pp, vpp = (np.array([getattr(split, name) for split, _ in each])[which] for name in ("pp", "vpp"))
+        least = _even_s(piece, pp, vpp, chosen)
+        order = np.argsort(least, kind="stable")
+        order = order[least[order] <= found.cutoff_s]
+        if order.size:
+            laid.append((least[order], [split for split, _ in each], which[order], chosen[order]))
+    for least, some, which, chosen in sorted(laid, key=lambda one: float(one[0][0])):
+        for start in range(0, which.size, LAID):
+            if least[start] > found.cutoff_s:
+                break
+            part = slice(start, start + LAID)
+            yield from _sharded(piece, some, which[part], chosen[part], found)
+
+
+def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
+    return pipeline[0] > 1, pipeline[1] > 1
+
+
+def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
+    """Return seconds that no split is below by the formula: its slowest stage takes an even share or more, without any
+    message, [n].
+    """
+    where = priced(piece.request, piece.candidates, pp, chosen)
+    whole = piece.whole_s[chosen]
+    result: Array = pipeline_s(where.num_microbatches, whole / pp, whole, vpp) * (1 - ROUNDING)
+    return np.maximum(result, piece.least_s[chosen])
+
+
+@lru_cache(maxsize=4096)
+def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
+    """Return a split's pipeline: the stages that can be the bottleneck."""
+    shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
+    return Pipeline(split.pp, split.vpp, shapes)
+
+
+def _sharded(
+    piece: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], found: Incumbents
+) -> Iterator[Batch]:
+    """Yield some points with pipelines under each ZeRO stage, best bound first: those that may fit under some policy
+    and offload, and may be shown. Where nothing may fit and nothing did, yield the leanest point alone.
+    """
+    request = piece.request
+    pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
+    where = priced(request, piece.candidates, pipelines.pp, chosen)
+    low = stages(piece.low, pipelines, chosen, request.model.tie_word_embeddings)
+    runnable = list(settings(piece, pipelines, where))
+    bound = bound_s(low, where, runnable[0][0]) if runnable else np.full(chosen.size, np.inf)
+    order = np.argsort(bound, kind="stable")
+    for setting, runs in runnable if bound.min() <= found.cutoff_s else ():
+        may, floor = _may_fit(piece, low, where, setting, runs)
+        fits = np.asarray(may.any(axis=0))
+        found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
+        if found.tally is not None:
+            found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
+        # Under each offload, [o, n]. Where candidates are counted, all that the bound of their point leaves are.
+        apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
+        least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
+        alive = order[fits[order]]
+        if found.counted and runs.any() and not fits.any() and not found.families:
+            # so that a refusal can say by how much nothing fits
+            lean = int(np.where(runs, floor, np.inf).argmin())
+            least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
+            if found.leanest is None or least_bytes < found.leanest.device_bytes:
+                alive, least[:, lean] = np.array([lean]), 0.0
+        width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
+        for start in range(0, alive.size, width):
+            part = alive[start : start + width]
+            shown = np.isfinite(least[:, part]) & (least[:, part] <= found.cutoff_s)
+            part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, np.asarray(shown.any(axis=1))))
+            if not part.size:
+                continue
+            mine = replace(setting.at(part), offload=some)
+            table, rows = piece.table(chosen[part])
+            yield Batch(
+                piece=piece,
+                splits=every,
+                setting=mine,
+                table=table,
+                chosen=chosen[part],
+                rows=rows,
+                points=where.at(part),
+                sums=stages(table, mine.pipelines, rows, setting.tied),
+            )
+
+
+def _may_fit(
+    piece: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Array]:
+    """Return under which offloads points that the target can run may fit on the GPU and in the host's memory, [o, n],
+    and the bytes that no offload brings them below, [n].
+    """
+    floor = bound_bytes(low, where, setting)
+    may: NDArray[np.bool_] = runs & (floor <= piece.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
+    if may.any():
+        may &= host_bytes(low, where, setting)[0] <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    return may, floor[-1]
+
+
+def _evaluate(batch: Batch, found: Incumbents) -> None:
+    """Evaluate a batch: every policy as it is, then the fewest recomputed layers that fit."""
+    piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
+    cost = evaluate(batch.sums, batch.points, setting)
+    shape = (len(batch.table.policies), len(setting.offload), batch.points.dp.size)
+    step, peak = (np.broadcast_to(each, shape) for each in (cost.step_s, cost.peak_bytes))
+    results = [_result(batch, batch.sums, step, peak, np.zeros(shape, dtype=np.intp))]
+    several = np.array([split.longest_chunk > 1 for split in batch.splits])[setting.pipelines.which]
+    if {PLAIN, WHOLE} <= {*piece.choices} and limits.block_recompute and several.any():
+        keep, repeated = piece.choices.index(PLAIN), piece.choices.index(WHOLE)
+        extremes = Extremes(keep, repeated, batch.table, batch.rows, batch.sums, cost.policy(keep))
+        block = evaluate_block(extremes, batch.points, setting, _prefixes(batch), piece.budget)
+        step = np.where(block.layers > 0, block.cost.step_s, np.inf)
+        peak = np.broadcast_to(block.cost.peak_bytes, step.shape)
+        tried = [split.repeated(every_nth=limits.every_nth) for split in batch.splits]
+        longest = max(map(len, tried))
+        numbers = np.array([[*each, *[0] * (longest - len(each))] for each in tried])
+        layers = numbers[setting.pipelines.which, block.layers]
+        results.append(_result(batch, batch.sums.policy(keep), step, peak, layers))
+        found.candidates += step[..., several].size
+    found.candidates += results[0].step_s.size
+    found.feasible += sum(int(result.fits.sum()) for result in results)
+    if found.gammas is not None:
+        _add_by_relative_cost(batch, results, found.gammas)
+    for result in results:
+        for able, add in ((result.fits, found.add), (result.nearly & ~result.fits, found.add_nearly)):
+            for scores, rows in result.best(able):
+                for n in np.argsort(scores, kind="stable"):
+                    if not scores[n] <= found.worst_s or scores[n] == np.inf:
+                        break
+                    add(result.prospect(int(rows[n]), int(n), float(scores[n])))
+        if found.counted and not found.families:
+            lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, shape[-1])
+            row, n = np.unravel_index(int(lean.argmin()), lean.shape)
+            if np.isfinite(lean[row, n]):
+                leanest = result.prospect(int(row), int(n), float("inf"))
+                if found.leanest is None or leanest.device_bytes < found.leanest.device_bytes:
+                    found.leanest = leanest
+        if found.tally is not None:
+            found.tally.add_results(piece, setting, batch.points, batch.table.policies, result)
+
+
+def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:
+    """Return the results of a batch. sums: of the policies that the rows stand for."""
+    piece, layouts, pins = batch.piece, batch.piece.request.limits.layouts, batch.piece.request.pins
+    pinned = host_bytes(sums, batch.points, batch.setting) <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
+    runs = np.isfinite(step_s) & pinned
+    # Stages that the target can lay out in many ways.
+    free = pins.layout is None and (layouts.any_cut or layouts.first_last)
+    budget = piece.budget * np.where(free & (batch.setting.pipelines.pp > 1), NEARLY, 1.0)
+    fits = (peak_bytes <= piece.budget) & runs
+    return Result(batch, step_s, peak_bytes, layers, fits, (peak_bytes <= budget) & runs)
+
+
+def _prefixes(batch: Batch) -> Array:
+    """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
+    pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
+    present, which = np.unique(pipelines.which, return_inverse=True)
+    each = [
+        [
+            _prefix(batch.splits[place], stage.index, batch.table.kinds, every_nth)
+            for stage in pipelines.each[place].stages
+        ]
+        for place in present
+    ]
+    return prefixed(each, which, len(pipelines.index))
+
+
+@lru_cache(maxsize=4096)
+def _prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
+    """Count the blocks of each kind among the first n layers of every chunk of the stage, for each n that is tried."""
+    return tuple(split.first_layers_of(stage, kinds, n) for n in split.repeated(every_nth=every_nth))
+
+
+def _add_by_relative_cost(batch: Batch, results: list[Result], gammas: Gammas) -> None:
+    """Rank by relative cost, which knows partitions only; of their policies and offloads the fastest that fits is
+    taken.
+    """
+    piece, kinds = batch.piece, sequence(batch.piece.request.model)
+    counts = np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
+    boundary = piece.low.boundary[batch.chosen]
+    memory, communication = costs(piece.relative(batch.chosen), counts, boundary, batch.points, batch.setting)
+    flat = [np.where(one.fits, one.step_s, np.inf).reshape(-1, batch.points.dp.size) for one in results]
+    least = np.array([each.min(axis=0) for each in flat])  # [results, n]
+    for index, n, cost in gammas.wanted(memory, communication, np.isfinite(least.min(axis=0))):
+        place = int(least[:, n].argmin())
+        gammas.add(index, cost, results[place].prospect(int(flat[place][:, n].argmin()), n, cost))
