@@ -24,10 +24,9 @@ from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import Difference, NearRecipe
+from symconfig.plans.recipe import NearRecipe, Pinned
 from symconfig.report.recipes import layout_words
-from symconfig.runs.recipes.alike import MOST_TIMES_LARGER
-from symconfig.runs.recipes.near import compared
+from symconfig.runs.compared import MOST_TIMES_LARGER, compared
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
 from tools.pages import EVIDENCE, fill, table
@@ -61,33 +60,27 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none.
-    allowed: the pick of the same job where it allows what the recipe has, and the recipe's split in that plan.
-    """
+    """One recipe beside the pick of its job. seen: its layout and its split in the pick's job; None: there is none."""
 
     id: str
     layout: str
     pick: Pick
     seen: NearRecipe | None = None
-    allowed: tuple[str, Difference] | None = None
     unseen: tuple[str, ...] = ()
     family: str = ""
 
     @property
-    def priced(self) -> dict[str, NearRecipe | Difference]:
-        """Return by column what has been priced of it."""
+    def priced(self) -> dict[str, Pinned]:
+        """Return by column what has been priced of it: where the pick has the same, it loses nothing."""
         if self.seen is None:
             return {}
-        return {"pick/recipe": self.seen, "without": self.seen.allowed or self.seen, "pick/split": _split(self.seen)}
+        same = Pinned("", 0.0)
+        return {"pick/recipe": self.seen.layout or same, "pick/split": self.seen.split or same}
 
     @property
     def launchable(self) -> bool:
         """Stable options only, a published family or one priced against it, and memory that fits."""
         return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
-
-
-def _split(seen: NearRecipe) -> Difference:
-    return seen.split or Difference("split", "", "", 0.0)
 
 
 def rows(task: tuple[Asked, bool]) -> list[Row]:
@@ -113,20 +106,15 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
         shaken=robustness(plan) if shaken else (),
     )
     found = []
-    freer: dict[tuple[str, ...], Plan] = {(): plan}
     for head, recipe in zip(heads, mine, strict=True):
         seen = compared(plan, file, recipe)
-        if seen.opens not in freer:
-            freer[seen.opens] = search(model, cluster, whole.model_copy(update={"allow": seen.opens}), top=1)
-        other = freer[seen.opens]
         found.append(
             Row(
                 **head,
                 pick=pick,
                 seen=seen,
-                allowed=(_pick(other.best), _split(compared(other, file, recipe))) if seen.opens else None,
                 unseen=tuple(sorted(uses - stated(recipe.source))),
-                family=_family(plan, file, seen.loss),
+                family=_family(plan, file, seen.layout.loss if seen.layout else 0.0),
             )
         )
     return found
@@ -207,7 +195,7 @@ def _family(plan: Plan, file: RecipeFile, loss: float | None) -> str:
     return "priced" if step_s is not None and low <= step_s <= high else "no"
 
 
-def ratio(priced: NearRecipe | Difference) -> float | None:
+def ratio(priced: Pinned) -> float | None:
     """Return the pick's step over that of what was priced."""
     return None if priced.loss is None else 1 / (1 + priced.loss)
 
@@ -230,9 +218,9 @@ def summary(found: Sequence[Row], every: int) -> str:
     tried = [one for one in planned if one.shaken]
     ratios = {
         name: [value for one in able if (value := ratio(one.priced[name])) is not None]
-        for name in ("pick/recipe", "without", "pick/split")
+        for name in ("pick/recipe", "pick/split")
     }
-    opens = Counter(name for one in able if one.seen and one.seen.loss is not None for name in one.seen.opens)
+    opens = Counter(name for one in able for name in one.priced["pick/recipe"].opens)
     unstable = Counter(name for one in planned for name in one.unstable)
     unseen = Counter(name for one in able for name in one.unseen)
     families = sum(one.families for one in planned) / max(len(planned), 1)
@@ -249,11 +237,6 @@ def summary(found: Sequence[Row], every: int) -> str:
         share("the recipe's layout has a price", len(ratios["pick/recipe"]), len(able)),
         share("so has its split, with all else free", len(ratios["pick/split"]), len(able)),
         share("the pick has its split", sum(one.seen is not None and not one.seen.split for one in able), len(able)),
-        share(
-            "and with as much allowed as the recipe has",
-            sum(ratio(one.allowed[1] if one.allowed else one.priced["pick/split"]) == 1 for one in able),
-            len(able),
-        ),
         *(f"| median of {name} | {median(values or [0]):.3f} |" for name, values in ratios.items()),
         *(share(f"priced with {name}, which the pick may not have", n, len(able)) for name, n in opens.most_common()),
         "",
@@ -275,7 +258,7 @@ def summary(found: Sequence[Row], every: int) -> str:
 def each(found: Iterable[Row]) -> str:
     """One line a recipe."""
     heads = (
-        *("recipe", "job", "layout", "pick", "pick/recipe", "without", "pick/split", "as much allowed"),
+        *("recipe", "job", "layout", "pick", "pick/recipe", "pick/split"),
         *("in no recipe", "family", "families", "memory", "shaken"),
     )
     lines = list[tuple[str, ...]]()
@@ -287,7 +270,7 @@ def each(found: Iterable[Row]) -> str:
         )
         head = (one.id, words + task, one.layout)
         if pick.failed:
-            cells = (*head, f"none: {pick.failed}", *[""] * 9)
+            cells = (*head, f"none: {pick.failed}", *[""] * 7)
         else:
             ratios = [one_of.why if one_of.loss is None else f"{ratio(one_of):.3f}" for one_of in one.priced.values()]
             unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
@@ -296,7 +279,6 @@ def each(found: Iterable[Row]) -> str:
                 *head,
                 pick.words,
                 *ratios,
-                _freer(one),
                 unseen,
                 one.family,
                 str(pick.families),
@@ -304,15 +286,7 @@ def each(found: Iterable[Row]) -> str:
                 f"{pick.worst:.1%}" if pick.shaken else "",
             )
         lines.append(cells)
-    return table(heads, lines, (4, 5, 6, 10, 12))
-
-
-def _freer(row: Row) -> str:
-    """Return the pick that may have what the recipe has, and its step over that of the recipe's split."""
-    if row.allowed is None:
-        return ""
-    words, split = row.allowed
-    return f"{words}: {split.why if split.loss is None else f'{ratio(split):.3f}'}"
+    return table(heads, lines, (4, 5, 8, 10))
 
 
 def chosen(limit: int | None, only: str | None) -> list[Asked]:

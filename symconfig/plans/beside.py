@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from symconfig.descriptor.sections import Position
 from symconfig.format import count, percent, seconds
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import Difference, NearRecipe
+from symconfig.plans.recipe import NearRecipe, Pinned
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
-MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
@@ -95,29 +94,19 @@ def _slower(loss: float) -> str:
 
 
 def _recipe(recipe: NearRecipe) -> str:
-    """Return the recipe, the layout and the split it would have here, and the cost of each difference by itself."""
+    """Return the recipe, the layout and the split it would have here, and where it differs from the plan."""
     head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
-    if not recipe.differences:
+    if recipe.layout is None:
         return f"{head} The plan is laid out as it is."
     left_out = f", without its {recipe.left_out}, which has no price in the model," if recipe.left_out else ""
-    whole = f"its layout{left_out if recipe.loss is not None else ''} {_priced(recipe)}"
-    if recipe.allowed is not None and recipe.loss is not None:
-        whole += f"; without that it {_priced(recipe.allowed)}"
+    layout = f"its layout{left_out if recipe.layout.loss is not None else ''} {_priced(recipe.layout)}"
     if recipe.split is not None:
-        whole += f"; its split, {recipe.split.theirs}, with all else free {_priced(recipe.split)}"
-    each = [f"{one.field} {one.theirs} for {one.ours}, {_cost(one)}" for one in recipe.differences[:MOST_DIFFERENCES]]
-    if len(recipe.differences) > MOST_DIFFERENCES:
-        each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
-    return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
+        layout += f"; its split, {recipe.split.words}, with all else free {_priced(recipe.split)}"
+    return f"{head} On this job {layout}. It has {', '.join(recipe.differences)}."
 
 
-def _priced(priced: NearRecipe | Difference) -> str:
-    """Say what it loses as a predicate: `is 5.0 % slower`."""
-    return ("is " if priced.loss is not None else "") + _cost(priced)
-
-
-def _cost(priced: NearRecipe | Difference) -> str:
-    """Say what it loses, or why there is no price, and which options it opens: `3.1 % faster with --allow deepep`."""
-    if priced.loss is None:
-        return priced.why
-    return _slower(priced.loss) + (f" with --allow {','.join(priced.opens)}" if priced.opens else "")
+def _priced(pinned: Pinned) -> str:
+    """Return what a plan loses as a predicate, and the options that it needs: `is 3.1 % faster with --allow deepep`."""
+    if pinned.loss is None:
+        return pinned.why
+    return f"is {_slower(pinned.loss)}" + (f" with --allow {','.join(pinned.opens)}" if pinned.opens else "")

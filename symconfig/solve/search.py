@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -242,13 +241,17 @@ def _measured(
     )
     pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(run.micro), **job.pins}
     pinned = job.model_copy(update={"pins": pins})
-    published = None
-    if unproven:
-        with suppress(SymconfigError):
-            resolved(model, cluster, pinned)
-            laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
-            published = shown(ranked(laid_out, 1)[0]) if laid_out else None
-    return {**further, "measured": measured, "published": published}
+    laid_out = fastest_with(model, cluster, pinned) if unproven else ""
+    return {**further, "measured": measured, "published": None if isinstance(laid_out, str) else shown(laid_out)}
+
+
+def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Prospect | str:
+    """Return the first candidate of a job with pins, its options as the job allows them; or why there is none."""
+    try:
+        best = run_job(model, cluster, resolved(model, cluster, job), top=1, progress=None, start=0.0).weighed.best
+    except SymconfigError as error:
+        return f"cannot run: {error.problems[0]}".rstrip(".")
+    return ranked(best, 1)[0] if best else "has no plan that runs and fits"
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -19,8 +19,8 @@ from symconfig.plans.beside import opened
 from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.runs.compared import with_every_option
 from symconfig.solve.choice import TIE
-from symconfig.solve.faster import faster
 from symconfig.solve.opened import needed, unstable
 from symconfig.solve.pins import parse
 from symconfig.solve.run import facts_of
@@ -209,13 +209,13 @@ def test_the_fastest_of_all_options_stands_beside() -> None:
     model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
     cluster = tight(model, 0.5)
     plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
-    beside = faster(plan)
+    beside = with_every_option(plan).beside
     if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
         assert beside.free is not None
         assert free.best.predicted.step_s <= TIE * beside.free.predicted.step_s
         assert beside.free.predicted.step_s < plan.best.predicted.step_s
         assert set(beside.free_uses) == used(plan, beside.free)
-    assert faster(replace(plan, job=free.job)) == plan.beside
+    assert with_every_option(replace(plan, job=free.job)) == replace(plan, job=free.job)
 
 
 def test_an_unknown_option_is_named_with_those_that_there_are() -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint.folder import Checkpoint, json_object, shown, size_bytes
+from symconfig.runs.checkpoint.folder import Checkpoint, demand, json_object, shown, size_bytes
 from symconfig.runs.checkpoint.pickled import Plain
-from symconfig.runs.checkpoint.whole import demand
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
 from symconfig.runs.checkpoint import folder_weights as weights
-from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, checked, shown
+from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, shown
 
 # In this order: train.py's last folder has a model beside DeepSpeed's files, and each is the more special first.
 KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] = (
@@ -33,8 +33,7 @@ def exists(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, not a whole one, or says of its run
-    what none can have."""
+    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, or not a whole one."""
     with _readable(folder):
         if not folder.exists():
             raise InputError("there is no such folder", file=str(folder))
@@ -42,7 +41,7 @@ def read(folder: Path) -> Checkpoint:
             raise InputError("is a file, a checkpoint is a folder", file=str(folder))
         for fits, reader in KINDS:
             if fits(folder):
-                return checked(reader(folder))
+                return reader(folder)
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
     raise InputError("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from symconfig.cost.device import device_bytes
-from symconfig.cost.framework import Framework
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.frameworks.constraint import failing
@@ -15,9 +14,7 @@ from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
-from symconfig.graph.model import sequence
 from symconfig.plans.choices import Precision
-from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
@@ -31,8 +28,6 @@ from symconfig.solve.predict import as_found
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import request
 from symconfig.solve.space import Request
-from symconfig.solve.split import laid_out, splits
-from symconfig.solve.stages import layers
 from symconfig.solve.timeline import refined_s
 from symconfig.units import GIB
 
@@ -43,7 +38,7 @@ class Verdict:
 
     refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
     the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
-    slower: its step over that of the plan, less one. point: as constraints see it; None where it cannot be laid out.
+    slower: its step over that of the plan, less one.
     """
 
     refused: str = ""
@@ -52,7 +47,6 @@ class Verdict:
     device_bytes: float = 0.0
     over_bytes: float = 0.0
     host_over_bytes: float = 0.0
-    point: Columns | None = None
 
     @property
     def fits(self) -> bool:
@@ -110,56 +104,15 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
         point = as_found(plan.model, plan.cluster, c)
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
-    point = replace(point, request=replace(wanted, framework=_exchanging(wanted.framework, c.framework)))
-    columns = whole(point)
-    if refused := _refused(point, columns) or _untold(plan, point):
-        return Verdict(refused, point=columns)
+    point = replace(point, request=wanted)
+    if refused := _refused(point) or _untold(plan, point):
+        return Verdict(refused)
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
     pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
     room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
     best_s = plan.best.predicted.step_s
-    return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room, columns)
-
-
-def apart(framework: Framework, reduces_beside: bool, sharded: bool) -> Framework:
-    """Return a framework that gathers new weights with nothing beside it, where they are sharded, and reduces gradients
-    so, too, unless it does that beside computation."""
-    hide = framework.hide if reduces_beside else replace(framework.hide, data=0.0)
-    gathers_apart = reduces_beside and sharded  # whose bucket's reduction it would else wait for
-    return replace(framework, hide=hide, gathers_apart=gathers_apart, demanded_gathers=False)
-
-
-def _exchanging(framework: Framework, other: Framework) -> Framework:
-    """Return a framework whose replicas exchange as another's do."""
-    hide = replace(framework.hide, data=other.hide.data)
-    names = ("gathers_apart", "demanded_gathers")
-    return replace(framework, hide=hide, **{name: getattr(other, name) for name in names})
-
-
-def dealt_out(plan: Plan, c: Configuration) -> list[Configuration]:
-    """Return a configuration with its layers on its chunks as it says, or as equally as its framework does by itself;
-    where neither goes, in each way that its framework can say and that may be the best."""
-    kinds, p = sequence(plan.model), c.degrees
-    stated = laid_out(kinds, p.pp, c.layout) if c.layout else c.first_layers or c.last_layers or any(c.ends_as_layers)
-    if p.pp == 1 or stated or layers(kinds) % (p.pp * p.vpp) == 0:
-        return [c]
-    try:
-        table = costed(as_found(plan.model, plan.cluster, replace(c, layout="", degrees=replace(p, vpp=1)))).table
-    except InputError:
-        return [c]
-    seconds = dict(zip(table.kinds, table.seconds[0, :, 0].tolist(), strict=True))
-    limits = _request(plan, c.precision, Extras.of(c.framework)).limits
-    return [
-        replace(
-            c,
-            layout=split.layout or "",
-            ends_as_layers=(int(split.account_for_embedding), int(split.account_for_loss)),
-            first_layers=split.first_layers,
-            last_layers=split.last_layers,
-        )
-        for split in splits(kinds, p.pp, p.vpp, seconds, limits.layouts)
-    ] or [c]
+    return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
@@ -199,10 +152,11 @@ def _untold(plan: Plan, point: Prospect) -> str:
     return "; ".join(problem.what for problem in problems)
 
 
-def whole(prospect: Prospect) -> Columns:
-    """Return a candidate as one point, with what the search decides by its limits, too."""
-    modules, chunks = prospect.choice.modules, prospect.split.chunks
-    return replace(
+def _refused(prospect: Prospect) -> str:
+    """Say the first of the target's constraints that these degrees fail, or that the whole point does: options that are
+    not stable are known by the degrees' side alone, since a pin may open others."""
+    limits, modules, chunks = prospect.request.limits, prospect.choice.modules, prospect.split.chunks
+    point = replace(
         prospect.columns().at(0),
         zero=prospect.zero,
         optimizer_offload=prospect.offload.optimizer,
@@ -213,12 +167,6 @@ def whole(prospect: Prospect) -> Columns:
         empty_chunks=not all(chunks),
         uneven_chunks=prospect.split.vpp > 1 and is_uneven(chunks),
     )
-
-
-def _refused(prospect: Prospect, point: Columns) -> str:
-    """Say the first of the target's constraints that these degrees fail, or that the whole point does: options that are
-    not stable are known by the degrees' side alone, since a pin may open others."""
-    limits = prospect.request.limits
     young = {option.name for option in options(prospect.request.job.backend)}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
     return next((one.sentence_at(limits.fixed, point) for one in (*prospect.refused(), *more)), "")
