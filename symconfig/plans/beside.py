@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.descriptor.sections import Position
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, percent
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.recipe import NearRecipe, Pinned
 
@@ -37,10 +37,8 @@ def caveats(plan: Plan) -> Iterator[str]:
 
 def opened(plan: Plan) -> Iterator[str]:
     """Yield what is not stable about the first plan: to be said before all else."""
-    slower_s = plan.search.better_step_s
-    lacking = "Nothing fits without it." if slower_s is None else f"What fits without it takes {seconds(slower_s)} s."
     for one in plan.search.opened:
-        reason = "A pin asks for it." if one.pinned else lacking
+        reason = "A pin asks for it." if one.pinned else "Nothing fits without it."
         yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
 
 

@@ -11,14 +11,14 @@ from math import inf, log2
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.recipe import Recipe, RecipeFile, load_recipes, recipe_models
+from symconfig.descriptor.recipe import Recipe, RecipeFile, load_recipes, recipe_models, spelled
 from symconfig.errors import InputError
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.plans.recipe import NearRecipe, Pinned
 from symconfig.runs.replan import keep
-from symconfig.solve import candidate, opened
+from symconfig.solve import candidate, experimental
 from symconfig.solve.pins import narrowed, parse
 from symconfig.solve.run import facts_of, run
 from symconfig.solve.search import fastest_with
@@ -62,7 +62,7 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
         except InputError:  # recompute of some layers, say, which no pin has
             ours = "other"
         if narrowed({name: ours}, f"{name}={theirs}") is None:
-            differences.append(f"{name} {theirs} for {ours}")
+            differences.append(f"{name} {_word(name, theirs)} for {_word(name, ours)}")
     split = {name: pins[name] for name in (*SPLIT, "zero") if name in pins}
     return NearRecipe(
         id=recipe.id,
@@ -76,6 +76,12 @@ def compared(plan: Plan, file: RecipeFile, recipe: Recipe) -> NearRecipe:
     )
 
 
+def _word(name: str, value: str) -> str:
+    """Return a pin's value as sentences have it: on or off for a switch."""
+    switch = parse({name: value}).switch(name) if value != "other" else None
+    return value if switch is None else spelled(switch)
+
+
 def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
     """Return what the fastest plan of the job with these pins loses; the job's own pins of layers to stages do not
     count."""
@@ -87,7 +93,7 @@ def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
         return Pinned(words, None, fastest)
     fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
     pinned = candidate.described(fastest, plan.cluster, job)
-    own, needed = ({one.name for one in opened.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
+    own, needed = ({one.name for one in experimental.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
     loss = pinned.predicted.step_s / plan.best.predicted.step_s - 1
     return Pinned(words, loss, opens=tuple(sorted(needed - own)))
 
@@ -151,11 +157,11 @@ def with_every_option(plan: Plan) -> Plan:
     update = {"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
     job = plan.job.model_copy(update=update)
     fixed, pins = facts_of(model, cluster, job), parse(job.pins)
-    closed = {constraint.name for constraint in opened.shut(job, fixed, pins)} - set(job.without)
+    closed = {constraint.name for constraint in experimental.excluded(job, fixed, pins)} - set(job.without)
     if not closed or job.objective != "time":
         return plan
     # Other layouts of stages would take most of the time, and give what the gaps say at most.
-    free = opened.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))
+    free = experimental.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))
     standings = [one.standing for one in (plan.best, *plan.alternatives)]
     scores = [one.score_s for one in standings if one is not None]
     below_s = (1 - WORTH_SAYING) * min(scores, default=plan.best.predicted.step_s)
@@ -163,5 +169,5 @@ def with_every_option(plan: Plan) -> Plan:
     if not ranked:
         return plan
     best = candidate.described(ranked[0], cluster, job)
-    uses = tuple(one.name for one in opened.used(job, fixed, pins, best))
+    uses = tuple(one.name for one in experimental.used(job, fixed, pins, best))
     return replace(plan, beside=replace(plan.beside, free=best, free_uses=uses))

@@ -77,14 +77,14 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
                 f"cannot be said to {job.backend} {job.megatron_version}",
                 field=_FIELD,
                 got=repr(layout),
-                need=_sayable(limits),
+                need=_expressible(limits),
             )
         ]
     return []
 
 
-def _sayable(limits: Limits) -> str:
-    """Say in words what can be said."""
+def _expressible(limits: Limits) -> str:
+    """Return in words which stages the target can express."""
     if limits.layouts.any_cut:
         where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
         return f"multi-token prediction in the loss's chunk{where}"

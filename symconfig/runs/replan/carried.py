@@ -19,7 +19,7 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.solve import candidate as candidates
-from symconfig.solve.answer import refused as untold
+from symconfig.solve.answer import refusals
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.extras import switched_on
@@ -105,7 +105,7 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     except InputError as error:
         return Verdict(str(error.problems[0]).rstrip("."))
     point = replace(point, request=wanted)
-    if refused := _refused(point) or _untold(plan, point):
+    if refused := _refused(point) or _inexpressible(plan, point):
         return Verdict(refused)
     parts = costed(point)
     used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
@@ -143,12 +143,12 @@ def _unknown(request: Request, c: Configuration) -> str:
     return ""
 
 
-def _untold(plan: Plan, point: Prospect) -> str:
+def _inexpressible(plan: Plan, point: Prospect) -> str:
     """Say what the job's target cannot express; its framework's own refusals are known by now."""
     if plan.job.target is None:
         return ""
     other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
-    problems = untold(target_of(plan.model, plan.job), other)
+    problems = refusals(target_of(plan.model, plan.job), other)
     return "; ".join(problem.what for problem in problems)
 
 
