@@ -118,8 +118,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An option that is not stable and that the plan may use since nothing fits without it, or what does is surely
-    slower, or a pin asks for it."""
+    """An experimental option that the plan uses since nothing fits without it, or a pin asks for it."""
 
     __pydantic_config__ = _CONFIG
     name: str
@@ -206,8 +205,7 @@ class Search:
 
     fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
-    can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
-    the best plan with options of a better maturity takes, which is surely more; None: none fits.
+    can; free_step_s: the step without them. opened: experimental options that it uses.
     """
 
     __pydantic_config__ = _CONFIG
@@ -219,7 +217,6 @@ class Search:
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None
     opened: tuple[Opened, ...] = ()
-    better_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

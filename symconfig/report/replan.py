@@ -15,10 +15,10 @@ from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
-from symconfig.runs.replan.carried import Verdict as Carried
-from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near_plan import NearPlan
-from symconfig.runs.replan.replan import Kept, Replan
+from symconfig.runs.replan.changes import Verdict as Carried
+from symconfig.runs.replan.diff import Difference
+from symconfig.runs.replan.keep import NearPlan
+from symconfig.runs.replan.replanned import Kept, Replan
 from symconfig.runs.replan.schedule import Schedule
 
 QUICKER = 5e-5  # share of a step from which on it is said
@@ -143,7 +143,6 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
             "iterations": words(each.field),
             "before": count(each.before),
             "now": count(each.after),
-            "exactly": f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
         }
         for each in schedule.rescaled
     )
@@ -232,10 +231,7 @@ def _schedule_data(schedule: Schedule) -> dict[str, Any]:
         "consumed_sequences": schedule.consumed,
         "consumed_tokens": schedule.run.tokens,
         "lost_step": schedule.lost,
-        "rescaled": [
-            {"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
-            for each in schedule.rescaled
-        ],
+        "rescaled": [asdict(each) for each in schedule.rescaled],
         "options": list(schedule.options),
         "notes": list(schedule.notes),
     }

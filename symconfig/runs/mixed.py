@@ -17,7 +17,7 @@ from symconfig.solve.mixed.candidate import described
 from symconfig.solve.mixed.search import search
 from symconfig.solve.pins import DEGREES, parse
 
-_OF_BOTH = (*DEGREES, "layout", "schedule")  # pins
+_OF_BOTH = (*DEGREES, "layout")  # pins
 Progress = Callable[[str, float], None]
 
 

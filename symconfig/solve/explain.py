@@ -1,39 +1,21 @@
-"""The formulas behind a plan, with its numbers: every operator, collective and kept tensor of a layer, and the step."""
+"""A layer of a plan in symbols and numbers: every operator, collective and tensor that waits for the backward pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
-from symconfig.cost import compiled
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
-from symconfig.cost.optimizer import dealing, elements_of_rank
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
-from symconfig.solve.costed import Costed, costed
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
 from symconfig.solve.strategies import Strategies, strategies
-from symconfig.solve.timeline import stage_seconds, times
 from symconfig.units import MIB
-
-
-@dataclass(frozen=True, slots=True)
-class FormulaLine:
-    """A formula of the step with the plan's numbers in it. `numbers`: argument = value."""
-
-    name: str
-    expression: str
-    numbers: tuple[tuple[str, float], ...]
-    value: float
-    unit: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +56,6 @@ class Explanation:
     """kind: the layer kind that the tables are about, the most frequent one. strategies: of every kind."""
 
     kind: str
-    formulas: tuple[FormulaLine, ...]
     operators: tuple[OperatorLine, ...]
     collectives: tuple[CollectiveLine, ...]
     tensors: tuple[TensorLine, ...]
@@ -82,7 +63,7 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Explain `plan.best` with everything behind it. Imports SymPy, which takes a second."""
+    """Return what the most frequent layer of `plan.best` consists of, and how every tensor of the model is split."""
     prospect = restore(plan, plan.best)
     parts = costed(prospect)
     kinds = plan.model.layer_kinds
@@ -92,73 +73,11 @@ def explain(plan: Plan) -> Explanation:
     policy = apply(block.derived, prospect.choice.modules, prospect.choice.offload)
     return Explanation(
         kind,
-        tuple(_formulas(prospect, parts)),
         tuple(_operators(block, numbers)),
         tuple(_collectives(block, numbers)),
         tuple(_tensors(block, policy)),
         strategies(prospect, plan.cluster),
     )
-
-
-def _formulas(prospect: Prospect, parts: Costed) -> Iterator[FormulaLine]:
-    from symconfig.cost.formulas import formulas
-
-    known = formulas()
-    sums, points, setting = parts.sums, parts.points, parts.setting
-    seconds, hidden = stage_seconds(parts, times(prospect, parts)), sums.hidden[:, 0]
-    slowest = int(np.argmax(seconds))
-    worst = int(np.argmax(parts.peaks))
-    each = {
-        "pipeline_s": {
-            "num_microbatches": points.num_microbatches[0],
-            "slowest_s": seconds[slowest],
-            "total_s": seconds.sum() + hidden.sum() - hidden[slowest],
-            "vpp": setting.vpp,
-        },
-        "in_flight": {
-            "stage": worst,
-            "pp": setting.pp,
-            "vpp": setting.vpp,
-            "num_microbatches": points.num_microbatches[0],
-            "group": setting.microbatch_group,
-        },
-        "states_bytes": {
-            "dense_parameters": sums.dense[worst, 0],
-            "expert_parameters": sums.expert[worst, 0],
-            "weight_bytes": setting.bytes.weight,
-            "gradient_bytes": setting.bytes.gradient,
-            "optimizer_bytes": setting.bytes.optimizer,
-            "dense_shards": points.shards[0] / setting.instances,
-            "expert_shards": points.edp[0] / setting.instances,
-            "zero1": setting.sharding.state,
-            "zero2": setting.sharding.gradient,
-            "zero3": setting.sharding.weight,
-            "optimizer_on_device": 1 - prospect.offload.optimizer,
-        },
-    }
-    if setting.framework.orthogonal is not None:
-        # Of a parameter on average: matrices of layers and the rest keep different states.
-        state = parts.cost.memory["optimizer state"][worst].flat[0]
-        each["states_bytes"]["optimizer_bytes"] = state / float(elements_of_rank(sums, points, setting)[worst, 0])
-        each["dealt"] = dealing(sums, points, setting, worst)
-    if prospect.beside_another:
-        each["alone_s"] = {
-            "hidden_s": hidden[slowest],
-            "num_microbatches": points.num_microbatches[0],
-            "vpp": setting.vpp,
-            "group": setting.microbatch_group,
-        }
-    for name, arguments in each.items():
-        formula = known[name]
-        values = {key: float(value) for key, value in arguments.items()}
-        yield FormulaLine(
-            name,
-            str(formula.expression),
-            tuple(values.items()),
-            float(getattr(compiled, name)(**values)),
-            formula.unit,
-            formula.source,
-        )
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:

@@ -20,7 +20,7 @@ _FIELD = "pins.layout"
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """Return what is wrong with the stages that the job pins."""
     if not limits.pipeline:
-        pinned = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
+        pinned = ["layout"] * (pins.layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
         what = "needs a pipeline, which this target has not"
         return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]

@@ -61,7 +61,7 @@ def test_json_has_all_of_it(old: Path, run: Run) -> None:
     assert found["kept"]["pins"] == {"tp": "1", "zero": str(load_plan(old).best.options.zero_stage)}
     assert found["plan"]["best"]["batch"]["seq_length"] == 2048
     assert {"verdict", "how", "lost", "reasons"} <= set(found["checkpoint"])
-    assert found["schedule"]["rescaled"][0] == {"field": "train_iters", "before": 1000, "after": 2000, "exact": 2000.0}
+    assert found["schedule"]["rescaled"][0] == {"field": "train_iters", "before": 1000, "after": 2000}
     assert set(found) >= {"changes", "follows", "stayed", "near", "files", "old", "drift", "same"}
 
 

@@ -135,15 +135,10 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
 
 def test_explain_says_what_it_hides_and_what_shows() -> None:
     plan = planned(cluster=slow(), pins={"moe_overlap": "on", "mbs": "1"})
-    parts, told = costed(restored(plan)), explain(plan)
-    formula = next(line for line in told.formulas if line.name == "alone_s")
-    assert dict(formula.numbers)["hidden_s"] == pytest.approx(float(parts.sums.hidden.max()))
-    assert formula.value > 0
+    told = explain(plan)
     sent = [line for line in told.collectives if line.kind == "all-to-all"]
     assert len(sent) == 4
     assert all(0 < line.exposed_s < line.seconds for line in sent)
-    plain = explain(planned(pins={"moe_overlap": "off"}))
-    assert "alone_s" not in {line.name for line in plain.formulas}
 
 
 def test_under_other_schedules_it_has_what_they_hide() -> None:

@@ -19,20 +19,89 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
 from symconfig.runs.replan import keep
-from symconfig.runs.replan.changes import changed
-from symconfig.runs.replan.differences import differences
+from symconfig.runs.replan.changes import Changes, changed
+from symconfig.runs.replan.diff import Difference, differences
 from symconfig.runs.replan.inputs import inputs
-from symconfig.runs.replan.near_plan import nearest
-from symconfig.runs.replan.other_batch import other_batch
-from symconfig.runs.replan.replan import Drift, Kept, Replan
+from symconfig.runs.replan.keep import NearPlan, nearest
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
 from symconfig.solve.candidate import degrees, predicted
 from symconfig.solve.costed import costed
+from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.restore import restore, retraced
 from symconfig.solve.whole import filled
 
 Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The choices that had to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+
+    pins: dict[str, str]
+    free: Plan
+    costs_s: float
+
+    @property
+    def share(self) -> float:
+        """Return the share of the free plan's step."""
+        return self.costs_s / self.free.best.predicted.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The old plan under its own inputs: what it said of itself, and what is computed now."""
+
+    said_s: float
+    now_s: float
+    said_bytes: float
+    now_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replan:
+    """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
+
+    files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
+    other_batch: a sentence that names a batch close by that more replicas could share.
+    edited: parts of the old plan's inputs that are not what its answer was found for; then nothing is said of drift.
+    """
+
+    old: Plan
+    new: Plan
+    inputs: tuple[Difference, ...]
+    drift: Drift | None
+    changes: Changes
+    kept: Kept | None
+    near_plan: NearPlan | None
+    schedule: Schedule
+    checkpoint: Loadable
+    files: tuple[str, ...] | None
+    other_batch: str | None = None
+    edited: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Tell whether the old choice is still the best."""
+        return not self.changes.decisions and not self.changes.follows
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return the words, besides its own options, with which the framework's program goes on from a checkpoint."""
+        words = [*self.checkpoint.options("new")]
+        words += [word for word in self.schedule.options if word not in words]
+        return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
+
+    @property
+    def going_on(self) -> str | None:
+        """Say how the new run is started there, in the words of its target; None: it has none that are known here."""
+        goes_on = target_of(self.new.model, self.new.job).goes_on
+        return goes_on(self.new, self.options) if goes_on is not None else None
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """Return the targets of the old and the new plan."""
+        return own_target(self.old), own_target(self.new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +151,6 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
             lambda plan: _loadable(old, plan, wishes.checkpoint),
         )
     )
-    other = other_batch(
-        new,
-        loads,
-        lambda batch: _solved(_with_batch(wishes, batch), kept.pins if kept is not None else {}, progress),
-        lambda plan: _loadable(old, plan, wishes.checkpoint),
-    )
     drift = None if wishes.edited else _drift(old)
     return Replan(
         old=old,
@@ -100,7 +163,7 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
-        other_batch=other,
+        other_batch=batch_nearby(new),
         edited=wishes.edited,
     )
 
@@ -175,16 +238,12 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
     if not loads.loads or lost["iteration"] in loads.lost:
-        return replace(_scheduled(old, wishes, History(exact=old.history.exact), past=old.history), lost=schedule.step)
+        return replace(_scheduled(old, wishes, History(), past=old.history), lost=schedule.step)
     return _scheduled(old, wishes, schedule.run, anew=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
-
-
-def _with_batch(wishes: Wishes, batch: int) -> Wishes:
-    return replace(wishes, job=wishes.job.model_copy(update={"global_batch_size": batch}), top=1)
 
 
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
@@ -193,19 +252,13 @@ def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) 
 
 
 def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """Find the best plan with these pins.
-
-    Raises InfeasibleError that names those which leave none, and the free plan.
-    """
+    """Return the best plan with these pins. Raises InfeasibleError that names them, and the free plan."""
     try:
         return _solved(wishes, pins, progress)
     except SymconfigError as error:
-        sets = keep.binding(wishes.model, wishes.cluster, free.job, pins)
-        choices = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
-        what = f"no plan keeps {choices or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
-        rest = [name for name in pins if all(name not in names for names in sets)]
-        other = f"--keep {','.join(rest)}, or " if rest else ""
-        hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
+        choices = ", ".join(f"{name}={value}" for name, value in pins.items())
+        what = f"no plan keeps {choices}: {str(error.problems[0]).rstrip('.')}"
+        hint = f"without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
         raise InfeasibleError(what, field="keep", got=",".join(wishes.keep), hint=hint) from None
 
 

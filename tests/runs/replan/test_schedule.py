@@ -267,9 +267,7 @@ def test_a_scheduler_that_started_anew_counts_from_there() -> None:
 def test_a_run_of_a_chain_that_starts_from_nothing_is_a_whole_one() -> None:
     first = scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400))
     before = Batch(1, 32, 1, 4096)
-    whole = scheduled(
-        first.training, before, 16, 4096, MEGATRON, History(exact=first.history.exact), past=first.history
-    )
+    whole = scheduled(first.training, before, 16, 4096, MEGATRON, History(), past=first.history)
     plain = scheduled(training(), OLD, 16, 4096, MEGATRON)
     assert whole.training.model_copy(update={"lr_decay_iters": None}) == plain.training
     assert whole.training.lr_decay_iters == plain.training.train_iters
