@@ -14,11 +14,9 @@ from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
-from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
-    from symconfig.solve.schedules import Compared
     from symconfig.solve.strategies import Strategies, Strategy, StrategyLine
 
 
@@ -100,8 +98,8 @@ def _peak(each: Alike) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
-    """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
+def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list[Block]:
+    """Return the explanation for a person. every: also tensors that an earlier block has, too."""
     return present(
         headline(plan),
         *whole_step(plan),
@@ -109,7 +107,6 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         arithmetic(plan),
         parts(plan),
         stages(plan),
-        *(compared.blocks(schedules, plan.best.target.backend, every=every) if schedules.able else ()),
         ranking_reasons(plan),
         losses(plan) if plan.alternatives else "",
         "\n".join(comparisons(plan)),
@@ -119,7 +116,7 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
     )
 
 
-def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
+def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as plain data."""
     runner_up = None
     if plan.alternatives:
@@ -135,7 +132,6 @@ def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[s
         "lines": [asdict(line) for line in lines(plan)],
         "layer": layer,
         "strategies": lying,
-        "schedules": compared.to_dict(schedules),
         "runner_up": runner_up,
     }
 

@@ -1,105 +1,25 @@
-"""One candidate under every schedule that is known, also those that its framework does not have."""
+"""A candidate under another schedule than its own, also one that its framework does not have."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.known import alone
 from symconfig.graph.model import sequence
-from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
-from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Array
-from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
-from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
-from symconfig.solve.stages import ROUNDING, Layouts
-from symconfig.solve.timeline import own_schedule, refined_time, shape, timeline
+from symconfig.solve.stages import Layouts
+from symconfig.solve.timeline import shape, timeline
 
 _ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
 _CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """A candidate under a schedule. own: as it is planned. idle: mean share of the pipeline's time. fits: within the
-    job's margin and risk."""
-
-    schedule: Schedule
-    own: bool
-    vpp: int
-    step_s: float
-    idle: float
-    peak_bytes: float
-    fits: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A schedule that cannot run the candidate, and what it lacks."""
-
-    schedule: Schedule
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """A candidate under every schedule, the fastest first; none for a single stage."""
-
-    able: tuple[Scheduled, ...] = ()
-    refused: tuple[Refused, ...] = ()
-
-
-def compare(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Compared:
-    """Return the candidate under each schedule, on stages that are slower than planned by as much as `slow` of
-    `Times`.
-    """
-    if prospect.split.pp == 1:
-        return Compared()
-    own = timeline(prospect, parts)
-    rest_s = sum(refined_time(prospect, parts).values()) - own.step_s
-    # What pairs passes to hide the experts' all-to-alls has times of its own: those of a candidate that is planned so.
-    known = (each for each in SCHEDULES.values() if each is not PAIRED_INTERLEAVED or each is own_schedule(prospect))
-    other = (prospect, parts)
-    if prospect.beside_another:
-        plain = replace(prospect, request=replace(prospect.request, framework=alone(prospect.request.framework)))
-        other = (plain, costed(plain))
-    able, refused = [], []
-    for schedule in known:
-        try:
-            cut, remade = suited(*((prospect, parts) if schedule is own_schedule(prospect) else other), schedule)
-        except InputError as error:
-            refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
-        else:
-            line = timeline(cut, remade, schedule, slow)
-            able.append(_scheduled(cut, remade, line, schedule is own_schedule(prospect), rest_s))
-    return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
-
-
-def _scheduled(cut: Prospect, parts: Costed, line: Timeline, own: bool, rest_s: float) -> Scheduled:
-    """Return a schedule's result. rest_s: of the step, outside of the pipeline."""
-    schedule = line.schedule
-    peaks = np.array([held.max() for _, held in stage_memory(cut, parts, line)])
-    needed = max(parts.peaks) if own else float((peaks + parts.sums.registered[:, 0]).max())
-    return Scheduled(
-        schedule=schedule,
-        own=own,
-        vpp=cut.split.vpp,
-        step_s=line.step_s + rest_s,
-        idle=idle(line),
-        peak_bytes=float(peaks.max()),
-        fits=needed <= peak_budget(cut.request, cut.machine) * (1 + ROUNDING),
-    )
-
-
 def idle(line: Timeline) -> float:
-    """Share of the pipeline's time in which a stage does no work of a microbatch, on average."""
+    """Return the share of the pipeline's time in which a stage does no work of a microbatch, on average."""
     return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
 
 
@@ -123,7 +43,7 @@ def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prosp
 
 
 def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
-    """Yield the candidate's layers on other chunks, any cut that there is: no framework need be able to say it."""
+    """Return the candidate with its layers on other chunks, in every cut: no framework need be able to express it."""
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
     # As many layers of a stage are recomputed as before, at least.

@@ -12,11 +12,9 @@ from symconfig.cost import compiled
 from symconfig.cost.chunks import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
-from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
@@ -24,9 +22,8 @@ from symconfig.solve.explain import explain
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import compare
 from symconfig.solve.search import search
-from symconfig.solve.timeline import own_schedule, refined_s, timeline
+from symconfig.solve.timeline import own_schedule, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE
@@ -139,13 +136,3 @@ def test_explain_says_what_it_hides_and_what_shows() -> None:
     sent = [line for line in told.collectives if line.kind == "all-to-all"]
     assert len(sent) == 4
     assert all(0 < line.exposed_s < line.seconds for line in sent)
-
-
-def test_under_other_schedules_it_has_what_they_hide() -> None:
-    pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": "2", "zero": "1", "moe_overlap": "on"}
-    found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
-    rows = {row.schedule: row.step_s for row in compare(found, costed(found)).able}
-    plain = replace(found, request=replace(found.request, framework=MEGATRON))
-    assert rows[PAIRED_INTERLEAVED] == pytest.approx(refined_s(found, costed(found)))
-    assert rows[SCHEDULES["interleaved"]] == pytest.approx(refined_s(plain, costed(plain)), rel=0.01)
-    assert rows[PAIRED_INTERLEAVED] < rows[SCHEDULES["interleaved"]]
