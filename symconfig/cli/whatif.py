@@ -66,7 +66,7 @@ def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None,
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
     with working() as progress:
-        answer = whatif(plan, varies, html is not None, lambda done: progress.say(f"{done} searches"))
+        answer = whatif(plan, varies, lambda done: progress.say(f"{done} searches"))
     show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     write_report(html, "Where the plan stays the best", blocks(answer), [of_whatif(answer)], force=arguments.force)
     return 0
