@@ -10,8 +10,7 @@ from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.plans.file import loaded
 from symconfig.runs.whatif.change import Case, through_changes
-from symconfig.runs.whatif.vary import varied
-from symconfig.runs.whatif.whatif import WhatIf
+from symconfig.runs.whatif.whatif import WhatIf, varied
 from symconfig.runs.whatif.whatif import whatif as run
 
 

@@ -59,8 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
     from symconfig.report.page.pictures import of_whatif
     from symconfig.report.whatif import blocks, to_dict
-    from symconfig.runs.whatif.vary import varied
-    from symconfig.runs.whatif.whatif import whatif
+    from symconfig.runs.whatif.whatif import varied, whatif
 
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:

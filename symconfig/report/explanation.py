@@ -16,8 +16,7 @@ from symconfig.report.rl import whole_step
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
 
 if TYPE_CHECKING:
-    from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
-    from symconfig.solve.strategies import Strategies, Strategy, StrategyLine
+    from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ from typing import Any
 
 from symconfig.format import count, seconds, several
 from symconfig.report.grid import Block, Grid
-from symconfig.runs.whatif.vary import Vary
-from symconfig.runs.whatif.whatif import Line, WhatIf, borders
+from symconfig.runs.whatif.whatif import Line, Vary, WhatIf, borders
 
 
 def blocks(what_if: WhatIf) -> list[Block]:

@@ -9,8 +9,7 @@ import symconfig
 from symconfig.plans.alike import layers
 from symconfig.report.explanation import blocks, lines, stages, to_dict
 from symconfig.report.grid import plain
-from symconfig.solve.explain import Explanation, explain
-from symconfig.solve.strategies import Strategies
+from symconfig.solve.explain import Explanation, Strategies, explain
 from tests.sample_plans import sample_plan
 
 UNSPLIT = Strategies((), ())

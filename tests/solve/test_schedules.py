@@ -10,8 +10,7 @@ from symconfig.solve.costed import Costed, costed
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import idle, suited
-from symconfig.solve.timeline import timeline
+from symconfig.solve.timeline import idle, suited, timeline
 from tests.sample_plans import sample_plan
 
 

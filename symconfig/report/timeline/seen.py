@@ -18,8 +18,7 @@ from symconfig.schedule.times import Array
 from symconfig.solve.costed import costed
 from symconfig.solve.memory import stage_memory
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import idle, suited
-from symconfig.solve.timeline import refined_time, timeline
+from symconfig.solve.timeline import idle, refined_time, suited, timeline
 
 
 def schedule(name: str) -> Schedule:
