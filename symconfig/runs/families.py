@@ -46,11 +46,11 @@ class Family:
     cannot: Mapping[str, tuple[Problem, ...]]
 
     def can(self, target: str) -> bool:
-        """Tell whether a target takes a model of the family without a change by hand."""
+        """Return whether a target takes a model of the family without a change by hand."""
         return self.model is not None and not self.cannot.get(target, ())
 
     def by_hand(self, target: str) -> bool:
-        """Tell whether it can once something is changed in the framework's own code."""
+        """Return whether it can once something is changed in the framework's own code."""
         reasons = self.cannot.get(target, ())
         return bool(reasons) and all(problem.edit for problem in reasons)
 

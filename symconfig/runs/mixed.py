@@ -30,7 +30,7 @@ def mixed_plan(
     writes: bool = False,
     progress: Progress | None = None,
 ) -> MixedPlan:
-    """Solve a job over both kinds. writes: its files are wanted.
+    """Return the plan of a job over both kinds of GPUs. writes: its files are wanted.
 
     Raises InputError for what can never run over two kinds, InfeasibleError where nothing fits or can be told.
     """

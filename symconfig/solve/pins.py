@@ -53,7 +53,7 @@ class Pins:
         return low <= value <= high
 
     def leaves(self, name: str, word: str) -> bool:
-        """Tell whether they leave a value of a choice, as a pin has it."""
+        """Return whether they leave a value of a choice, as a pin has it."""
         return word == self.words.get(name, word) and (name not in self.ranges or self.allows(name, int(word)))
 
     @property
@@ -62,7 +62,7 @@ class Pins:
         return frozenset(filter(None, self.words.get("recompute", "").partition(":")[2].split(",")))
 
     def fixes(self, name: str) -> bool:
-        """Tell whether they say anything of a choice."""
+        """Return whether they say anything of a choice."""
         return name in self.words or name in self.ranges
 
     def switch(self, name: str) -> bool | None:

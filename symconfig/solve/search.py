@@ -42,7 +42,7 @@ def search(
     exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Plan:
-    """Search the fastest plan that fits and up to `top` - 1 others with different degrees.
+    """Return the fastest plan that fits, with up to `top` - 1 alternatives of different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
     framework: as somebody runs it; None: with its usual habits on this GPU.

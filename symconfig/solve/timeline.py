@@ -37,7 +37,7 @@ def own_schedule(prospect: Prospect) -> Schedule:
 def timeline(
     prospect: Prospect, parts: Costed, schedule: Schedule | None = None, slow: Array | float = 1.0
 ) -> Timeline:
-    """Simulate one step; as the target runs it, or by another schedule. slow: as of `Times`.
+    """Return the simulated timeline of a step, as the target runs it or by another schedule. slow: as of `Times`.
 
     Raises InputError if the schedule cannot run such a shape.
     """
@@ -104,7 +104,7 @@ def shape(parts: Costed) -> tuple[int, int]:
 
 
 def _simulated(prospect: Prospect, parts: Costed) -> bool:
-    """Tell whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
+    """Return whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
     other ones.
     """
     setting = parts.setting

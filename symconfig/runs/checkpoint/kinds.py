@@ -77,7 +77,7 @@ def _ways(entry: Format, release: str) -> list[str]:
 
 
 def between(release: str, since: str | None, until: str | None) -> bool:
-    """Tell whether a release lies between bounds, those of Megatron-LM's.
+    """Return whether a release lies between bounds, those of Megatron-LM's.
 
     What has none holds for every release of any framework.
     """

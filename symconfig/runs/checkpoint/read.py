@@ -82,7 +82,7 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 
 
 def exists(folder: Path) -> bool:
-    """Tell whether there is anything that looks like a checkpoint, whole or not.
+    """Return whether there is anything that looks like a checkpoint, whole or not.
 
     Raises InputError where nobody can tell.
     """

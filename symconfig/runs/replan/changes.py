@@ -72,7 +72,7 @@ class Verdict:
 
 
 def carried(candidate: Candidate, plan: Plan) -> Configuration:
-    """Return a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+    """Return the configuration of a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
 
     Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
     """
@@ -101,7 +101,7 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
-    """Judge the configuration under the plan's inputs, by the functions that the search uses."""
+    """Return whether a configuration runs and fits under the plan's inputs, and its step, as the search has them."""
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
@@ -127,14 +127,14 @@ def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
 
 
 def _undivided(plan: Plan, c: Configuration) -> str:
-    """Say which GPUs the degrees leave over."""
+    """Return a sentence where the degrees do not divide the GPUs; else an empty one."""
     p, gpus = c.degrees, plan.best.parallel.world_size
     inner = p.tp * p.pp * p.cp
     return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
 
 
 def _unknown(request: Request, c: Configuration) -> str:
-    """Say what the target has not at any degree."""
+    """Return a sentence where the target lacks something at any degree; else an empty one."""
     limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
         return lacks[0].rule
@@ -149,7 +149,7 @@ def _unknown(request: Request, c: Configuration) -> str:
 
 
 def _inexpressible(plan: Plan, point: Prospect) -> str:
-    """Say what the job's target cannot express; its framework's own refusals are known by now."""
+    """Return what the job's target cannot express; empty where that is nothing, or where it is its framework's own."""
     if plan.job.target is None:
         return ""
     other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
@@ -158,8 +158,8 @@ def _inexpressible(plan: Plan, point: Prospect) -> str:
 
 
 def _refused(prospect: Prospect) -> str:
-    """Say the first of the target's constraints that these degrees fail, or that the whole point does: options that are
-    not stable are known by the degrees' side alone, since a pin may open others."""
+    """Return the sentence of the first constraint of the target that a candidate fails; empty where it fails none.
+    Experimental options of the whole point are left out, since a pin may open them."""
     limits, modules, chunks = prospect.request.limits, prospect.choice.modules, prospect.split.chunks
     point = replace(
         prospect.columns().at(0),

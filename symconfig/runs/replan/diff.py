@@ -86,7 +86,7 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Tell whether nothing at all differs."""
+        """Return whether nothing at all differs."""
         return not any(self.sections.values())
 
 

@@ -50,10 +50,8 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Advise how the whole cluster's run should save, so that more plans load its checkpoint without a conversion.
-
-        None: as it does unasked.
-        """
+        """Return how the whole cluster's run should save, so that more plans load its checkpoint without a conversion;
+        None: as it does by default."""
         ways = savings(self.plan)
         at = min(
             range(len(ways)),
@@ -87,7 +85,7 @@ class Fallback:
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Plan for a cluster that lost so many nodes: same model, same global batch, same limits and pins.
+    """Return the plans for a cluster that lost these numbers of nodes: same model, global batch, limits and pins.
 
     A number of nodes on which nothing fits is an answer, too. Raises InputError where more nodes are lost than the plan
     has, or none.

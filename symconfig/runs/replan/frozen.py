@@ -115,11 +115,7 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Report an edited file.
-
-    It has the first line that differs, where what was written is what would be written now, or near it.
-
-    """
+    """Return the finding of an edited file, with the first line that differs from what would be written now."""
     if fresh is None:
         return Finding("edited", path, "is not what was written")
     text = fresh.text.encode()

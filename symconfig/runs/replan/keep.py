@@ -112,7 +112,7 @@ class NearPlan:
 
     @property
     def free(self) -> bool:
-        """Tell whether it costs nothing."""
+        """Return whether it costs nothing."""
         return self.slower <= FREE
 
 
@@ -120,9 +120,8 @@ def nearest(
     old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
     loadable: Callable[[Plan], Loadable],
 ) -> NearPlan | None:  # fmt: skip
-    """Find the plan with the least work for its checkpoint, of those that keep some old choices and are hardly slower.
-
-    Of several, the fastest, and of those that which keeps the least.
+    """Return the plan that loads the old checkpoint with the least work, of those that keep some old choices and are at
+    most 1 % slower; of several the fastest, then the one that keeps the least.
 
     loads: what becomes of the old plan's checkpoint in the new one, `loadable`: in any. solved: the best plan with pins
     beside those that are asked for. None where no such plan is loaded with less ado than the new one.

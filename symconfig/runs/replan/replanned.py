@@ -82,7 +82,7 @@ class Replan:
 
     @property
     def same(self) -> bool:
-        """Tell whether the old choice is still the best."""
+        """Return whether the old choice is still the best."""
         return not self.changes.decisions and not self.changes.follows
 
     @property
@@ -124,7 +124,7 @@ class Wishes:
 
 
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
-    """Plan again.
+    """Return the new plan of the wishes, held against the old one.
 
     Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
     """

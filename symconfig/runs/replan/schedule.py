@@ -63,7 +63,8 @@ def scheduled(
     training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
-    """Schedule a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
+    """Return the schedule of a run of `old` that resumes after `run` with steps of `batch` sequences of `seq_length`
+    tokens.
 
     anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
     checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
@@ -178,10 +179,8 @@ def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
 
 
 def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
-    """Spell the tokens of the whole run.
-
-    train.py of DeepSpeed's files counts what was seen in steps of the new batch.
-    """
+    """Return a sentence with the tokens of the whole run. DeepSpeed's train.py counts what was seen in steps of the new
+    batch."""
     seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (
