@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.descriptor.document import shorten
-from symconfig.format import count, gib, percent, picked, seconds, words
+from symconfig.format import count, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.beside import caveats
 from symconfig.report import table
@@ -64,12 +64,6 @@ def _inputs(replan: Replan) -> Iterator[Block]:
         yield (
             f"Edited in the file: {', '.join(replan.edited)}. The values before that are known only as far as the old "
             "answer shows them (degrees, batch); the verdict on the checkpoint takes all others as they stand now."
-        )
-    if replan.drift is not None:
-        d = replan.drift
-        yield (
-            f"This symconfig predicts the old plan anew: a step of {seconds(d.now_s)} s instead of "
-            f"{seconds(d.said_s)} s, {gib(d.now_bytes)} GiB instead of {gib(d.said_bytes)} GiB."
         )
 
 
@@ -187,7 +181,6 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         "same": replan.same,
         "inputs": [listed(each) for each in replan.inputs],
         "edited": list(replan.edited),
-        "drift": None if replan.drift is None else asdict(replan.drift),
         "old": replan.old.best.to_dict(),
         "changes": [
             {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import isclose
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -25,10 +24,8 @@ from symconfig.runs.replan.inputs import inputs
 from symconfig.runs.replan.keep import NearPlan, nearest
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
-from symconfig.solve.candidate import degrees, predicted
-from symconfig.solve.costed import costed
+from symconfig.solve.candidate import degrees
 from symconfig.solve.near_batch import batch_nearby
-from symconfig.solve.restore import restore, retraced
 from symconfig.solve.whole import filled
 
 Progress = Callable[[str, float], None]
@@ -48,29 +45,18 @@ class Kept:
         return self.costs_s / self.free.best.predicted.step_s
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """The old plan under its own inputs: what it said of itself, and what is computed now."""
-
-    said_s: float
-    now_s: float
-    said_bytes: float
-    now_bytes: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """inputs: what is asked for now and was not before. drift: None where the old plan is predicted as it was.
+    """inputs: what is asked for now and was not before.
 
     files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
     other_batch: a sentence that names a batch close by that more replicas could share.
-    edited: parts of the old plan's inputs that are not what its answer was found for; then nothing is said of drift.
+    edited: parts of the old plan's inputs that are not what its answer was found for.
     """
 
     old: Plan
     new: Plan
     inputs: tuple[Difference, ...]
-    drift: Drift | None
     changes: Changes
     kept: Kept | None
     near_plan: NearPlan | None
@@ -151,12 +137,10 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
             lambda plan: _loadable(old, plan, wishes.checkpoint),
         )
     )
-    drift = None if wishes.edited else _drift(old)
     return Replan(
         old=old,
         new=new,
         inputs=differences(inputs(old), inputs(free)),
-        drift=drift,
         changes=changed(old, new),
         kept=kept,
         near_plan=nearest_plan,
@@ -260,22 +244,6 @@ def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Prog
         what = f"no plan keeps {choices}: {str(error.problems[0]).rstrip('.')}"
         hint = f"without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
         raise InfeasibleError(what, field="keep", got=",".join(wishes.keep), hint=hint) from None
-
-
-def _drift(old: Plan) -> Drift | None:
-    """Return the old plan as it is predicted now; what cannot be traced back gives None."""
-    recorded = old.best.predicted
-    try:
-        with retraced("the old plan"):
-            point = restore(old, old.best)
-            now = predicted(point, costed(point), old.cluster)
-    except InputError:
-        return None
-    if isclose(now.step_s, recorded.step_s, rel_tol=1e-6) and isclose(
-        now.device_bytes, recorded.device_bytes, rel_tol=1e-6
-    ):
-        return None
-    return Drift(recorded.step_s, now.step_s, recorded.device_bytes, now.device_bytes)
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:

@@ -28,7 +28,7 @@ from tests.runs.replan.support import plan
 def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
     found = replan(plan(), top=2).found
     assert found.same
-    assert (found.inputs, found.files, found.drift, found.near_plan, found.kept) == ((), (), None, None, None)
+    assert (found.inputs, found.files, found.near_plan, found.kept) == ((), (), None, None)
     assert found.new.to_json() == plan().to_json()
     assert found.checkpoint.verdict is Verdict.AS_IS
     assert found.schedule.training == plan().job.training
@@ -148,15 +148,6 @@ def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_el
 def test_nothing_near_takes_back_what_is_pinned() -> None:
     found = replan(plan("qwen2.5-7b", "h100", 16, 64, tp=4, pp=2), gpus=8, pins={"zero": 0}, top=1).found
     assert found.near_plan is None or "zero" not in found.near_plan.pins
-
-
-def test_a_plan_that_this_version_predicts_otherwise_says_so() -> None:
-    plain = plan(pp=1)
-    said = replace(plain.best.predicted, step_s=plain.best.predicted.step_s * 1.1)
-    old = replace(plain, best=replace(plain.best, predicted=said))
-    found = replan(old, top=1).found
-    assert found.drift is not None
-    assert found.drift.said_s == pytest.approx(1.1 * found.drift.now_s)
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
