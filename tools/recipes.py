@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,17 +18,18 @@ from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
-from symconfig.errors import SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import NearRecipe, Pinned
 from symconfig.report.recipes import layout_words
-from symconfig.runs.compared import MOST_TIMES_LARGER, compared
+from symconfig.runs.replan import keep
+from symconfig.solve import candidate, experimental
+from symconfig.solve.pins import narrowed, parse
 from symconfig.solve.run import facts_of
-from symconfig.solve.search import search
+from symconfig.solve.search import fastest_with, search
 from tools.pages import EVIDENCE, fill, table
 
 PAGE = EVIDENCE / "recipes.md"
@@ -36,7 +37,31 @@ TOP = 5
 SHAKEN = 4  # of so many jobs one is planned again where something is otherwise, which takes most of the time
 LITTLE = 0.02  # a pick that loses less stays
 BACKEND = "megatron"
+MOST_TIMES_LARGER = 3.0  # a model of which a recipe still says something
+SPLIT = ("tp", "pp", "cp", "ep", "etp")
 Asked = tuple[str, RecipeJob]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The fastest plan with some pins.
+
+    loss: its step over the pick's, less one; None: there is none, as `why` says. opens: experimental options that the
+    pins ask for and the pick does not use.
+    """
+
+    loss: float | None
+    why: str = ""
+    opens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A recipe in the job of a pick. layout: all that its pins state; split: its degrees and sharding, all else free;
+    None: the pick has the same."""
+
+    layout: Pinned | None
+    split: Pinned | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +90,7 @@ class Row:
     id: str
     layout: str
     pick: Pick
-    seen: NearRecipe | None = None
+    seen: Priced | None = None
     unseen: tuple[str, ...] = ()
     family: str = ""
 
@@ -74,13 +99,45 @@ class Row:
         """Return by column what has been priced of it: where the pick has the same, it loses nothing."""
         if self.seen is None:
             return {}
-        same = Pinned("", 0.0)
+        same = Pinned(0.0)
         return {"pick/recipe": self.seen.layout or same, "pick/split": self.seen.split or same}
 
     @property
     def launchable(self) -> bool:
         """Stable options only, a published family or one priced against it, and memory that fits."""
         return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
+
+
+def compared(plan: Plan, recipe: Recipe) -> Priced:
+    """Return what the layout of a recipe, and its split with all else free, lose in the plan's job: one search each,
+    with the recipe's pins."""
+    pins, differ = recipe.as_pins(), set[str]()
+    if recipe.job.precision != plan.best.options.precision:
+        pins.pop("fp8_param_gather", None)
+    for name, theirs in pins.items():
+        try:
+            ours = keep.pins(plan.best, (name,))[name]
+        except InputError:  # recompute of some layers, say, which no pin has
+            differ.add(name)
+        else:
+            differ |= {name} if narrowed({name: ours}, f"{name}={theirs}") is None else set()
+    split = {name: pins[name] for name in (*SPLIT, "zero") if name in pins}
+    return Priced(_pinned(plan, pins) if differ else None, _pinned(plan, split) if differ & split.keys() else None)
+
+
+def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
+    """Return what the fastest plan of the job with these pins loses; the job's own pins of layers to stages do not
+    count."""
+    outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
+    job = plan.job.model_copy(update={"pins": {**outside, **pins}, "gpus": plan.best.parallel.world_size})
+    fastest = fastest_with(plan.model, plan.cluster, job)
+    if isinstance(fastest, str):
+        return Pinned(None, fastest)
+    fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
+    pinned = candidate.described(fastest, plan.cluster, job)
+    own, needed = ({one.name for one in experimental.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
+    loss = pinned.predicted.step_s / plan.best.predicted.step_s - 1
+    return Pinned(loss, opens=tuple(sorted(needed - own)))
 
 
 def rows(task: tuple[Asked, bool]) -> list[Row]:
@@ -107,7 +164,7 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
     )
     found = []
     for head, recipe in zip(heads, mine, strict=True):
-        seen = compared(plan, file, recipe)
+        seen = compared(plan, recipe)
         found.append(
             Row(
                 **head,

@@ -141,9 +141,9 @@ class PlanResult:
         """Return the page of `symconfig plan --html`."""
         from symconfig.report.page.data import plan_data
         from symconfig.report.page.page import drawn
-        from symconfig.runs.compared import with_comparisons
+        from symconfig.runs.compared import with_every_option
 
-        return drawn(plan_data(with_comparisons(self.plan), page_files(self.plan, Wanted())))
+        return drawn(plan_data(with_every_option(self.plan), page_files(self.plan, Wanted())))
 
     def __repr__(self) -> str:
         """Name the job and the first plan: all fields of a plan are some 20 kB."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from symconfig.descriptor.sections import Position
 from symconfig.format import count, percent
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import NearRecipe, Pinned
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
@@ -73,10 +72,8 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for the nearest recipe, and for what all options would give."""
+    """Yield a sentence for what all options would give."""
     shown = plan.beside
-    if (recipe := shown.recipe) is not None:
-        yield _recipe(recipe)
     if (free := shown.free) is not None:
         names, free_s = ",".join(shown.free_uses), free.predicted.step_s
         yield (
@@ -89,22 +86,3 @@ def _slower(loss: float) -> str:
     if abs(loss) < NOTHING:
         return "as fast"
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"
-
-
-def _recipe(recipe: NearRecipe) -> str:
-    """Return the recipe, the layout and the split it would have here, and where it differs from the plan."""
-    head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
-    if recipe.layout is None:
-        return f"{head} The plan is laid out as it is."
-    left_out = f", without its {recipe.left_out}, which has no price in the model," if recipe.left_out else ""
-    layout = f"its layout{left_out if recipe.layout.loss is not None else ''} {_priced(recipe.layout)}"
-    if recipe.split is not None:
-        layout += f"; its split, {recipe.split.words}, with all else free {_priced(recipe.split)}"
-    return f"{head} On this job {layout}. It has {', '.join(recipe.differences)}."
-
-
-def _priced(pinned: Pinned) -> str:
-    """Return what a plan loses as a predicate, and the options that it needs: `is 3.1 % faster with --allow deepep`."""
-    if pinned.loss is None:
-        return pinned.why
-    return f"is {_slower(pinned.loss)}" + (f" with --allow {','.join(pinned.opens)}" if pinned.opens else "")

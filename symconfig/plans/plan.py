@@ -21,7 +21,6 @@ from symconfig.plans.history import History
 from symconfig.plans.options import Options as Options
 from symconfig.plans.options import Overlap as Overlap
 from symconfig.plans.options import Recompute as Recompute
-from symconfig.plans.recipe import NearRecipe
 from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
@@ -156,7 +155,6 @@ class OtherPlans:
     fastest: Candidate | None = None
     free: Candidate | None = None
     free_uses: tuple[str, ...] = ()
-    recipe: NearRecipe | None = None
     measured: MeasuredRun | None = None
     published: Candidate | None = None
     real_data: tuple[Positive, ...] = ()
