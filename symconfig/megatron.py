@@ -13,16 +13,13 @@ InfeasibleError for what Megatron-LM cannot be told.
 from __future__ import annotations
 
 import os
-import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
-from typing import Any
 
 from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.frameworks.megatron import environment as variables
 from symconfig.render import megatron
-from symconfig.runs.embed import megatron_defaults
 from symconfig.runs.embed.start import OnMismatch, started
 
 Provider = Callable[[ArgumentParser], ArgumentParser]
@@ -50,23 +47,6 @@ def extra_args_provider(
         return parser if then is None else then(parser)
 
     return provide
-
-
-@typed
-def args_defaults(
-    plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
-) -> dict[str, Any]:
-    """Return the dictionary for `args_defaults=`, and put in front of the words of `argv` what it cannot carry.
-
-    `pretrain` takes it, from core_v0.18 on `parse_and_validate_args`. Of it, Megatron-LM uses only what has no default
-    of its own, which no parallel degree is, and no switch (`runs.embed.megatron_defaults`). argv: sys.argv, which
-    Megatron-LM parses, unless another list is given; words that are there already stay behind the plan's, and win.
-    """
-    values, words = megatron_defaults.split(started(plan, "megatron", world_size, on_mismatch))
-    parsed = sys.argv if argv is None else argv
-    if parsed[1 : 1 + len(words)] != words:  # asked twice
-        parsed[1:1] = words
-    return values
 
 
 @typed

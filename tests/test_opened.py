@@ -67,7 +67,6 @@ ALLOWED = {
             "runs/checkpoint/folder_deepspeed.py",
             "runs/checkpoint/folder_megatron.py",
             "runs/checkpoint/pickled.py",
-            "runs/checkpoint/whole.py",
         ),
         "files of a folder that it has seen to be regular",
     ),

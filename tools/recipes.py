@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -18,18 +18,18 @@ from benchmarks.robust import Shaken, robustness
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.recipe import Recipe, RecipeFile, RecipeJob, every_recipe, load_recipes
-from symconfig.errors import SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.tables import options
 from symconfig.graph.count import parameters
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import Difference, NearRecipe
 from symconfig.report.recipes import layout_words
-from symconfig.runs.recipes.alike import MOST_TIMES_LARGER
-from symconfig.runs.recipes.near import compared
+from symconfig.runs.replan import keep
+from symconfig.solve import candidate, experimental
+from symconfig.solve.pins import narrowed, parse
 from symconfig.solve.run import facts_of
-from symconfig.solve.search import search
+from symconfig.solve.search import fastest_with, search
 from tools.pages import EVIDENCE, fill, table
 
 PAGE = EVIDENCE / "recipes.md"
@@ -37,7 +37,31 @@ TOP = 5
 SHAKEN = 4  # of so many jobs one is planned again where something is otherwise, which takes most of the time
 LITTLE = 0.02  # a pick that loses less stays
 BACKEND = "megatron"
+MOST_TIMES_LARGER = 3.0  # a model of which a recipe still says something
+SPLIT = ("tp", "pp", "cp", "ep", "etp")
 Asked = tuple[str, RecipeJob]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The fastest plan with some pins.
+
+    loss: its step over the pick's, less one; None: there is none, as `why` says. opens: experimental options that the
+    pins ask for and the pick does not use.
+    """
+
+    loss: float | None
+    why: str = ""
+    opens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A recipe in the job of a pick. layout: all that its pins state; split: its degrees and sharding, all else free;
+    None: the pick has the same."""
+
+    layout: Pinned | None
+    split: Pinned | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,24 +85,22 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One recipe beside the pick of its job. seen: its layout and its split in the pick's plan; None: there is none.
-    allowed: the pick of the same job where it allows what the recipe has, and the recipe's split in that plan.
-    """
+    """One recipe beside the pick of its job. seen: its layout and its split in the pick's job; None: there is none."""
 
     id: str
     layout: str
     pick: Pick
-    seen: NearRecipe | None = None
-    allowed: tuple[str, Difference] | None = None
+    seen: Priced | None = None
     unseen: tuple[str, ...] = ()
     family: str = ""
 
     @property
-    def priced(self) -> dict[str, NearRecipe | Difference]:
-        """Return by column what has been priced of it."""
+    def priced(self) -> dict[str, Pinned]:
+        """Return by column what has been priced of it: where the pick has the same, it loses nothing."""
         if self.seen is None:
             return {}
-        return {"pick/recipe": self.seen, "without": self.seen.allowed or self.seen, "pick/split": _split(self.seen)}
+        same = Pinned(0.0)
+        return {"pick/recipe": self.seen.layout or same, "pick/split": self.seen.split or same}
 
     @property
     def launchable(self) -> bool:
@@ -86,8 +108,36 @@ class Row:
         return not self.pick.failed and not self.pick.unstable and self.family != "no" and self.pick.memory
 
 
-def _split(seen: NearRecipe) -> Difference:
-    return seen.split or Difference("split", "", "", 0.0)
+def compared(plan: Plan, recipe: Recipe) -> Priced:
+    """Return what the layout of a recipe, and its split with all else free, lose in the plan's job: one search each,
+    with the recipe's pins."""
+    pins, differ = recipe.as_pins(), set[str]()
+    if recipe.job.precision != plan.best.options.precision:
+        pins.pop("fp8_param_gather", None)
+    for name, theirs in pins.items():
+        try:
+            ours = keep.pins(plan.best, (name,))[name]
+        except InputError:  # recompute of some layers, say, which no pin has
+            differ.add(name)
+        else:
+            differ |= {name} if narrowed({name: ours}, f"{name}={theirs}") is None else set()
+    split = {name: pins[name] for name in (*SPLIT, "zero") if name in pins}
+    return Priced(_pinned(plan, pins) if differ else None, _pinned(plan, split) if differ & split.keys() else None)
+
+
+def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
+    """Return what the fastest plan of the job with these pins loses; the job's own pins of layers to stages do not
+    count."""
+    outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
+    job = plan.job.model_copy(update={"pins": {**outside, **pins}, "gpus": plan.best.parallel.world_size})
+    fastest = fastest_with(plan.model, plan.cluster, job)
+    if isinstance(fastest, str):
+        return Pinned(None, fastest)
+    fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
+    pinned = candidate.described(fastest, plan.cluster, job)
+    own, needed = ({one.name for one in experimental.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
+    loss = pinned.predicted.step_s / plan.best.predicted.step_s - 1
+    return Pinned(loss, opens=tuple(sorted(needed - own)))
 
 
 def rows(task: tuple[Asked, bool]) -> list[Row]:
@@ -113,20 +163,15 @@ def rows(task: tuple[Asked, bool]) -> list[Row]:
         shaken=robustness(plan) if shaken else (),
     )
     found = []
-    freer: dict[tuple[str, ...], Plan] = {(): plan}
     for head, recipe in zip(heads, mine, strict=True):
-        seen = compared(plan, file, recipe)
-        if seen.opens not in freer:
-            freer[seen.opens] = search(model, cluster, whole.model_copy(update={"allow": seen.opens}), top=1)
-        other = freer[seen.opens]
+        seen = compared(plan, recipe)
         found.append(
             Row(
                 **head,
                 pick=pick,
                 seen=seen,
-                allowed=(_pick(other.best), _split(compared(other, file, recipe))) if seen.opens else None,
                 unseen=tuple(sorted(uses - stated(recipe.source))),
-                family=_family(plan, file, seen.loss),
+                family=_family(plan, file, seen.layout.loss if seen.layout else 0.0),
             )
         )
     return found
@@ -207,7 +252,7 @@ def _family(plan: Plan, file: RecipeFile, loss: float | None) -> str:
     return "priced" if step_s is not None and low <= step_s <= high else "no"
 
 
-def ratio(priced: NearRecipe | Difference) -> float | None:
+def ratio(priced: Pinned) -> float | None:
     """Return the pick's step over that of what was priced."""
     return None if priced.loss is None else 1 / (1 + priced.loss)
 
@@ -230,9 +275,9 @@ def summary(found: Sequence[Row], every: int) -> str:
     tried = [one for one in planned if one.shaken]
     ratios = {
         name: [value for one in able if (value := ratio(one.priced[name])) is not None]
-        for name in ("pick/recipe", "without", "pick/split")
+        for name in ("pick/recipe", "pick/split")
     }
-    opens = Counter(name for one in able if one.seen and one.seen.loss is not None for name in one.seen.opens)
+    opens = Counter(name for one in able for name in one.priced["pick/recipe"].opens)
     unstable = Counter(name for one in planned for name in one.unstable)
     unseen = Counter(name for one in able for name in one.unseen)
     families = sum(one.families for one in planned) / max(len(planned), 1)
@@ -249,11 +294,6 @@ def summary(found: Sequence[Row], every: int) -> str:
         share("the recipe's layout has a price", len(ratios["pick/recipe"]), len(able)),
         share("so has its split, with all else free", len(ratios["pick/split"]), len(able)),
         share("the pick has its split", sum(one.seen is not None and not one.seen.split for one in able), len(able)),
-        share(
-            "and with as much allowed as the recipe has",
-            sum(ratio(one.allowed[1] if one.allowed else one.priced["pick/split"]) == 1 for one in able),
-            len(able),
-        ),
         *(f"| median of {name} | {median(values or [0]):.3f} |" for name, values in ratios.items()),
         *(share(f"priced with {name}, which the pick may not have", n, len(able)) for name, n in opens.most_common()),
         "",
@@ -275,7 +315,7 @@ def summary(found: Sequence[Row], every: int) -> str:
 def each(found: Iterable[Row]) -> str:
     """One line a recipe."""
     heads = (
-        *("recipe", "job", "layout", "pick", "pick/recipe", "without", "pick/split", "as much allowed"),
+        *("recipe", "job", "layout", "pick", "pick/recipe", "pick/split"),
         *("in no recipe", "family", "families", "memory", "shaken"),
     )
     lines = list[tuple[str, ...]]()
@@ -287,7 +327,7 @@ def each(found: Iterable[Row]) -> str:
         )
         head = (one.id, words + task, one.layout)
         if pick.failed:
-            cells = (*head, f"none: {pick.failed}", *[""] * 9)
+            cells = (*head, f"none: {pick.failed}", *[""] * 7)
         else:
             ratios = [one_of.why if one_of.loss is None else f"{ratio(one_of):.3f}" for one_of in one.priced.values()]
             unseen = ", ".join((*one.unseen, *(f"not stable: {name}" for name in pick.unstable)))
@@ -296,7 +336,6 @@ def each(found: Iterable[Row]) -> str:
                 *head,
                 pick.words,
                 *ratios,
-                _freer(one),
                 unseen,
                 one.family,
                 str(pick.families),
@@ -304,15 +343,7 @@ def each(found: Iterable[Row]) -> str:
                 f"{pick.worst:.1%}" if pick.shaken else "",
             )
         lines.append(cells)
-    return table(heads, lines, (4, 5, 6, 10, 12))
-
-
-def _freer(row: Row) -> str:
-    """Return the pick that may have what the recipe has, and its step over that of the recipe's split."""
-    if row.allowed is None:
-        return ""
-    words, split = row.allowed
-    return f"{words}: {split.why if split.loss is None else f'{ratio(split):.3f}'}"
+    return table(heads, lines, (4, 5, 8, 10))
 
 
 def chosen(limit: int | None, only: str | None) -> list[Asked]:

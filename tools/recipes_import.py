@@ -27,7 +27,6 @@ from tools.pages import ROOT
 
 ZOO = ROOT / "model_zoo" / "recipes"
 # The newest and the tuned before the older and the shipped.
-SILENT = ("nemo_performance",)  # tables: what is on beside the degrees is in the scripts of their models
 ORDER = (
     "megatron_bridge_perf_v0.6.0",
     "megatron_moe_recipes",
@@ -272,7 +271,6 @@ def gathered(folder: Path) -> tuple[dict[str, dict[str, Any]], Counter[str]]:
             "title": title,
             **({"repository": repository} if repository not in (None, "none") else {}),
             "release": str(release or head["commit"]),
-            **({"silent": True} if name in SILENT else {}),
         }
         file["recipes"].append({"id": recipe.pop("id"), "source": short, **recipe})
     return files, out

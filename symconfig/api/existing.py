@@ -27,7 +27,7 @@ from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
 if TYPE_CHECKING:
-    from symconfig.runs.adapting.adaptation import Adaptation
+    from symconfig.runs.adaptation import Adaptation
 
 
 @typed
@@ -114,7 +114,7 @@ def adapt(
     Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
-    from symconfig.runs.adapting.adaptation import adaptation
+    from symconfig.runs.adaptation import adaptation
 
     given, extra, harmless = dict(variables or {}), tuple(arguments), tuple(assume_harmless)
     with below(root):

@@ -23,7 +23,7 @@ from symconfig.plans.file import load_plan, read_plan
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import summary
 from symconfig.render.fallback import folder as subfolder
-from symconfig.render.files import sh
+from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.summary import duration, short
 from symconfig.runs.best import best_plan
@@ -32,11 +32,11 @@ from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
-    Texts,
     left_over,
     of_files,
     of_input,
     of_templates,
+    texts,
 )
 
 Input = Literal["model", "cluster"]
@@ -109,10 +109,10 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
     """List the differences of a folder's files from the plan's. plan: None where it was edited and its files cannot be
     known."""
     findings = list(of_templates(manifest, templates))
-    now = Texts()
+    now: Mapping[str, File] = {}
     if plan is not None:
         try:
-            now = Texts.of(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
+            now = texts(files(plan, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += _stale(error, manifest.target)
     edited = [each for each in of_files(folder, manifest, now) if plan is not None or each.path != "plan.json"]
@@ -128,14 +128,14 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
     notes: list[str] = []
     plans, findings = _plans(folder, manifest)
     command = ""
-    now = Texts()
+    now: Mapping[str, File] = {}
     needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
     if not findings and all((folder / path).is_file() for path in needed):
         try:
             rebuilt = _written(folder, plans)
             lost = [each.lost for each in rebuilt.smaller]
             command = f"replan {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
-            now = Texts.of(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
+            now = texts(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
         except SymconfigError as error:
             findings += _stale(error, FALLBACK)
     findings += of_templates(manifest, templates)

@@ -15,7 +15,7 @@ from symconfig.report.page.data import audit_data, plan_data, refused_data, repo
 from symconfig.report.page.page import drawn
 from symconfig.report.page.pictures import Picture
 from symconfig.runs.best import prepared
-from symconfig.runs.compared import with_comparisons
+from symconfig.runs.compared import with_every_option
 
 
 def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] = ()) -> str:
@@ -25,7 +25,7 @@ def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] 
 
 def page_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
     """Return what a plan's page shows, with the comparisons that take searches of their own. files: name -> text."""
-    return plan_data(with_comparisons(plan), files, before)
+    return plan_data(with_every_option(plan), files, before)
 
 
 def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:

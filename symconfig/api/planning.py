@@ -30,8 +30,14 @@ from symconfig.format import json_text, percent, seconds
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.file import WARNINGS
 from symconfig.plans.plan import Candidate, Plan, Search
-from symconfig.runs.best import as_if_told, best_plan, other_backend
-from symconfig.runs.sayable import UntoldError, by_hand, instead
+from symconfig.runs.best import (
+    UnsupportedError,
+    best_plan,
+    best_plan_anyway,
+    manual_edits,
+    other_backend,
+    other_target,
+)
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
@@ -54,7 +60,7 @@ class PlanResult:
 
     plan: Plan
     instead: str | None = None
-    untold: UntoldError | None = None
+    untold: UnsupportedError | None = None
     other: Candidate | None = None
 
     @property
@@ -73,7 +79,7 @@ class PlanResult:
     @property
     def warnings(self) -> tuple[Problem, ...]:
         """Return the fields of the model that the plan's files need a change of the framework's code for."""
-        return by_hand(self.plan)
+        return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
         """Return the argument list of Megatron-LM's pretrain_gpt.py."""
@@ -137,9 +143,9 @@ class PlanResult:
         """Return the page of `symconfig plan --html`."""
         from symconfig.report.page.data import plan_data
         from symconfig.report.page.page import drawn
-        from symconfig.runs.compared import with_comparisons
+        from symconfig.runs.compared import with_every_option
 
-        return drawn(plan_data(with_comparisons(self.plan), page_files(self.plan, Wanted())))
+        return drawn(plan_data(with_every_option(self.plan), page_files(self.plan, Wanted())))
 
     def __repr__(self) -> str:
         """Name the job and the first plan: all fields of a plan are some 20 kB."""
@@ -254,11 +260,11 @@ def solve(
     with reworded(lambda problem: stated(problem, job.document)):
         try:
             plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
-        except UntoldError as error:
-            plan = as_if_told(job.model, job.cluster, job.job, error, top=top, progress=progress)
+        except UnsupportedError as error:
+            plan = best_plan_anyway(job.model, job.cluster, job.job, error, top=top, progress=progress)
             return PlanResult(plan, untold=error)
         other = other_backend(job.model, job.cluster, job.job, plan) if compares else None
-        return PlanResult(plan, instead(job.job, plan), other=other)
+        return PlanResult(plan, other_target(job.job, plan), other=other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,7 @@ from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.inputs import revised
-from symconfig.runs.replan.replan import Replan
-from symconfig.runs.replan.replanned import Wishes, replanned
+from symconfig.runs.replan.replanned import Replan, Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP

@@ -10,8 +10,7 @@ from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.plans.file import loaded
 from symconfig.runs.whatif.change import Case, through_changes
-from symconfig.runs.whatif.vary import varied
-from symconfig.runs.whatif.whatif import WhatIf
+from symconfig.runs.whatif.whatif import WhatIf, varied
 from symconfig.runs.whatif.whatif import whatif as run
 
 
@@ -20,16 +19,15 @@ def whatif(
     plan: AnyPlan,
     vary: Sequence[str],
     *,
-    mapped: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
     """Return over which ranges a plan stays the best.
 
-    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each. mapped: also a map of
-    the first two names. progress: is told how many searches are done. Raises InputError with all that is wrong.
+    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each. progress: is told how
+    many searches are done. Raises InputError with all that is wrong.
     """
     one = loaded(plan)
-    return run(one, varied(one, vary), mapped, progress)
+    return run(one, varied(one, vary), progress)
 
 
 @typed

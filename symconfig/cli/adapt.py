@@ -13,7 +13,7 @@ from symconfig.errors import InputError
 from symconfig.format import masked
 
 if TYPE_CHECKING:
-    from symconfig.runs.adapting.adaptation import Adaptation
+    from symconfig.runs.adaptation import Adaptation
 
 NAME = "adapt"
 DOES = "put a plan's values into an existing launch script or config"

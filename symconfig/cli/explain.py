@@ -33,11 +33,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also schedules that the plan's framework does not run, each tensor of each block, each formula, each "
-        "symbol",
+        help="also each tensor of each block, each formula, each symbol",
     )
     add = parser.add_argument_group("the schedule").add_argument
-    add("--timeline", action="store_true", help="draw what each stage does when, and its memory; compare schedules")
+    add("--timeline", action="store_true", help="draw what each stage does when, and its memory")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
     add(
@@ -71,28 +70,28 @@ def run(arguments: argparse.Namespace) -> int:
 def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
-    from symconfig.report.timeline.seen import compared
-    from symconfig.runs.compared import with_comparisons
+    from symconfig.runs.compared import with_every_option
     from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
-    plan = with_comparisons(plan)
+    plan = with_every_option(plan)
     with retraced(arguments.plan):
-        explained, schedules = explain(plan), compared(plan, plan.best)
+        explained = explain(plan)
         costs = symbolic(plan, plan.best)
     every = arguments.all
     show(
         arguments,
-        lambda: {**to_dict(plan, explained, schedules), "symbolic": symbols.to_dict(costs)},
-        lambda: [*blocks(plan, explained, schedules, every=every), *symbols.blocks(costs, every=every)],
+        lambda: {**to_dict(plan, explained), "symbolic": symbols.to_dict(costs)},
+        lambda: [*blocks(plan, explained, every=every), *symbols.blocks(costs, every=every)],
     )
     return 0
 
 
 def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
     from symconfig.report.grid import page_width
-    from symconfig.report.timeline import compared, seen, terminal
+    from symconfig.report.timeline import seen, terminal
+    from symconfig.report.timeline.chart import chart_data
     from symconfig.report.timeline.trace import trace
     from symconfig.solve.restore import retraced
 
@@ -106,19 +105,17 @@ def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Proble
     candidate = every[number - 1]
     with retraced(arguments.plan):
         chart = seen.seen(plan, candidate, other, slow)
-        schedules = seen.compared(plan, candidate, slow)
     if path is not None:
         write_text(path, trace(chart), arguments.force)
         note(f"wrote {path}")
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     show(
         arguments,
-        lambda: compared.chart_data(chart, schedules),
+        lambda: chart_data(chart),
         lambda: [
             chart.title,
             *chart.notes,
             terminal.drawing(chart, page_width(sys.stdout) or PLAIN_WIDTH, ascii_only),
-            *compared.blocks(schedules, candidate.target.backend, every=arguments.all),
         ],
     )
     return 0

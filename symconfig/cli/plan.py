@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.descriptor.load import mixed_of
     from symconfig.report.rl import blocks as of_step
     from symconfig.report.table import blocks
-    from symconfig.solve.near_batch import near_batch, replicas_sentence
+    from symconfig.solve.near_batch import batch_nearby
 
     problems = api.Problems()
     out = file_of(arguments.out)
@@ -111,8 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"note: {result.plan.model.name}: {sentence}")
     for warning in result.warnings:
         note(f"warning: {warning}")
-    if not result.plan.rl and (batch := near_batch(result.plan)) is not None:
-        note(f"note: {replicas_sentence(result.plan, batch)}. Try: --global-batch-size {batch}")
+    if nearby := batch_nearby(result.plan):
+        note(f"note: {nearby}")
     if job.unsaid:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_files, wanted
 from symconfig.cli.shared import file_of, print_json, refuse, replaced, whole, write_data, wrote
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -32,7 +31,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
     add("--check", action="store_true", help="exit 1 where WORLD_SIZE or the installed release is not the plan's")
     add("--world-size", metavar="N", help="the same, with the number of GPUs of this start (default: WORLD_SIZE)")
-    add("--replan", action="store_true", help="solve again for what is here, instead of failing")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.print:
         refuse(problems, arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
     else:
-        refuse(problems, arguments, ("null", "check", "world_size", "replan"), "is for words", need="--print")
+        refuse(problems, arguments, ("null", "check", "world_size"), "is for words", need="--print")
         if arguments.out is None:
             problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
     size = problems.collect(lambda: whole("--world-size", arguments.world_size))
@@ -71,9 +69,8 @@ def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
     from symconfig.runs.embed.words import targets, unsafe, words
 
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
-    if arguments.check or arguments.replan or size is not None:
-        with reworded(_as_options):
-            plan = started(plan, entry_of(target, plan), size, "replan" if arguments.replan else "fail")
+    if arguments.check or size is not None:
+        plan = started(plan, entry_of(target, plan), size)
     options = words(plan, target)
     if arguments.json:
         data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size}
@@ -85,9 +82,3 @@ def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
     else:
         write_data("".join(f"{word}\n" for word in options))
     return 0
-
-
-def _as_options(problem: Problem) -> Problem:
-    """Rewrite a problem in the words of the command line."""
-    hint = problem.hint and problem.hint.replace('on_mismatch="replan"', "--replan")
-    return replace(problem, hint=hint)

@@ -59,14 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
 def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
     from symconfig.report.page.pictures import of_whatif
     from symconfig.report.whatif import blocks, to_dict
-    from symconfig.runs.whatif.vary import varied
-    from symconfig.runs.whatif.whatif import whatif
+    from symconfig.runs.whatif.whatif import varied, whatif
 
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan)
     if problems.all or plan is None or varies is None:
         raise InputError(problems.all)
     with working() as progress:
-        answer = whatif(plan, varies, html is not None, lambda done: progress.say(f"{done} searches"))
+        answer = whatif(plan, varies, lambda done: progress.say(f"{done} searches"))
     show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     write_report(html, "Where the plan stays the best", blocks(answer), [of_whatif(answer)], force=arguments.force)
     return 0

@@ -41,7 +41,6 @@ PIN_NAMES = (
     "activation_offload",
     "cp_comm",
     "layout",
-    "schedule",
     "moe_overlap",
     "user_buffers",
     "dispatcher",

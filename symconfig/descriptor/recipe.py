@@ -31,7 +31,6 @@ class RecipeSource(Strict):
     title: str = Field(min_length=1)
     repository: str | None = None
     release: str = Field(min_length=1, description="release or commit, or the year of a paper")
-    silent: bool = Field(default=False, description="a table of degrees: what its programs switch on is not in it")
 
 
 class RecipeJob(Strict):
@@ -144,14 +143,6 @@ class Recipe(Strict):
     def activation_offload(self) -> bool:
         """Return whether outputs of modules wait in host memory, as plans can have it."""
         return "modules" in (self.options.offload or "")
-
-    @property
-    def unpriced(self) -> str:
-        """Name what it keeps out of GPUs' memory, replays or overlaps in ways that have no price."""
-        words, graphs = self._unpriced_offloads(), self.options.cuda_graphs
-        if graphs not in (None, "none") and self.graphs is None:
-            words.append("CUDA graphs" if graphs == "on" else f"CUDA graphs of {graphs.replace('_', ' ')}")
-        return ", ".join([*words, *([self.options.own] if self.options.own else [])])
 
     def _unpriced_offloads(self) -> list[str]:
         offloads = (self.options.offload or "").split(", ")

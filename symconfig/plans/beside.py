@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.descriptor.sections import Position
-from symconfig.format import count, percent, seconds
+from symconfig.format import count, percent
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.plans.recipe import Difference, NearRecipe
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 NOTHING = 0.0005  # of a step: what is said to be nothing
-MOST_DIFFERENCES = 6  # differences of a recipe
 
 
 def layout(candidate: Candidate) -> str:
@@ -38,10 +36,8 @@ def caveats(plan: Plan) -> Iterator[str]:
 
 def opened(plan: Plan) -> Iterator[str]:
     """Yield what is not stable about the first plan: to be said before all else."""
-    slower_s = plan.search.better_step_s
-    lacking = "Nothing fits without it." if slower_s is None else f"What fits without it takes {seconds(slower_s)} s."
     for one in plan.search.opened:
-        reason = "A pin asks for it." if one.pinned else lacking
+        reason = "A pin asks for it." if one.pinned else "Nothing fits without it."
         yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
 
 
@@ -76,10 +72,8 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for the nearest recipe, and for what all options would give."""
+    """Yield a sentence for what all options would give."""
     shown = plan.beside
-    if (recipe := shown.recipe) is not None:
-        yield _recipe(recipe)
     if (free := shown.free) is not None:
         names, free_s = ",".join(shown.free_uses), free.predicted.step_s
         yield (
@@ -92,32 +86,3 @@ def _slower(loss: float) -> str:
     if abs(loss) < NOTHING:
         return "as fast"
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"
-
-
-def _recipe(recipe: NearRecipe) -> str:
-    """Return the recipe, the layout and the split it would have here, and the cost of each difference by itself."""
-    head = f"Nearest published recipe: {recipe.id} ({recipe.title}; {recipe.job})."
-    if not recipe.differences:
-        return f"{head} The plan is laid out as it is."
-    left_out = f", without its {recipe.left_out}, which has no price in the model," if recipe.left_out else ""
-    whole = f"its layout{left_out if recipe.loss is not None else ''} {_priced(recipe)}"
-    if recipe.allowed is not None and recipe.loss is not None:
-        whole += f"; without that it {_priced(recipe.allowed)}"
-    if recipe.split is not None:
-        whole += f"; its split, {recipe.split.theirs}, with all else free {_priced(recipe.split)}"
-    each = [f"{one.field} {one.theirs} for {one.ours}, {_cost(one)}" for one in recipe.differences[:MOST_DIFFERENCES]]
-    if len(recipe.differences) > MOST_DIFFERENCES:
-        each.append(f"{len(recipe.differences) - MOST_DIFFERENCES} more")
-    return f"{head} On this job {whole}; one by one: {'; '.join(each)}."
-
-
-def _priced(priced: NearRecipe | Difference) -> str:
-    """Say what it loses as a predicate: `is 5.0 % slower`."""
-    return ("is " if priced.loss is not None else "") + _cost(priced)
-
-
-def _cost(priced: NearRecipe | Difference) -> str:
-    """Say what it loses, or why there is no price, and which options it opens: `3.1 % faster with --allow deepep`."""
-    if priced.loss is None:
-        return priced.why
-    return _slower(priced.loss) + (f" with --allow {','.join(priced.opens)}" if priced.opens else "")

@@ -6,8 +6,8 @@ of a run; train.py of DeepSpeed's files numbers its steps anew, so that all of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Annotated
@@ -42,14 +42,12 @@ class History:
     """segments: from the run's first step on, without the plan's own steps.
 
     unscheduled: the sequences, from the first on, that the learning rate's scheduler has not counted, since it started
-    anew behind them. exact: iterations of the plan's `training` that are rounded up, as numerator and denominator, so
-    that rounding does not add up from plan to plan.
+    anew behind them.
     """
 
     __pydantic_config__ = _CONFIG
     segments: tuple[Segment, ...] = ()
     unscheduled: _Count = 0
-    exact: Mapping[str, tuple[_Positive, _Positive]] = field(default_factory=dict)
 
     @property
     def step(self) -> int:
@@ -105,11 +103,6 @@ class History:
     def spanned(self, iterations: int, batch: int) -> int:
         """Count the iterations of `batch` sequences that cover all the run has seen by its end at `iterations`."""
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
-
-    def exactly(self, name: str, rounded: int) -> Fraction:
-        """Return a field of the plan's `training` before it was rounded; as it is where it has another value by now."""
-        value = Fraction(*self.exact.get(name, (rounded, 1)))
-        return value if ceil(value) == rounded else Fraction(rounded)
 
     def __str__(self) -> str:
         """Spell the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""

@@ -21,7 +21,6 @@ from symconfig.plans.history import History
 from symconfig.plans.options import Options as Options
 from symconfig.plans.options import Overlap as Overlap
 from symconfig.plans.options import Recompute as Recompute
-from symconfig.plans.recipe import NearRecipe
 from symconfig.plans.rl import PlannedRl, PlannedStep
 
 SCHEMA = "symconfig.plan/1"
@@ -118,8 +117,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An option that is not stable and that the plan may use since nothing fits without it, or what does is surely
-    slower, or a pin asks for it."""
+    """An experimental option that the plan uses since nothing fits without it, or a pin asks for it."""
 
     __pydantic_config__ = _CONFIG
     name: str
@@ -157,7 +155,6 @@ class OtherPlans:
     fastest: Candidate | None = None
     free: Candidate | None = None
     free_uses: tuple[str, ...] = ()
-    recipe: NearRecipe | None = None
     measured: MeasuredRun | None = None
     published: Candidate | None = None
     real_data: tuple[Positive, ...] = ()
@@ -206,8 +203,7 @@ class Search:
 
     fewest: the number of GPUs was asked of it, too (auto).
     narrowed: pins that the job's target imposes beside the job's own, since it cannot be told all that the framework
-    can; free_step_s: the step without them. opened: options that are not stable and were let in; better_step_s: what
-    the best plan with options of a better maturity takes, which is surely more; None: none fits.
+    can; free_step_s: the step without them. opened: experimental options that it uses.
     """
 
     __pydantic_config__ = _CONFIG
@@ -219,7 +215,6 @@ class Search:
     narrowed: dict[str, str] = field(default_factory=dict)
     free_step_s: float | None = None
     opened: tuple[Opened, ...] = ()
-    better_step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

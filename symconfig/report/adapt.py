@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from symconfig.report import checkpoint
 from symconfig.report.grid import Block, present, titled
-from symconfig.runs.adapting.adaptation import Adaptation
-from symconfig.runs.adapting.fate import Fate
+from symconfig.runs.adaptation import Adaptation, Fate
 from symconfig.runs.checkpoint import Verdict
 
 MOST_REASONS = 3  # of a checkpoint, the worst first; `symconfig checkpoint` says all

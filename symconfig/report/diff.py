@@ -12,8 +12,7 @@ from symconfig.plans.plan import Plan
 from symconfig.report import table
 from symconfig.report.grid import Block, Grid
 from symconfig.report.replan import listed, values
-from symconfig.runs.replan.diff import Diff
-from symconfig.runs.replan.differences import Difference
+from symconfig.runs.replan.diff import Diff, Difference
 
 _TITLES = {
     "inputs": "What was asked for",

@@ -11,18 +11,12 @@ from symconfig.format import count, gib, grouped, mib, milliseconds, percent, se
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid, present
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.report.symbols import broken, listed
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
-from symconfig.report.timeline import compared
 
 if TYPE_CHECKING:
-    from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
-    from symconfig.solve.schedules import Compared
-    from symconfig.solve.strategies import Strategies, Strategy, StrategyLine
-
-_ROOM = LEAST_WIDTH - 4  # of a formula's lines, behind their indent
+    from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine, Strategies, Strategy, StrategyLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +97,8 @@ def _peak(each: Alike) -> str:
     return most if least == most else f"{least} to {most}"
 
 
-def formula_text(explanation: Explanation) -> str:
-    """Return the step's own formulas, as they were solved, each with its arguments and its source."""
-    text = ["The formulas of the step and of the fullest stage, as they were solved"]
-    for line in explanation.formulas:
-        arguments = [f"{name} = {value:,.6g}" for name, value in line.numbers]
-        value = f"{gib(line.value)} GiB" if line.unit == "bytes" else f"{line.value:.6g} {line.unit}".rstrip()
-        text += _indented(2, broken(f"{line.name} = {line.expression}", _ROOM))
-        text += _indented(4, listed([f"with {arguments[0]}", *arguments[1:]], _ROOM))
-        text += _indented(4, [f"gives {value} ({line.source})"])
-    return "\n".join(text)
-
-
-def _indented(letters: int, lines: Sequence[str]) -> list[str]:
-    return [" " * letters + line for line in lines]
-
-
-def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:
-    """Return the explanation for a person. every: also schedules that the plan's framework does not run."""
+def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list[Block]:
+    """Return the explanation for a person. every: also tensors that an earlier block has, too."""
     return present(
         headline(plan),
         *whole_step(plan),
@@ -128,18 +106,16 @@ def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: 
         arithmetic(plan),
         parts(plan),
         stages(plan),
-        *(compared.blocks(schedules, plan.best.target.backend, every=every) if schedules.able else ()),
         ranking_reasons(plan),
         losses(plan) if plan.alternatives else "",
         "\n".join(comparisons(plan)),
-        formula_text(explanation),
         *tables(explanation),
         *strategy_tables(explanation.strategies, every=every),
         footer(plan),
     )
 
 
-def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[str, Any]:
+def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
     """Return the explanation as plain data."""
     runner_up = None
     if plan.alternatives:
@@ -155,7 +131,6 @@ def to_dict(plan: Plan, explanation: Explanation, schedules: Compared) -> dict[s
         "lines": [asdict(line) for line in lines(plan)],
         "layer": layer,
         "strategies": lying,
-        "schedules": compared.to_dict(schedules),
         "runner_up": runner_up,
     }
 

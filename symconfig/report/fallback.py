@@ -118,11 +118,11 @@ def _steps(fallback: Fallback) -> list[str]:
     advised = fallback.advised
     plain = _alike([(each, each.loads) for each in fallback.smaller])
     if advised is None:
-        return _saving(fallback, plain, "To go on from the checkpoint")
+        return _saving(plain, "To go on from the checkpoint")
     other = _alike([(each, fallback.advisedly(each)) for each in fallback.smaller])
     return [
-        *_saving(fallback, other, "To go on from a checkpoint saved so"),
-        *_saving(fallback, plain, "To go on from one saved without that option"),
+        *_saving(other, "To go on from a checkpoint saved so"),
+        *_saving(plain, "To go on from one saved without that option"),
     ]
 
 
@@ -131,19 +131,9 @@ def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...
     return grouped((load.how, each) for each, load in loads if load is not None and load.how)
 
 
-def _saving(fallback: Fallback, alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
-    words = []
-    for how, those in alike.items():
-        lines = [f"{what} on {_either([each.nodes for each in those])}:", *steps(how)]
-        if any(step.run == "old" for step in how):
-            least = fallback.least
-            few = [each.nodes for each in those if each.gpus < least]
-            lines.append(
-                f"The old layout needs at least {count(least)} GPUs"
-                + (f": {_either(few)} cannot do that any more." if few else ".")
-            )
-        words.append("\n".join(lines))
-    return words
+def _saving(alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
+    every = ((how, _either([each.nodes for each in those])) for how, those in alike.items())
+    return ["\n".join([f"{what} on {nodes}:", *steps(how)]) for how, nodes in every]
 
 
 def _either(nodes: list[int]) -> str:

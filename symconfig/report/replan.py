@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from symconfig.descriptor.document import shorten
-from symconfig.format import count, gib, percent, picked, seconds, words
+from symconfig.format import count, percent, picked, seconds, words
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.beside import caveats
 from symconfig.report import table
@@ -15,10 +15,10 @@ from symconfig.report.checkpoint import verdict
 from symconfig.report.grid import Block, Grid, present, titled
 from symconfig.report.rl import whole_step
 from symconfig.runs.checkpoint import Verdict
-from symconfig.runs.replan.carried import Verdict as Carried
-from symconfig.runs.replan.differences import Difference
-from symconfig.runs.replan.near_plan import NearPlan
-from symconfig.runs.replan.replan import Kept, Replan
+from symconfig.runs.replan.changes import Verdict as Carried
+from symconfig.runs.replan.diff import Difference
+from symconfig.runs.replan.keep import NearPlan
+from symconfig.runs.replan.replanned import Kept, Replan
 from symconfig.runs.replan.schedule import Schedule
 
 QUICKER = 5e-5  # share of a step from which on it is said
@@ -64,12 +64,6 @@ def _inputs(replan: Replan) -> Iterator[Block]:
         yield (
             f"Edited in the file: {', '.join(replan.edited)}. The values before that are known only as far as the old "
             "answer shows them (degrees, batch); the verdict on the checkpoint takes all others as they stand now."
-        )
-    if replan.drift is not None:
-        d = replan.drift
-        yield (
-            f"This symconfig predicts the old plan anew: a step of {seconds(d.now_s)} s instead of "
-            f"{seconds(d.said_s)} s, {gib(d.now_bytes)} GiB instead of {gib(d.said_bytes)} GiB."
         )
 
 
@@ -143,7 +137,6 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
             "iterations": words(each.field),
             "before": count(each.before),
             "now": count(each.after),
-            "exactly": f"{float(each.exact):.2f}" if each.exact.denominator != 1 else "",
         }
         for each in schedule.rescaled
     )
@@ -188,7 +181,6 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         "same": replan.same,
         "inputs": [listed(each) for each in replan.inputs],
         "edited": list(replan.edited),
-        "drift": None if replan.drift is None else asdict(replan.drift),
         "old": replan.old.best.to_dict(),
         "changes": [
             {"decision": each.decision, "said": each.text, "kept": _verdict(each.kept)} for each in changes.decisions
@@ -232,10 +224,7 @@ def _schedule_data(schedule: Schedule) -> dict[str, Any]:
         "consumed_sequences": schedule.consumed,
         "consumed_tokens": schedule.run.tokens,
         "lost_step": schedule.lost,
-        "rescaled": [
-            {"field": each.field, "before": each.before, "after": each.after, "exact": float(each.exact)}
-            for each in schedule.rescaled
-        ],
+        "rescaled": [asdict(each) for each in schedule.rescaled],
         "options": list(schedule.options),
         "notes": list(schedule.notes),
     }

@@ -60,11 +60,6 @@ def _apart(formula: str, pattern: str) -> Iterator[str]:
     yield formula[begin:]
 
 
-def listed(parts: Sequence[str], width: int) -> list[str]:
-    """Return parts as lines of at most `width` letters, a comma behind each but the last."""
-    return _packed([f"{part}," for part in parts[:-1]] + list(parts[-1:]), width, " ")
-
-
 _ROOM = LEAST_WIDTH - 4
 _DEEP = 2  # steps from a part to the quantities that are shown with it
 _MOVERS = 12

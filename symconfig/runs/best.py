@@ -1,8 +1,8 @@
-"""A job's best plan: solved for the target that the job names, or for its framework's own."""
+"""A job's best plan: the target that it is for, what that target can never express of it, and the search."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -10,14 +10,38 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
-from symconfig.errors import SymconfigError
-from symconfig.frameworks.known import built
+from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
+from symconfig.frameworks.known import BACKENDS, built
 from symconfig.frameworks.megatron.adapters import as_laid
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render import target_of
-from symconfig.runs import sayable
+from symconfig.plans.sketch import sketch
+from symconfig.render import target_of, targets
+from symconfig.render.target import Target
 from symconfig.runs.imaged import as_trained
 from symconfig.solve.answer import answer, assuming
+from symconfig.solve.pins import narrowed
+from symconfig.solve.whole import filled
+
+# Fields of a job that the planner never decides. A model's own fields are such, too.
+_GIVEN = (
+    frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
+    | {"sequences", "preference", "rl"}
+    | ModelDescriptor.model_fields.keys()
+)
+
+# Fields of a job that name whose files it wants.
+NAMED = frozenset({"target", "backend", "megatron_version"})
+# Targets in the order in which they are taken where a job names none and its framework's own cannot express it; all
+# others follow by name.
+_PREFERRED = ("bridge", "deepspeed", "slime")
+
+
+class UnsupportedError(InfeasibleError):
+    """A target can express no plan of a job; the targets of `able` can."""
+
+    def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
+        super().__init__(problems)
+        self.able = tuple(able)
 
 
 def best_plan(
@@ -29,16 +53,15 @@ def best_plan(
     writes: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job. writes: its files are wanted, so that nothing may be left to change by hand. One that
-    names no target is solved for the next that can be told its model, where its framework's own cannot
-    (`sayable.opened`).
+    """Return the best plan of a job. writes: its files are wanted, so that nothing may be left to change by hand. A job
+    that names no target is solved for the next that can express its model, where its framework's own cannot.
 
     Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
     refined before the search.
     """
     wanted = job
     model, job = prepared(model, cluster, job)
-    target = sayable.check(model, cluster, job, writes=writes)
+    target = checked(model, cluster, job, writes=writes)
 
     def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress)
@@ -49,7 +72,7 @@ def best_plan(
 
         source = target_of(model, target)
         learns = source.learns
-        assert learns is not None, "sayable.check refuses other targets"
+        assert learns is not None, "other targets are refused"
         rl = target.rl.with_engine(learns.engines[0])
         refined = target.model_copy(update={"rl": rl, "target": source.name})
         return step(Question(model, cluster, refined, rl, _critic(model, rl), solve, _reward(model, rl), learns), top)
@@ -57,22 +80,26 @@ def best_plan(
         from symconfig.runs.rl.tuned import answer as tuned
 
         return tuned(target, lambda update, most: solve(model, update, most), target_of(model, target), top)
-    with sayable.naming(model, cluster, wanted, job):
-        plan = answer(model, cluster, target, target_of(model, target), top=top, progress=progress)
+    try:
+        plan = solve(model, target, top)
+    except InfeasibleError as error:
+        if (why := _moved(model, cluster, wanted, job.target)) is None:
+            raise
+        raise InfeasibleError([*error.problems, Problem(why, field="target")]) from None
     return replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
 
 
-def as_if_told(
+def best_plan_anyway(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
     job: Job,
-    refusal: sayable.UntoldError,
+    refusal: UnsupportedError,
     *,
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Solve a job whose framework's own target cannot be told the network, as if it could be. Raises the refusal where
-    it is for another reason, where the job names the target, or where that has no price."""
+    """Return the best plan of a job whose framework's own target cannot express the model, as if it could. Raises the
+    refusal where it is for another reason, where the job names the target, or where that has no price."""
     fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
     of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
     phases = job.rl is not None or job.preference is not None or job.sequences is not None
@@ -89,7 +116,7 @@ def as_if_told(
 def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
     """Return the best plan of the other framework that fine-tunes, Megatron-LM or DeepSpeed, by one more search; None
     where the job says which, where it is not of fine-tuning alone, or where the other has no plan."""
-    if plan.task not in ("lora", "sft") or plan.steps or sayable.NAMED & job.model_fields_set:
+    if plan.task not in ("lora", "sft") or plan.steps or NAMED & job.model_fields_set:
         return None
     other = "deepspeed" if plan.job.backend == "megatron" else "megatron"
     try:
@@ -101,7 +128,7 @@ def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
     """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
     model, job = as_trained(model, job)
-    job = sayable.opened(model, cluster, job)
+    job = _with_target(model, cluster, job)
     model = built(model, assuming(job, target_of(model, job)).backend)
     model = as_laid(model, job.target)
     compares = target_of(model, job).compares
@@ -109,14 +136,139 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the model of rewards; None where none runs on the job's GPUs."""
+    """Return the reward model; None where none runs on the job's GPUs."""
     if (named := rl.reward_model) is None or named.placement == "server":
         return None
     return (model if named.model is None else load_model(named.model)).of_values
 
 
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the model that gives values; None where none is trained."""
+    """Return the value model; None where none is trained."""
     if not rl.has_critic:
         return None
     return (model if rl.critic is None else load_model(rl.critic)).of_values
+
+
+def unsupported(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Target | None = None
+) -> tuple[Problem, ...]:
+    """Return why a target (None: the job's) can express no plan of a job, whatever the planner chooses.
+
+    What a person can change in the framework's code has an `edit`. Raises InputError where the job itself is wrong.
+    """
+    target = target or target_of(model, job)
+    job = assuming(job, target)
+    model = built(model, job.backend)
+    job = filled(model, cluster, job)
+    try:
+        target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
+    except InfeasibleError as error:
+        return tuple(_given(error, job))
+    except InputError as error:
+        if given := tuple(_given(error, job)):
+            raise InputError(given) from None
+    return ()
+
+
+def checked(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
+    """Return the job with what must be changed by hand in the framework taken as changed, unless it writes files.
+
+    Raises UnsupportedError with what the job's target can never express and the targets that can, InputError for a job
+    that is wrong.
+    """
+    by_hand = unsupported(model, cluster, job.model_copy(update={"edited": ()}))
+    names = tuple(problem.field or "" for problem in by_hand if problem.edit)
+    if unknown := [name for name in job.edited if name not in names]:
+        target = target_of(model, job).name
+        what = f"is no field that {target} has to be changed for"
+        need = " or ".join(names) or f"nothing: {target} can be told this model as it is"
+        raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
+    left = [problem for problem in by_hand if problem.field not in job.edited]
+    if any(problem.edit is None for problem in left) or (left and writes):
+        anywhere = tuple(_able(model, cluster, job, target_of(model, job).name, every=True))
+        raise UnsupportedError([*left, _elsewhere(model, cluster, job, left)], anywhere)
+    return job.model_copy(update={"edited": names})
+
+
+def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
+    """Return the job for the next target that can express it, where it names none and its framework's own cannot, as
+    the framework comes."""
+    if NAMED & job.model_fields_set or job.edited:
+        return job
+    try:
+        problems = unsupported(model, cluster, job)
+    except InputError:
+        return job  # what is wrong with it is said of its own target
+    if not problems:
+        return job
+    able = sorted(_able(model, cluster, job, target_of(model, job).name))
+    first = next((name for name in (*_PREFERRED, *able) if name in able), None)
+    return job if first is None else _for_target(job, targets()[first])
+
+
+def other_target(job: Job, plan: Plan) -> str | None:
+    """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
+    return _moved(plan.model, plan.cluster, job, plan.job.target)
+
+
+def _moved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
+    """Return why a job is planned for another target than its framework's own, in a sentence; None: it is not."""
+    own = target_of(model, job).name
+    if job.target is not None or target in (None, own):
+        return None
+    fields = dict.fromkeys(problem.field or "" for problem in unsupported(model, cluster, job))
+    return f"{own} cannot be told this model's {', '.join(fields)}: planned for {target}, which can"
+
+
+def manual_edits(plan: Plan) -> tuple[Problem, ...]:
+    """Return what of a plan's model its files cannot say until the framework is changed by hand."""
+    job = plan.job.model_copy(update={"edited": ()})
+    left = unsupported(plan.model, plan.cluster, job, target_of(plan.model, plan.job))
+    return tuple(problem for problem in left if problem.edit and problem.field not in plan.job.edited)
+
+
+def _given(error: SymconfigError, job: Job) -> Iterator[Problem]:
+    """Yield the problems that are about what the planner is given, and that no pin left open avoids."""
+    pins = dict(job.pins)
+    if job.precision not in (None, "auto"):
+        pins["precision"] = str(job.precision)
+    for problem in error.problems:
+        fields = (problem.field or "").split(" and ")
+        given = any(field.partition(".")[0] in _GIVEN for field in fields)
+        if given and all(narrowed(pins, pin) is None for pin in problem.pins):
+            yield problem
+
+
+def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
+    """Return what else a person can do: other targets, or the changes by hand if nothing else is in the way."""
+    mine = target_of(model, job).name
+    able = tuple(_able(model, cluster, job, mine))
+    ways = [f"--target {' or '.join(able)}"] if able else []
+    if all(problem.edit for problem in left):
+        names = ",".join(problem.field or "" for problem in left)
+        ways.append(f"--edited {names} once that is changed by hand")
+    among = f"any other target of {job.backend}" if "backend" in job.model_fields_set else "any other target"
+    what = "no plan of this job can be written for it" + ("" if able else f", nor for {among}")
+    return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
+
+
+def _able(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
+) -> Iterator[str]:
+    """Yield the other targets that can express all that the planner is given.
+
+    Of another framework only where the job leaves the framework open; every: of any.
+    """
+    for name, target in targets().items():
+        backend = target.assumes.get("backend", job.backend)
+        if name == but or (not every and "backend" in job.model_fields_set and backend != job.backend):
+            continue
+        try:
+            if not unsupported(model, cluster, _for_target(job, target), target):
+                yield name
+        except InputError:
+            continue
+
+
+def _for_target(job: Job, target: Target) -> Job:
+    return job.model_copy(update={**target.assumes, "target": target.name, "edited": ()})

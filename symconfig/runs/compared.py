@@ -1,18 +1,39 @@
-"""Comparisons of a plan that take searches of their own, made where somebody asks why it is the first."""
+"""The comparison of a plan that takes a search of its own, made where somebody asks why it is the first."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from symconfig.frameworks.tables import options
 from symconfig.plans.plan import Plan
-from symconfig.runs.recipes.near import near_recipe
-from symconfig.solve.faster import faster
+from symconfig.solve import candidate, experimental
+from symconfig.solve.pins import parse
+from symconfig.solve.run import facts_of, run
+
+WORTH_SAYING = 0.005  # share of the score that a plan with other options must save to be shown
 
 
-def with_comparisons(plan: Plan) -> Plan:
-    """Return the plan with what is faster if every option is allowed and, for Megatron-LM, with the nearest published
-    recipe. A plan whose step has phases of its own is returned as it is."""
-    if plan.steps:
+def with_every_option(plan: Plan) -> Plan:
+    """Return the plan with the one that would be better if every option of its framework were allowed, but for other
+    layouts of its stages. As it is where nothing is better, where the job's objective is not time, and where a step has
+    phases of its own."""
+    if plan.steps or plan.job.objective != "time":
         return plan
-    recipe = near_recipe(plan) if plan.job.backend == "megatron" else None
-    return replace(plan, beside=replace(faster(plan), recipe=recipe))
+    model, cluster = plan.model, plan.cluster
+    update = {"gpus": plan.best.parallel.world_size, "pins": {**plan.job.pins, **plan.search.narrowed}}
+    job = plan.job.model_copy(update=update)
+    fixed, pins = facts_of(model, cluster, job), parse(job.pins)
+    closed = {constraint.name for constraint in experimental.excluded(job, fixed, pins)} - set(job.without)
+    if not closed:
+        return plan
+    # Other layouts of stages would take most of the time, and give what the gaps say at most.
+    free = experimental.allowing(job, *(one.name for one in options(job.backend) if one.about != "pipeline_layout"))
+    standings = [one.standing for one in (plan.best, *plan.alternatives)]
+    scores = [one.score_s for one in standings if one is not None]
+    below_s = (1 - WORTH_SAYING) * min(scores, default=plan.best.predicted.step_s)
+    ranked = run(model, cluster, job=free, top=1, progress=None, start=0.0, below_s=below_s).weighed.ranked()
+    if not ranked:
+        return plan
+    best = candidate.described(ranked[0], cluster, job)
+    uses = tuple(one.name for one in experimental.used(job, fixed, pins, best))
+    return replace(plan, beside=replace(plan.beside, free=best, free_uses=uses))

@@ -16,7 +16,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.render import targets
-from symconfig.runs.sayable import unsayable
+from symconfig.runs.best import unsupported
 
 # A small job on any cluster: what a target can be told of a model does not depend on either.
 _CLUSTER, _GPUS, _SEQ_LENGTH = "h100", 8, 64
@@ -46,11 +46,11 @@ class Family:
     cannot: Mapping[str, tuple[Problem, ...]]
 
     def can(self, target: str) -> bool:
-        """Tell whether a target takes a model of the family without a change by hand."""
+        """Return whether a target takes a model of the family without a change by hand."""
         return self.model is not None and not self.cannot.get(target, ())
 
     def by_hand(self, target: str) -> bool:
-        """Tell whether it can once something is changed in the framework's own code."""
+        """Return whether it can once something is changed in the framework's own code."""
         reasons = self.cannot.get(target, ())
         return bool(reasons) and all(problem.edit for problem in reasons)
 
@@ -106,7 +106,7 @@ def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:
     own = targets()[target]
     job = Job(model=model.name, cluster=_CLUSTER, gpus=_GPUS, global_batch_size=_GPUS, seq_length=_SEQ_LENGTH)
     try:
-        yield from unsayable(model, _cluster(), job.model_copy(update={**own.assumes, "target": target}), own)
+        yield from unsupported(model, _cluster(), job.model_copy(update={**own.assumes, "target": target}), own)
     except (InputError, InfeasibleError) as error:
         yield from error.problems
 

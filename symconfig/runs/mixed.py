@@ -10,15 +10,14 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
-from symconfig.runs import sayable
-from symconfig.runs.best import prepared
-from symconfig.solve.answer import answer, refused
+from symconfig.runs.best import checked, prepared
+from symconfig.solve.answer import answer, refusals
 from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.candidate import described
 from symconfig.solve.mixed.search import search
 from symconfig.solve.pins import DEGREES, parse
 
-_OF_BOTH = (*DEGREES, "layout", "schedule")  # pins
+_OF_BOTH = (*DEGREES, "layout")  # pins
 Progress = Callable[[str, float], None]
 
 
@@ -31,7 +30,7 @@ def mixed_plan(
     writes: bool = False,
     progress: Progress | None = None,
 ) -> MixedPlan:
-    """Solve a job over both kinds. writes: its files are wanted.
+    """Return the plan of a job over both kinds of GPUs. writes: its files are wanted.
 
     Raises InputError for what can never run over two kinds, InfeasibleError where nothing fits or can be told.
     """
@@ -42,14 +41,14 @@ def mixed_plan(
     model, job = prepared(model, first, job)
     if problems := list(_refused(model, cluster, job)):  # the next target that can be told the model is another one
         raise InputError(problems)
-    job = sayable.check(model, first, job, writes=writes)
+    job = checked(model, first, job, writes=writes)
     mix = search(model, cluster, job, top=top, progress=progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
     every = [described(placed, cluster, mix.jobs) for placed in mix.ranked]
     check_pins(job, parse(job.pins), (each.candidate for each in every))
     able, reasons = [], list[Problem]()
     for each in every:
-        wrong = _untold(model, job, each)
+        wrong = _refusals(model, job, each)
         reasons += wrong
         able += [] if wrong else [each]
     if not able:
@@ -68,10 +67,10 @@ def mixed_plan(
     )
 
 
-def _untold(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
+def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
     """Return why Megatron-LM cannot be told a candidate on the nodes of both kinds alike."""
     plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
-    if wrong := [problem for plan in plans for problem in refused(target, plan)]:
+    if wrong := [problem for plan in plans for problem in refusals(target, plan)]:
         return wrong
     one, other = map(megatron.arguments, plans)
     differ = sorted(set(one) ^ set(other))

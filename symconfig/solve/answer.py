@@ -1,9 +1,9 @@
-"""A job solved to an answer: the best plan of those that its target can be told."""
+"""The plan of a job: the best of those that its target can express."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -15,15 +15,15 @@ from symconfig.plans.plan import Plan
 from symconfig.solve.pins import narrowed
 
 TOP = 5  # candidates that are ranked where nobody says how many
-MOST = 100  # searches for one answer
+MOST_SEARCHES = 100  # for one answer
 Pins = Mapping[str, str]
 
 
 class Target(Protocol):
     """A format as the search sees it.
 
-    assumes: fields of a job that it takes for granted. variables: raises InfeasibleError for a plan that it cannot be
-    told, with the pins that avoid it.
+    assumes: fields of a job that it takes for granted. variables: raises InfeasibleError for a plan that it cannot
+    express, with the pins that avoid it.
     """
 
     @property
@@ -43,8 +43,7 @@ def answer(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the plan for this job. Where the job names no target, it is the framework's own; what a target assumes of
-    the framework and its release is so unless the job says otherwise.
+    """Return the plan for this job, with what its target assumes of the framework and its release.
 
     Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
     """
@@ -57,7 +56,7 @@ def answer(
         plan = search(model, cluster, pinned, top=top, progress=progress)
         return replace(plan, job=plan.job.model_copy(update={"pins": job.pins}))
 
-    return _Telling(target, job, solved).best()
+    return best_expressible(target, job, solved)
 
 
 def assuming(job: Job, target: Target) -> Job:
@@ -66,8 +65,8 @@ def assuming(job: Job, target: Target) -> Job:
     return job.model_copy(update=assumed)
 
 
-def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:
-    """Return why the target cannot be told this plan."""
+def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
+    """Return why the target cannot express this plan; empty where it can."""
     try:
         target.variables(plan)
     except InfeasibleError as error:
@@ -75,71 +74,56 @@ def refused(target: Target, plan: Plan) -> tuple[Problem, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Telling:
-    """Best first over pins: a plan that the target refuses gives way to those with one of the pins that each of its
-    refusals names. Every plan that can be told has one of them, and none is better than the best of its pins: the first
-    that is not refused is the best of all that can be told.
+def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -> Plan:
+    """Return the best plan that a target can express, found best first over pins; its search records the pins that the
+    target imposed, and its alternatives can be expressed, too. solved: the best plan with some pins.
+
+    A plan that the target refuses gives way to the best plans with one of the pins that a refusal names. Every plan
+    that can be expressed has one of them, and none is better than the best of its pins: the first that is not refused
+    is the best. Raises InfeasibleError with every reason where there is none.
     """
 
-    target: Target
-    job: Job
-    solved: Callable[[Pins], Plan]
+    def nothing(what: str) -> InfeasibleError:
+        head = Problem(what, field="target", got=target.name, hint="another target, fewer pins, or more GPUs")
+        return InfeasibleError([head, *dict.fromkeys(replace(one, pins=(), hint=None) for one in reasons)])
 
-    def best(self) -> Plan:
-        """Return the best plan that can be told. Raises InfeasibleError with every reason where nothing can be told."""
-        first = self.solved(self.job.pins)
-        waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, self.job.pins, first)]
-        seen, reasons, dead = [dict(self.job.pins)], list[Problem](), list[Problem]()
-        while waiting:
-            _, _, pins, plan = heappop(waiting)
-            problems = refused(self.target, plan)
-            if not problems:
-                return self._tellable(plan, pins, first)
-            if final := [problem for problem in problems if not problem.pins]:
-                raise InfeasibleError(final)
-            reasons += problems
-            for more in self._narrower(problems, pins):
-                if more in seen:
-                    continue
-                if len(seen) == MOST:
-                    raise self._nothing(f"nothing that it can be told was found in {MOST} searches", reasons)
-                seen.append(more)
-                try:
-                    other = self.solved(more)
-                except SymconfigError as error:
-                    dead += error.problems
-                else:
-                    heappush(waiting, (_rank(other), len(seen), more, other))
-        raise self._nothing("nothing that it can be told fits" + (f": {dead[0].what}" if dead else ""), reasons)
-
-    def _narrower(self, problems: Sequence[Problem], pins: Pins) -> Iterator[dict[str, str]]:
-        """Yield all pins that there is no choice of at once, else those of the refusal with the fewest."""
+    first = solved(job.pins)
+    waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, job.pins, first)]
+    seen, reasons, infeasible = [dict(job.pins)], list[Problem](), list[Problem]()
+    # What the job asks for is not pinned to something else.
+    fixed = {"precision": job.precision} if job.precision not in (None, "auto") else {}
+    while waiting:
+        _, _, pins, plan = heappop(waiting)
+        problems = refusals(target, plan)
+        if not problems:
+            if job.target is not None:  # its framework's own target can express all that it plans
+                able = (each for each in plan.alternatives if not refusals(target, replace(plan, best=each)))
+                plan = replace(plan, alternatives=tuple(able))
+            imposed = {name: value for name, value in pins.items() if job.pins.get(name) != value}
+            if not imposed:
+                return plan
+            search = replace(plan.search, narrowed=imposed, free_step_s=first.best.predicted.step_s)
+            return replace(plan, search=search)
+        if final := [problem for problem in problems if not problem.pins]:
+            raise InfeasibleError(final)
+        reasons += problems
+        # All pins that there is no choice of at once, else those of the refusal with the fewest.
         certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
         ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
-        # What the job asks for is not pinned to something else.
-        fixed = {"precision": self.job.precision} if self.job.precision not in (None, "auto") else {}
         for way in ways:
             more = narrowed(pins, *way)
-            if more is not None and all(more.get(name, value) == value for name, value in fixed.items()):
-                yield more
-
-    def _tellable(self, plan: Plan, pins: Pins, first: Plan) -> Plan:
-        """Return the plan with what was imposed, and only runners-up that can be told."""
-        if self.job.target is not None:  # its framework's own target can be told all that it plans
-            others = (other for other in plan.alternatives if not refused(self.target, replace(plan, best=other)))
-            plan = replace(plan, alternatives=tuple(others))
-        imposed = {name: value for name, value in pins.items() if self.job.pins.get(name) != value}
-        if not imposed:
-            return plan
-        search = replace(plan.search, narrowed=imposed, free_step_s=first.best.predicted.step_s)
-        return replace(plan, search=search)
-
-    def _nothing(self, what: str, reasons: Sequence[Problem]) -> InfeasibleError:
-        """Return an error with all that the target cannot be told."""
-        head = Problem(what, field="target", got=self.target.name, hint="another target, fewer pins, or more GPUs")
-        problems = dict.fromkeys(replace(problem, pins=(), hint=None) for problem in reasons)
-        return InfeasibleError([head, *problems])
+            if more is None or more in seen or any(more.get(name, value) != value for name, value in fixed.items()):
+                continue
+            if len(seen) == MOST_SEARCHES:
+                raise nothing(f"nothing that it can be told was found in {MOST_SEARCHES} searches")
+            seen.append(more)
+            try:
+                other = solved(more)
+            except SymconfigError as error:
+                infeasible += error.problems
+            else:
+                heappush(waiting, (_rank(other), len(seen), more, other))
+    raise nothing("nothing that it can be told fits" + (f": {infeasible[0].what}" if infeasible else ""))
 
 
 def _rank(plan: Plan) -> tuple[float, float]:

@@ -1,42 +1,30 @@
-"""The formulas behind a plan, with its numbers: every operator, collective and kept tensor of a layer, and the step."""
+"""A plan for a reader: operators, collectives and kept tensors of a layer in symbols and numbers, and the layout of
+every tensor: into how many parts each dim is split, by which axes, over which level of the network."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from math import prod
 
-import numpy as np
-
-from symconfig.cost import formulas
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
-from symconfig.cost.optimizer import dealing, elements_of_rank
-from symconfig.cost.tape import Tape
-from symconfig.graph.derived import AttentionWork, Matmul, Phase
-from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.graph import dims as d
+from symconfig.graph.block import Block
+from symconfig.graph.derive import Flow, weight_layout
+from symconfig.graph.derived import AttentionWork, Collective, Matmul, Phase
+from symconfig.graph.layout import AXES, FLAT, Kind, Layout, moves
+from symconfig.graph.model import blocks, sequence
+from symconfig.graph.monomial import ONE
+from symconfig.graph.operator import ELEMENT_BYTES, Operator, Weight
 from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
-from symconfig.solve.costed import Costed, costed
-from symconfig.solve.formulas import Formulas
+from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.space import lattice
-from symconfig.solve.strategies import Strategies, strategies
-from symconfig.solve.timeline import stage_seconds, times
 from symconfig.units import MIB
-
-
-@dataclass(frozen=True, slots=True)
-class FormulaLine:
-    """A formula of the step with the plan's numbers in it. `numbers`: argument = value."""
-
-    name: str
-    expression: str
-    numbers: tuple[tuple[str, float], ...]
-    value: float
-    unit: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,6 @@ class Explanation:
     """kind: the layer kind that the tables are about, the most frequent one. strategies: of every kind."""
 
     kind: str
-    formulas: tuple[FormulaLine, ...]
     operators: tuple[OperatorLine, ...]
     collectives: tuple[CollectiveLine, ...]
     tensors: tuple[TensorLine, ...]
@@ -85,7 +72,7 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Explain `plan.best` with everything behind it."""
+    """Return what the most frequent layer of `plan.best` consists of, and how every tensor of the model is split."""
     prospect = restore(plan, plan.best)
     parts = costed(prospect)
     kinds = plan.model.layer_kinds
@@ -95,82 +82,11 @@ def explain(plan: Plan) -> Explanation:
     policy = apply(block.derived, prospect.choice.modules, prospect.choice.offload)
     return Explanation(
         kind,
-        tuple(_formulas(prospect, parts)),
         tuple(_operators(block, numbers)),
         tuple(_collectives(block, numbers)),
         tuple(_tensors(block, policy)),
         strategies(prospect, plan.cluster),
     )
-
-
-def _formulas(prospect: Prospect, parts: Costed) -> Iterator[FormulaLine]:
-    sums, points, setting = parts.sums, parts.points, parts.setting
-    seconds, hidden = stage_seconds(parts, times(prospect, parts)), sums.hidden[:, 0]
-    slowest, worst = int(np.argmax(seconds)), int(np.argmax(parts.peaks))
-    num_microbatches, group = points.num_microbatches[0], setting.microbatch_group
-    yield _line(
-        formulas.pipeline_s,
-        "s",
-        "arXiv 2104.04473",
-        num_microbatches=num_microbatches,
-        slowest_s=seconds[slowest],
-        total_s=seconds.sum() + hidden.sum() - hidden[slowest],
-        vpp=setting.vpp,
-    )
-    yield _line(
-        formulas.in_flight,
-        "microbatches",
-        "Megatron-LM's warm-up",
-        stage=worst,
-        pp=setting.pp,
-        vpp=setting.vpp,
-        num_microbatches=num_microbatches,
-        group=group,
-    )
-    optimizer_bytes = setting.bytes.optimizer
-    if setting.framework.orthogonal is not None:
-        # Of a parameter on average: matrices of layers and the rest keep different states.
-        state = parts.cost.memory["optimizer state"][worst].flat[0]
-        optimizer_bytes = state / float(elements_of_rank(sums, points, setting)[worst, 0])
-    yield _line(
-        formulas.states_bytes,
-        "bytes",
-        "ZeRO, arXiv 1910.02054, table 1",
-        dense_parameters=sums.dense[worst, 0],
-        expert_parameters=sums.expert[worst, 0],
-        weight_bytes=setting.bytes.weight,
-        gradient_bytes=setting.bytes.gradient,
-        optimizer_bytes=optimizer_bytes,
-        dense_shards=points.shards[0] / setting.instances,
-        expert_shards=points.edp[0] / setting.instances,
-        zero1=setting.sharding.state,
-        zero2=setting.sharding.gradient,
-        zero3=setting.sharding.weight,
-        optimizer_on_device=1 - prospect.offload.optimizer,
-    )
-    if setting.framework.orthogonal is not None:
-        source = "Megatron-LM, optimizer/layer_wise_optimizer.py"
-        yield _line(formulas.dealt, "elements", source, **dealing(sums, points, setting, worst))
-    if prospect.beside_another:
-        source = "Megatron-LM, overlap_moe_expert_parallel_comm"
-        hidden_s = hidden[slowest]
-        yield _line(
-            formulas.alone_s,
-            "s",
-            source,
-            hidden_s=hidden_s,
-            num_microbatches=num_microbatches,
-            vpp=setting.vpp,
-            group=group,
-        )
-
-
-def _line(formula: Callable[..., Any], unit: str, source: str, **arguments: float) -> FormulaLine:
-    """Return a formula of the cost model, traced at its arguments."""
-    tape, numbers = Tape(), tuple((name, float(value)) for name, value in arguments.items())
-    value = formula(**{name: tape.symbol(name, number) for name, number in numbers})
-    text = Formulas(tape, [value], whole=True).text(value.line)
-    return FormulaLine(formula.__name__, text, numbers, value.value, unit, source)
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
@@ -220,3 +136,161 @@ def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
         if kept or held.needed_by:
             fate = "offloaded" if moved else "kept" if kept else "recomputed"
             yield TensorLine(held.tensor, str(held.elements), float(size[0]), fate)
+
+
+STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
+EVERY = "microbatch"  # of what happens to weights and gradients with each
+
+
+@dataclass(frozen=True, slots=True)
+class AxisLine:
+    """A mesh axis of the plan: its ranks, and the outermost level of the network that its groups cross."""
+
+    name: str
+    ranks: int
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """parts: (s_1 … s_k) of the tensor's dims; axes: of each dim those that cut it; partial: those over whose ranks
+    only the sum is the tensor; flat: those that cut a weight's states, or the weight, regardless of dims."""
+
+    parts: tuple[int, ...]
+    axes: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...] = ()
+    flat: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """A collective. level: the outermost that its groups cross."""
+
+    kind: str
+    axes: tuple[str, ...]
+    level: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyLine:
+    """A tensor of a block. used: layouts other than `made` in which operators read it, with their names."""
+
+    tensor: str
+    weight: bool
+    dims: tuple[str, ...]
+    made: Strategy
+    used: tuple[tuple[Strategy, tuple[str, ...]], ...]
+    collectives: tuple[Exchanged, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStrategies:
+    kind: str
+    times: int
+    lines: tuple[StrategyLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """axes: those with more than one rank, pp included."""
+
+    axes: tuple[AxisLine, ...]
+    blocks: tuple[BlockStrategies, ...]
+
+
+def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
+    """Return the strategies of every kind of block, once."""
+    grid = _Grid(prospect, cluster, _ranks(prospect))
+    kinds = sequence(prospect.request.model)
+    of_kind = blocks(prospect.request.model, prospect.request.framework.implementation, prospect.scheme.shared_heads)
+    axes = tuple(AxisLine(axis, grid.ranks[axis], grid.level((axis,))) for axis in grid.several(AXES))
+    experts = any(
+        d.EXPERTS in weight.dims for block in of_kind.values() for op in block.operators for weight in op.weights
+    )
+    return Strategies(
+        tuple(axis for axis in axes if experts or axis.name not in ("etp", "ep", "edp")),
+        tuple(BlockStrategies(kind, kinds.count(kind), tuple(_lines(block, grid))) for kind, block in of_kind.items()),
+    )
+
+
+def _ranks(prospect: Prospect) -> dict[str, int]:
+    return {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
+
+
+def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
+    """Return the innermost level of the network with domains that hold a whole group; nothing for one rank."""
+    ranks = _ranks(prospect)
+    size = prod(ranks[axis] for axis in axes)
+    reach = size * float(prospect.request.framework.stride(axes, ranks))
+    inside = (level.name for level in cluster.levels if level.size is None or level.size >= reach)
+    return next(inside, cluster.levels[-1].name) if size > 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    prospect: Prospect
+    cluster: ClusterDescriptor
+    ranks: Mapping[str, int]
+
+    def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if self.ranks.get(axis, 1) > 1)
+
+    def level(self, axes: tuple[str, ...]) -> str:
+        return level(self.prospect, self.cluster, axes)
+
+    def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
+        axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)
+        parts = tuple(prod(self.ranks[axis] for axis in mine) for mine in axes)
+        return Strategy(parts, axes, self.several(layout.partial), self.several(flat))
+
+    def exchanged(self, kind: Kind, axes: tuple[str, ...], phase: str) -> Iterator[Exchanged]:
+        mine = self.several(axes)
+        if mine:
+            yield Exchanged(kind.value, mine, self.level(mine), phase)
+
+
+def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
+    """Yield activations in the order in which they are made, then weights."""
+    flow = Flow(block, grid.prospect.scheme)
+    moved: dict[str, list[Collective]] = {}
+    for collective in flow.collectives():
+        moved.setdefault(collective.tensor, []).append(collective)
+    for name, tensor in flow.tensors.items():
+        made = grid.strategy(tensor.dims, flow.produced[name][1])
+        used: dict[Strategy, list[str]] = {}
+        for op, layout in flow.uses[name]:
+            other = grid.strategy(tensor.dims, layout)
+            if other != made:
+                used.setdefault(other, []).append(op.name if op else "the next block")
+        collectives = (
+            one
+            for collective in moved.get(name, ())
+            for one in grid.exchanged(collective.kind, collective.axes, _phase(collective.phase))
+        )
+        readers = tuple((other, tuple(names)) for other, names in used.items())
+        yield StrategyLine(name, False, tensor.dims, made, readers, tuple(dict.fromkeys(collectives)))
+    for op in block.operators:
+        for weight in op.weights:
+            if not weight.shared:
+                yield _weight(op, weight, grid)
+
+
+def _phase(phase: Phase) -> str:
+    return "backward" if phase is Phase.WEIGHT else phase.value
+
+
+def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
+    """Return how a weight lies, and what its layouts and its gradient's exchange."""
+    used, summed = weight_layout(op, weight, grid.prospect.scheme)
+    sharding = grid.prospect.request.framework.sharding(grid.prospect.zero)
+    exchanges = [
+        exchanged
+        for way in sharding.ways(used, summed, trained=not weight.frozen)
+        for move in moves(way.given, way.taken, ONE)
+        for exchanged in grid.exchanged(move.kind, move.axes, STEP if way.phase.once else EVERY)
+    ]
+    layouts = sharding.layouts(used, summed)
+    flat = (layouts.stored if weight.frozen else layouts.state).axes_on(FLAT)
+    made = grid.strategy(weight.dims, used, flat)
+    return StrategyLine(weight.name, True, weight.dims, made, (), tuple(dict.fromkeys(exchanges)))

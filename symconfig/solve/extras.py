@@ -188,7 +188,6 @@ def _missed(pins: Pins, candidate: Candidate) -> list[str]:
     )
     wrong = {
         "recompute": pins.modules and pins.modules != set(options.recompute.modules),
-        "schedule": pins.schedule not in (None, options.schedule),
         "layout": pins.layout is not None and pipeline_layout.expanded(pins.layout) != laid,
     }
     return [*ranges, *words, *(name for name, is_wrong in wrong.items() if is_wrong)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig import install
-from symconfig.cost.tape import INPUT, NUMBER, ONE_ARGUMENT, Node, Tape, Term
-from symconfig.errors import InputError
+from symconfig.cost.tape import INPUT, NUMBER, Tape, Term
 
 _LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
 _SHARED = 6  # operations from which on what several formulas use is named by itself
@@ -38,11 +36,10 @@ class Formula:
 class Formulas:
     """The named quantities that some costs are made from, in the order in which one follows from those before."""
 
-    def __init__(self, tape: Tape, roots: Iterable[Any], *, whole: bool = False) -> None:
-        """Name what has a name on the tape and what makes a formula too long; nothing where formulas are `whole`."""
+    def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
         self.tape = tape
         self._reached = _below(tape, *(term.line for term in roots if isinstance(term, Term)))
-        self.names = {} if whole else self._all_names()
+        self.names = self._all_names()
         self.symbols = {name: line for name, line in tape.inputs.items() if line in self._reached}
 
     def _all_names(self) -> dict[int, str]:
@@ -90,76 +87,68 @@ class Formulas:
 
     def text(self, line: int) -> str:
         """Return a formula as a person types it."""
-        return self._written(line)[0]
-
-    def _written(self, line: int, top: bool = True) -> tuple[str, int]:
-        """Return a formula and how tightly its outermost operation binds."""
-        node = self.tape.nodes[line]
-        if node.operation == NUMBER:
-            return _number(node.value), 4 if node.value >= 0 else 1
-        name = None if top and node.operation != INPUT else self.name(line)
-        if name is not None:
-            return name, 4
-        first = self._written(node.first, top=False)
-        second = self._written(node.second, top=False) if node.second >= 0 else ("", 4)
-        if node.operation in _SIGNS:
-            level = _LEVELS[node.operation]
-            right = level if node.operation in ("add", "multiply") else level + 1
-            return _within(first, level) + _SIGNS[node.operation] + _within(second, right), level
-        arguments = first[0] if node.operation in ONE_ARGUMENT else f"{first[0]}, {second[0]}"
-        return f"{_FUNCTIONS[node.operation]}({arguments})", 4
+        return str(self._folded(line, lambda name: (name, 4), _number, _text)[0])
 
     def sympy(self, line: int, symbols: dict[str, Any], whole: bool = False) -> Any:
         """Return a formula as a SymPy expression of symbols, and unless it is `whole` of the named quantities in it.
 
         symbols: those made already, by name; new ones are added.
         """
-        sp = import_sympy()
-        made = dict[int, Any]()
+        import sympy as sp
 
-        def of(at: int) -> Any:
-            if at not in made:
-                made[at] = new(at)
-            return made[at]
+        def symbol(name: str) -> Any:
+            return symbols.setdefault(name, sp.Symbol(name, real=True))
 
-        def new(at: int) -> Any:
-            node = self.tape.nodes[at]
-            if node.operation == NUMBER:
-                return sp.Integer(int(node.value)) if node.value.is_integer() else sp.Float(node.value, 17)
+        def number(value: float) -> Any:
+            return sp.Integer(int(value)) if value.is_integer() else sp.Float(value, 17)
+
+        return self._folded(line, symbol, number, _sympy, whole)
+
+    def _folded(
+        self, line: int, named: Callable[[str], Any], number: Callable[[float], Any],
+        made: Callable[[str, Any, Any], Any], whole: bool = False,
+    ) -> Any:  # fmt: skip
+        """Return a formula made from its first lines to its last, so that none is too deep for Python's stack. named,
+        number, made: what stands for a quantity with a name, a number, and an operation on one or two of these."""
+        nodes, results = self.tape.nodes, dict[int, Any]()
+        inside = _below(self.tape, line, until=() if whole else self.names)
+        for at in sorted(inside):
+            node = nodes[at]
             name = self.name(at) if node.operation == INPUT or not (whole or at == line) else None
-            if name is not None:
-                return symbols.setdefault(name, sp.Symbol(name, real=True))
-            return _made(node, of(node.first), of(node.second) if node.second >= 0 else None)
-
-        below = sorted(_below(self.tape, line)) if whole else [line]
-        for at in below:  # from the first to the last, so that no formula is too deep for Python's stack
-            of(at)
-        return made[line]
-
-
-def import_sympy() -> Any:
-    """Return the module SymPy. Raises InputError where it is not installed."""
-    try:
-        import sympy
-    except ModuleNotFoundError:
-        raise InputError("SymPy is not installed", hint=install.SYMBOLIC) from None
-    return sympy
+            if node.operation == NUMBER:
+                results[at] = number(node.value)
+            elif name is not None:
+                results[at] = named(name)
+            else:
+                results[at] = made(node.operation, results[node.first], results.get(node.second))
+        return results[line]
 
 
-def _below(tape: Tape, *lines: int) -> frozenset[int]:
-    """Return some lines and all that they are made from."""
+def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int]:
+    """Return some lines and all that they are made from; of others than these, what `until` holds ends the way down."""
     below, left = set[int](), list(lines)
     while left:
         line = left.pop()
         if line >= 0 and line not in below:
             below.add(line)
-            left += (tape.nodes[line].first, tape.nodes[line].second)
+            if line in lines or line not in until:
+                left += (tape.nodes[line].first, tape.nodes[line].second)
     return frozenset(below)
 
 
-def _made(node: Node, a: Any, b: Any) -> Any:
+def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tuple[str, int]:
+    """Return an operation as text, and how tightly it binds: 4 needs no brackets."""
+    if operation in _SIGNS and b is not None:
+        level = _LEVELS[operation]
+        right = level if operation in ("add", "multiply") else level + 1
+        return _within(a, level) + _SIGNS[operation] + _within(b, right), level
+    return f"{_FUNCTIONS[operation]}({a[0] if b is None else f'{a[0]}, {b[0]}'})", 4
+
+
+def _sympy(operation: str, a: Any, b: Any) -> Any:
     """Return a SymPy operation. A choice between two is not worked out: SymPy would compare all that is in it."""
-    sp = import_sympy()
+    import sympy as sp
+
     made: dict[str, Callable[[], Any]] = {
         "add": lambda: a + b,
         "subtract": lambda: a - b,
@@ -173,11 +162,12 @@ def _made(node: Node, a: Any, b: Any) -> Any:
         "ceiling": lambda: sp.ceiling(a),
         "log": lambda: sp.log(a),
     }
-    return made[node.operation]()
+    return made[operation]()
 
 
-def _number(value: float) -> str:
-    return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}"
+def _number(value: float) -> tuple[str, int]:
+    """Return a number as text, and how tightly it binds."""
+    return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}", 4 if value >= 0 else 1
 
 
 def _within(part: tuple[str, int], level: int) -> str:

@@ -187,7 +187,7 @@ def _uncut(request: Request) -> Problem | None:
 
 
 def _cuts(request: Request, pp: int) -> bool:
-    """Tell whether so many stages can have the model's layers, in any number of chunks that pins leave."""
+    """Return whether so many stages can have the model's layers, in any number of chunks that pins leave."""
     blocks, layouts = sequence(request.model), request.limits.layouts
     equally = dict.fromkeys(blocks, 1.0)
     chunks = (vpp for vpp in range(1, request.model.num_hidden_layers // pp + 2) if request.pins.allows("vpp", vpp))

@@ -37,3 +37,10 @@ def replicas_sentence(plan: Plan, better: int) -> str:
         f"{batch:,} sequences can be shared by at most {most} replica{'s' * (most > 1)} of {gpus} GPUs, {better:,} by "
         f"up to {more}"
     )
+
+
+def batch_nearby(plan: Plan) -> str | None:
+    """Return a sentence that names the batch close by; None where there is none, or for reinforcement learning."""
+    if plan.rl or (batch := near_batch(plan)) is None:
+        return None
+    return f"{replicas_sentence(plan, batch)}. Try: --global-batch-size {batch}"

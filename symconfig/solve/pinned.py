@@ -20,7 +20,7 @@ _FIELD = "pins.layout"
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
     """Return what is wrong with the stages that the job pins."""
     if not limits.pipeline:
-        pinned = ["layout"] * (pins.layout is not None) + ["schedule"] * (pins.schedule not in (None, "none"))
+        pinned = ["layout"] * (pins.layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
         what = "needs a pipeline, which this target has not"
         return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]
@@ -77,14 +77,14 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
                 f"cannot be said to {job.backend} {job.megatron_version}",
                 field=_FIELD,
                 got=repr(layout),
-                need=_sayable(limits),
+                need=_expressible(limits),
             )
         ]
     return []
 
 
-def _sayable(limits: Limits) -> str:
-    """Say in words what can be said."""
+def _expressible(limits: Limits) -> str:
+    """Return in words which stages the target can express."""
     if limits.layouts.any_cut:
         where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
         return f"multi-token prediction in the loss's chunk{where}"

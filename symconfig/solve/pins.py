@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError, Problem, among, nearest
-from symconfig.schedule.interleaved import INTERLEAVED
-from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
-from symconfig.schedule.schedules import SCHEDULES
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
-_ANY_NUMBER = (0, 2**31)
-# Of the schedules that plans have: the stages and the chunks on each that make Megatron-LM choose it. A plan's
-# interleaved one is PAIRED_INTERLEAVED where moe_overlap is on.
-PLANNED_SCHEDULES: Mapping[str, Mapping[str, tuple[int, int]]] = {
-    "none": {"pp": (1, 1), "vpp": (1, 1)},
-    ONE_F_ONE_B.name: {"pp": (2, 2**31), "vpp": (1, 1)},
-    INTERLEAVED.name: {"pp": (2, 2**31), "vpp": (2, 2**31)},
-}
 _SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
 # Of options beside the degrees (`frameworks.extras.Extras`): what each word stands for, the framework's own first.
@@ -58,14 +47,13 @@ class Pins:
     fraction: float | None = None  # optimizer_offload
     layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
     dealt: str | None = None  # EQUAL or ENDS
-    schedule: str | None = None  # `ranges` bounds the degrees to its own already
 
     def allows(self, name: str, value: int) -> bool:
         low, high = self.ranges.get(name, (0, 2**62))
         return low <= value <= high
 
     def leaves(self, name: str, word: str) -> bool:
-        """Tell whether they leave a value of a choice, as a pin has it."""
+        """Return whether they leave a value of a choice, as a pin has it."""
         return word == self.words.get(name, word) and (name not in self.ranges or self.allows(name, int(word)))
 
     @property
@@ -74,7 +62,7 @@ class Pins:
         return frozenset(filter(None, self.words.get("recompute", "").partition(":")[2].split(",")))
 
     def fixes(self, name: str) -> bool:
-        """Tell whether they say anything of a choice."""
+        """Return whether they say anything of a choice."""
         return name in self.words or name in self.ranges
 
     def switch(self, name: str) -> bool | None:
@@ -88,7 +76,7 @@ def parse(pins: Mapping[str, str]) -> Pins:
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
-    fraction = layout = dealt = schedule = None
+    fraction = layout = dealt = None
     for name, raw in pins.items():
         value = raw.strip()
         if name in DEGREES:
@@ -112,9 +100,6 @@ def parse(pins: Mapping[str, str]) -> Pins:
             dealt = value
         elif name == "layout":
             layout = value  # held against the model and the target where they are known
-        elif name == "schedule":
-            problems += _schedule(raw, value)
-            schedule = value
         elif name in WORDS:
             if value not in WORDS[name]:
                 problems.append(_problem(name, raw, "one of " + ", ".join(WORDS[name]), nearest(value, WORDS[name])))
@@ -123,39 +108,9 @@ def parse(pins: Mapping[str, str]) -> Pins:
             problems.append(
                 Problem("is not something that can be pinned", field=f"pins.{name}", **among(name, PIN_NAMES))
             )
-    if not problems and schedule is not None:
-        problems += _narrow(ranges, pins, schedule)
     if problems:
         raise InputError(problems)
-    return Pins(ranges, words, fraction, layout, dealt, schedule)
-
-
-def _schedule(raw: str, value: str) -> Iterator[Problem]:
-    """Say what is wrong with the name of a schedule; of one that is simulated alone, who runs it."""
-    known = SCHEDULES.get(value)
-    if value in PLANNED_SCHEDULES:
-        return
-    if known is None or known.runs_in:
-        yield _problem("schedule", raw, "one of " + ", ".join(PLANNED_SCHEDULES), nearest(value, PLANNED_SCHEDULES))
-        return
-    others = f"; {' and '.join(known.elsewhere)} run{'s' * (len(known.elsewhere) == 1)} it" if known.elsewhere else ""
-    yield Problem(
-        f"no target has plans with {known.title}{others}",
-        field="pins.schedule",
-        got=repr(raw),
-        need="one of " + ", ".join(PLANNED_SCHEDULES),
-        hint=f"symconfig explain PLAN.json --timeline --schedule {value} simulates it",
-    )
-
-
-def _narrow(ranges: dict[str, tuple[int, int]], pins: Mapping[str, str], schedule: str) -> Iterator[Problem]:
-    """Bound the degrees to those with which the schedule is chosen; say where pins leave none."""
-    for name, (low, high) in PLANNED_SCHEDULES[schedule].items():
-        least, most = ranges.get(name, _ANY_NUMBER)
-        ranges[name] = max(low, least), min(high, most)
-        if ranges[name][0] > ranges[name][1]:
-            need = str(low) if low == high else f"{low} or more"
-            yield Problem(f"does not go with schedule={schedule}", field=f"pins.{name}", got=pins[name], need=need)
+    return Pins(ranges, words, fraction, layout, dealt)
 
 
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:

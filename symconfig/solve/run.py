@@ -30,10 +30,10 @@ from symconfig.plans.columns import Columns
 from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
+from symconfig.solve.experimental import NOTHING_KNOWN, excluded
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.limits import Limits, limits, pinnable
-from symconfig.solve.opened import NOTHING_KNOWN, shut
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
@@ -196,7 +196,7 @@ def space(
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
-    able = limits(job.backend, version, model, fixed, shut(job, fixed, pins, has))
+    able = limits(job.backend, version, model, fixed, excluded(job, fixed, pins, has))
     if job.backend == "deepspeed" and job.target in (None, "deepspeed"):  # its train.py has --recompute-layers
         able = replace(able, block_recompute=able.full_recompute)
     alike = len({kind for kind in sequence(model) if is_layer(kind)}) == 1

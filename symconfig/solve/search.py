@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -19,9 +18,8 @@ from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
 from symconfig.install import VERSION
 from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search
-from symconfig.solve import candidate, opened, pinned
+from symconfig.solve import candidate, experimental, pinned
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
-from symconfig.solve.candidate import tidy
 from symconfig.solve.choice import ranked
 from symconfig.solve.extras import check_pins
 from symconfig.solve.infeasible import infeasible
@@ -44,7 +42,7 @@ def search(
     exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Plan:
-    """Search the fastest plan that fits and up to `top` - 1 others with different degrees.
+    """Return the fastest plan that fits, with up to `top` - 1 alternatives of different degrees.
 
     exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
     framework: as somebody runs it; None: with its usual habits on this GPU.
@@ -55,64 +53,39 @@ def search(
     if job.gpus == "auto":
         return _fewest(model, cluster, job, top, progress)
 
-    def outcome_of(trial: Job) -> Outcome:
-        return run_job(
+    weighed = None
+    for relaxed in relaxations(model, cluster, job):
+        weighed = None
+        if too_large(model, cluster, relaxed, framework):
+            continue
+        outcome = run_job(
             model,
             cluster,
-            job=trial,
+            job=relaxed,
             top=top,
             progress=progress,
             start=start,
             exhaustive=exhaustive,
             framework=framework,
         )
-
-    weighed = None
-    for alike in _eased(model, cluster, job):
-        best = slower = None
-        for eased in alike:
-            weighed = None
-            if too_large(model, cluster, eased, framework):
-                continue
-            outcome = outcome_of(eased)
-            weighed = outcome.weighed
-            if weighed.families and (best is None or _surely_faster(outcome, best, cluster, job)):
-                best, slower = outcome, best
-        if best is not None:
-            return _plan(model, cluster, job, best, top, slower)
-    raise infeasible(
-        model, cluster, eased, weighed or weigh_all(model, cluster, eased, 1, progress, framework=framework)
-    )
+        weighed = outcome.weighed
+        if weighed.families:
+            return _plan(model, cluster, job, outcome, top)
+    weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)
+    raise infeasible(model, cluster, relaxed, weighed)
 
 
-def _eased(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Iterator[Job]]:
-    """Yield the job, then with less and less of what keeps a plan from being made: that it runs out of memory shows at
-    once, and what an option that is not stable does may not. Of jobs that are yielded together the first goes, unless
-    a later one is surely faster.
-    """
+def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
+    """Yield the job, then with its limits relaxed step by step: without the limit of the memory risk, with the
+    experimental options that are needed, and with both. That a run exceeds memory shows at once; what an experimental
+    option does may not."""
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
-    every = (job,) if job.limits.memory_risk >= NO_LIMIT else (job, job.model_copy(update={"limits": limits}))
-    yield from (iter((one,)) for one in every)
-    yield from (_opened(model, cluster, one) for one in every)
-
-
-def _opened(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
-    """Yield the job with the options without which nothing fits."""
-
-    def any_fits(trial: Job) -> bool:
-        return fits(model, cluster, trial)
-
-    for names in opened.needed(job, facts_of(model, cluster, job), parse(job.pins), any_fits):
-        yield opened.allowing(job, *names)
-
-
-def _surely_faster(outcome: Outcome, than: Outcome, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Tell whether the slowest step that is likely of an outcome is faster than the fastest one of another."""
-    (_, most_s), (least_s, _) = (
-        candidate.described(each.weighed.ranked()[0], cluster, job).predicted.interval["step_s"]
-        for each in (outcome, than)
-    )
-    return most_s < least_s
+    risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)
+    yield from (job, *risky)
+    for one in (job, *risky):
+        fixed, pins = facts_of(model, cluster, one), parse(one.pins)
+        names = experimental.needed(one, fixed, pins, lambda trial: fits(model, cluster, trial))
+        yield experimental.allowing(one, *names)
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
@@ -157,7 +130,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         raise InfeasibleError(
             [Problem(reason, field="adapter", hint=" or ".join(others) or None) for reason in reasons]
         )
-    problems += opened.problems(job)
+    problems += experimental.problems(job)
     pins = parse(job.pins)
     problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
     if problems:
@@ -171,9 +144,8 @@ def _plan(
     job: Job,
     outcome: Outcome,
     top: int,
-    slower: Outcome | None,
 ) -> Plan:
-    """Return the plan of an outcome. slower: the one of options of a better maturity, if it has others."""
+    """Return the plan of an outcome. job: as it was asked, before its limits were relaxed."""
     weighed = outcome.weighed
     by_time = weighed.gammas is None
     picks = ranked(weighed.best, top) if by_time else weighed.ranked()[:top]
@@ -194,9 +166,8 @@ def _plan(
         simulated=outcome.simulated,
         opened=(
             *_at_risk(best, cluster, job),
-            *opened.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
+            *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
         ),
-        better_step_s=None if slower is None else tidy(ranked(slower.weighed.best, 1)[0].step_s),
     )
     return Plan(
         model=model,
@@ -242,13 +213,17 @@ def _measured(
     )
     pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(run.micro), **job.pins}
     pinned = job.model_copy(update={"pins": pins})
-    published = None
-    if unproven:
-        with suppress(SymconfigError):
-            resolved(model, cluster, pinned)
-            laid_out = run_job(model, cluster, pinned, top=1, progress=None, start=0.0).weighed.best
-            published = shown(ranked(laid_out, 1)[0]) if laid_out else None
-    return {**further, "measured": measured, "published": published}
+    laid_out = fastest_with(model, cluster, pinned) if unproven else ""
+    return {**further, "measured": measured, "published": None if isinstance(laid_out, str) else shown(laid_out)}
+
+
+def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Prospect | str:
+    """Return the first candidate of a job with pins, its options as the job allows them; or why there is none."""
+    try:
+        best = run_job(model, cluster, resolved(model, cluster, job), top=1, progress=None, start=0.0).weighed.best
+    except SymconfigError as error:
+        return f"cannot run: {error.problems[0]}".rstrip(".")
+    return ranked(best, 1)[0] if best else "has no plan that runs and fits"
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -1,4 +1,5 @@
-"""A candidate's pipeline, simulated: its timeline, the step that follows, and what each stage holds over time."""
+"""A candidate's pipeline, simulated: its timeline, the step that follows from it, what each stage holds over
+time, and the candidate in a shape that another schedule runs."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.pipeline import messages
 from symconfig.cost.step import apart_s
+from symconfig.errors import InputError, Problem
+from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule, Shape
@@ -19,8 +22,10 @@ from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import not_simulated, simulate
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Times
-from symconfig.solve.costed import Costed, begins
+from symconfig.solve.costed import Costed, begins, costed
 from symconfig.solve.prospect import Prospect
+from symconfig.solve.split import splits
+from symconfig.solve.stages import Layouts
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
@@ -36,7 +41,7 @@ def own_schedule(prospect: Prospect) -> Schedule:
 def timeline(
     prospect: Prospect, parts: Costed, schedule: Schedule | None = None, slow: Array | float = 1.0
 ) -> Timeline:
-    """Simulate one step; as the target runs it, or by another schedule. slow: as of `Times`.
+    """Return the simulated timeline of a step, as the target runs it or by another schedule. slow: as of `Times`.
 
     Raises InputError if the schedule cannot run such a shape.
     """
@@ -103,7 +108,7 @@ def shape(parts: Costed) -> tuple[int, int]:
 
 
 def _simulated(prospect: Prospect, parts: Costed) -> bool:
-    """Tell whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
+    """Return whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
     other ones.
     """
     setting = parts.setting
@@ -181,3 +186,41 @@ def _spread(prospect: Prospect, of_stage: Array) -> Array:
     stage = np.arange(len(blocks)) % prospect.split.pp
     result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]
     return result
+
+
+_ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
+_CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has
+
+
+def idle(line: Timeline) -> float:
+    """Return the share of the pipeline's time in which a stage does no work of a microbatch, on average."""
+    return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
+
+
+def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prospect, Costed]:
+    """Return the candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
+
+    Raises InputError with what the schedule lacks in each shape that there is.
+    """
+    if prospect.split.pp == 1:
+        raise InputError("a single stage has no schedule to choose")
+    (m, group), problems = shape(parts), []
+    for vpp in dict.fromkeys((prospect.split.vpp, *_CHUNKS)):
+        problem = schedule.problem(prospect.split.pp, vpp, m, group)
+        cuts = [] if problem else [prospect] if vpp == prospect.split.vpp else _cuts(prospect, parts, vpp)
+        if cuts:
+            able = ((cut, parts if cut is prospect else costed(cut)) for cut in cuts)
+            return min(able, key=lambda each: timeline(each[0], each[1], schedule).step_s)
+        chunks = f"with {vpp} chunk{'s' if vpp > 1 else ''} on each stage"
+        problems.append(Problem(f"{chunks}, {problem or 'the model has too few layers'}"))
+    raise InputError(problems)
+
+
+def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
+    """Return the candidate with its layers on other chunks, in every cut: no framework need be able to express it."""
+    seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
+    every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
+    # As many layers of a stage are recomputed as before, at least.
+    repeated = -(-prospect.block_layers * prospect.split.vpp // vpp)
+    degrees = replace(prospect.degrees, vpp=vpp)
+    return [replace(prospect, degrees=degrees, split=split, block_layers=repeated) for split in every]

@@ -13,9 +13,9 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.graph.operator import ELEMENT_BYTES
 from symconfig.graph.sharding import over_replicas
 from symconfig.solve.costed import Costed
+from symconfig.solve.explain import level
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice
-from symconfig.solve.strategies import level
 from symconfig.solve.timeline import stage_seconds, times
 
 

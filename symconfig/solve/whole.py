@@ -17,16 +17,18 @@ USUAL_LENGTH = 4096  # tokens, where a job says none and the model takes as many
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:
-    """Fill in the training's open fields by the job's task and the model's size. Raises InputError for a schedule that
-    cannot be."""
+    """Return the job with the training's open fields filled in by its task and the model's size. Raises InputError for
+    a schedule that cannot be."""
     training = learning_rate.derived(job.training, _manner(job.task_of(model), model), _size(model))
     learning_rate.check(training)
     return job.model_copy(update={"training": training})
 
 
 def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Write out a job's defaults: task, precision, sequence length and training. Raises InputError as `whole` does, and
-    for tokens without a learned position."""
+    """Return the job with its defaults written out: task, precision, sequence length and training.
+
+    Raises InputError as `whole` does, and for tokens without a learned position.
+    """
     precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
     seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
     fields = {"task": job.task_of(model), "precision": precision, "seq_length": seq_length}
@@ -38,12 +40,12 @@ def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 
 def why(plan: Plan) -> tuple[str, ...]:
-    """Say what of a plan's training was derived, and from what, as sentences."""
+    """Return what of a plan's training was derived, and from what, as sentences."""
     return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
 
 
 def short(plan: Plan) -> str:
-    """Say the same in a line; nothing where the job says all of it."""
+    """Return the same as one line; empty where the job states all of it."""
     return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
 
 

@@ -49,7 +49,6 @@ FUNCTIONS: Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {
     "partition": (api_partition.partition, {**MODEL, "global_batch_size": 8}),
     "pipeline": (api_pipeline.pipeline, {**MODEL, "global_batch_size": 8}),
     "megatron.argv": (symconfig.megatron.argv, {"plan": PLAN}),
-    "megatron.args_defaults": (symconfig.megatron.args_defaults, {"plan": PLAN, "argv": ["x"]}),
     "megatron.extra_args_provider": (symconfig.megatron.extra_args_provider, {"plan": PLAN}),
     "megatron.environment": (symconfig.megatron.environment, {"plan": PLAN}),
     "deepspeed.config": (symconfig.deepspeed.config, {"plan": DEEPSPEED}),

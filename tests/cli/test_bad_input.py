@@ -146,7 +146,6 @@ def test_one_name_pinned_to_two_values_is_an_error(run: Run, asked: Asked) -> No
         ("plan --pin tensor=2", "--pin tensor: cannot be pinned, need tp"),
         ("plan --pin recompute=fulll", "--pin recompute: Try: full"),
         ("plan --pin dispatcher=deep", "--pin dispatcher: Try: deepep"),
-        ("plan --pin schedule=1f1", "--pin schedule: Try: 1f1b"),
         ("plan --set netwrok=4x200Gb/s", "--set netwrok: Try: network"),
         ("plan --target megatorn", "--target: Try: megatron"),
         ("plan --launcher slrum", "--launcher: Try: slurm"),

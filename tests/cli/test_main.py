@@ -49,7 +49,6 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
         "narrowed",
         "free_step_s",
         "opened",
-        "better_step_s",
     }
     assert set(data["best"]["batch"]) == {"micro", "global", "num_microbatches", "seq_length"}
     assert set(data["best"]["parallel"]) == {"tp", "pp", "vpp", "cp", "ep", "etp", "dp"}

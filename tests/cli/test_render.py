@@ -128,33 +128,21 @@ def test_another_number_of_gpus_is_a_check_that_failed(
     assert run("render", "--print", path, "--world-size", "lots").code == 2
 
 
-def test_replan_says_the_words_of_the_new_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from symconfig.api.planning import plan as solve
-
-    first = solve("qwen2.5-7b-lora", "a100-80gb", gpus=8, global_batch_size=32, backend="deepspeed")
-    path = written(tmp_path, first.plan)
-    data = run("render", "--print", path, "--world-size", "4", "--replan", "--json").json()
-    assert data["world_size"] == 4
-    again = solve("qwen2.5-7b-lora", "a100-80gb", gpus=4, global_batch_size=32, backend="deepspeed")
-    assert data["words"] == words(again.plan, "deepspeed")
-
-
 def test_what_does_not_match_is_said_in_the_words_of_the_command_line(tmp_path: Path, run: Run) -> None:
     (tmp_path / "plan.json").write_text(sample_plan().to_json())
     done = run("render", "--print", tmp_path, "--null", "--world-size", "4")
     assert done.code == 1
     assert "--world-size: " in done.err
-    assert "--replan, or" in done.err
+    assert "symconfig replan PLAN.json --gpus 4" in done.err
     assert "on_mismatch" not in done.err
 
 
 def test_words_and_files_have_options_of_their_own(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path, sample_plan())
-    ended = run("render", path, "--null", "--replan")
+    ended = run("render", path, "--null", "--check")
     assert ended.code == 2
     assert "--null: is for words (need --print)" in ended.err
-    assert "--replan: is for words (need --print)" in ended.err
+    assert "--check: is for words (need --print)" in ended.err
     assert "--out: this argument is missing (need --out DIR, or --print)" in ended.err
     ended = run("render", path, "--print", "--out", tmp_path / "out", "--launcher", "slurm")
     assert ended.code == 2

@@ -61,8 +61,8 @@ def test_json_has_all_of_it(old: Path, run: Run) -> None:
     assert found["kept"]["pins"] == {"tp": "1", "zero": str(load_plan(old).best.options.zero_stage)}
     assert found["plan"]["best"]["batch"]["seq_length"] == 2048
     assert {"verdict", "how", "lost", "reasons"} <= set(found["checkpoint"])
-    assert found["schedule"]["rescaled"][0] == {"field": "train_iters", "before": 1000, "after": 2000, "exact": 2000.0}
-    assert set(found) >= {"changes", "follows", "stayed", "near", "files", "old", "drift", "same"}
+    assert found["schedule"]["rescaled"][0] == {"field": "train_iters", "before": 1000, "after": 2000}
+    assert set(found) >= {"changes", "follows", "stayed", "near", "files", "old", "same"}
 
 
 def test_another_attention_kernel_is_asked_for(old: Path, run: Run) -> None:
@@ -142,6 +142,6 @@ def test_an_answer_that_was_edited_is_not_what_was_asked_for(old: Path, tmp_path
     data["best"]["parallel"] |= {"tp": 8, "dp": 8}
     (tmp_path / "plan.json").write_text(json.dumps(data))
     found = run("replan", tmp_path, "--accept-edits", "--json").json()
-    assert (found["inputs"], found["drift"], found["edited"]) == ([], None, [])
+    assert (found["inputs"], found["edited"]) == ([], [])
     assert found["old"]["parallel"] == json.loads((old / "plan.json").read_text())["best"]["parallel"]
     assert found["checkpoint"]["verdict"] == "as it is"

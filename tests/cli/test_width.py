@@ -75,7 +75,6 @@ ANSWERS = {
     "explain all": "explain {experts} --all",
     "explain zero": "explain {zero}",
     "timeline": "explain {405b} --timeline",
-    "timeline compared": "explain {experts} --timeline --all",
     "timeline of a straggler": "explain {405b} --timeline --slow 3=1.5",
     "timeline of one stage": "explain {lora} --timeline",
     "targets": "list targets {experts}",

@@ -14,7 +14,6 @@ from symconfig.errors import SymconfigError
 from symconfig.frameworks.megatron import environment
 from symconfig.plans import history as plan_history
 from symconfig.plans import plan as plan_room
-from symconfig.plans import recipe as plan_recipe
 from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
@@ -32,8 +31,6 @@ ELSEWHERE = {
     "Saving": unsaid.Saving,
     "Group": megatron_args.Group,
     "Degrees": Degrees,
-    "Difference": plan_recipe.Difference,
-    "NearRecipe": plan_recipe.NearRecipe,
     "History": plan_history.History,
     "Segment": plan_history.Segment,
     "Want": preflight.Want,

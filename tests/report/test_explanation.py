@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import symconfig
 from symconfig.plans.alike import layers
-from symconfig.report.explanation import blocks, formula_text, lines, stages, to_dict
+from symconfig.report.explanation import blocks, lines, stages, to_dict
 from symconfig.report.grid import plain
-from symconfig.report.timeline.seen import compared
-from symconfig.solve.explain import Explanation, FormulaLine, explain
-from symconfig.solve.schedules import Compared
-from symconfig.solve.strategies import Strategies
+from symconfig.solve.explain import Explanation, Strategies, explain
 from tests.sample_plans import sample_plan
 
 UNSPLIT = Strategies((), ())
@@ -65,25 +62,15 @@ def test_eighty_layers_that_take_turns_are_no_row_of_eighty_words() -> None:
 
 
 def test_the_runner_up_and_what_binds_are_there() -> None:
-    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), (), UNSPLIT), Compared()))
+    text = plain(blocks(sample_plan("llama2-13b"), Explanation("dense", (), (), (), UNSPLIT)))
     assert "memory of stage 0" in text
     assert "+5.0 %" in text
-
-
-def test_formulas_come_with_numbers_and_source() -> None:
-    line = FormulaLine("pipeline_s", "m*slowest_s", (("m", 4.0), ("slowest_s", 0.5)), 2.0, "s", "GPipe, 1F1B")
-    text = formula_text(Explanation("dense", (line,), (), (), (), UNSPLIT))
-    assert "pipeline_s = m*slowest_s" in text
-    assert "with m = 4, slowest_s = 0.5" in text
-    assert "gives 2 s (GPipe, 1F1B)" in text
 
 
 def test_every_table_of_a_real_plan_is_shown() -> None:
     pins = {"tp": 2, "pp": 2}
     plan = symconfig.plan(model="llama2-7b", cluster="a100-80gb", gpus=8, global_batch_size=64, pins=pins).plan
-    schedules = compared(plan, plan.best)
-    text = plain(blocks(plan, explain(plan), schedules, every=True))
-    assert "GPipe" not in plain(blocks(plan, explain(plan), schedules))  # that Megatron-LM does not run
+    text = plain(blocks(plan, explain(plan), every=True))
     for expected in (
         "qkv_proj",
         "flash_attention",
@@ -91,16 +78,12 @@ def test_every_table_of_a_real_plan_is_shown() -> None:
         "all-gather",
         "reduce-scatter",
         "q_rotated",
-        "pipeline_s = ",
-        "states_bytes = ",
-        "The same plan under other schedules",
-        "GPipe",
         "How every tensor lies",
         "tp 2 over nvlink",
         "Block dense (x 32)",
         "step reduce-scatter dp",
     ):
         assert expected in text
-    data = json.loads(json.dumps(to_dict(plan, explain(plan), Compared()), allow_nan=False))
+    data = json.loads(json.dumps(to_dict(plan, explain(plan)), allow_nan=False))
     assert data["layer"]["kind"] == "dense"
     assert [block["kind"] for block in data["strategies"]["blocks"]] == ["embedding", "dense", "head"]

@@ -121,32 +121,8 @@ def test_a_zero_stage_that_does_not_exist_is_wrong_input() -> None:
     assert parse({"zero": "..7"}).allows("zero", 3)
 
 
-@pytest.mark.parametrize(("name", "degrees"), [("none", {"pp": "1"}), ("1f1b", {"pp": "2..", "vpp": "1"})])
-def test_a_pinned_schedule_is_that_schedule(name: str, degrees: dict[str, str]) -> None:
-    plan = search(DENSE, sample_cluster(), job(8, 16, pins={"schedule": name}), top=20)
-    assert {candidate.options.schedule for candidate in (plan.best, *plan.alternatives)} == {name}
-    assert plan.best == search(DENSE, sample_cluster(), job(8, 16, pins=degrees), top=20).best
-
-
-@pytest.mark.parametrize(
-    ("pins", "says"),
-    [
-        ({"schedule": "zb-v"}, "no target has plans with ZB-V; PyTorch's ScheduleZBVZeroBubble and sail-sg/"),
-        ({"schedule": "dualpipe"}, "DeepSpeed's DualPipeVModule"),
-        ({"schedule": "zb-h1"}, "symconfig explain PLAN.json --timeline --schedule zb-h1"),
-        ({"schedule": "interleaved-paired"}, "need one of none, 1f1b, interleaved"),
-        ({"schedule": "1f1b", "vpp": "2"}, "does not go with schedule=1f1b (got 2, need 1)"),
-        ({"schedule": "interleaved", "pp": "..1"}, "does not go with schedule=interleaved (got ..1, need 2 or more)"),
-    ],
-)
-def test_a_schedule_that_cannot_be_pinned_names_who_runs_it(pins: dict[str, str], says: str) -> None:
-    with pytest.raises(InputError) as error:
-        parse(pins)
-    assert says in str(error.value)
-
-
 @pytest.mark.parametrize("backend", ["deepspeed", "fsdp"])
-@pytest.mark.parametrize("pin", ["schedule=1f1b", "pp=2", "vpp=2..4"])
+@pytest.mark.parametrize("pin", ["pp=2", "vpp=2..4"])
 def test_stages_need_a_target_with_a_pipeline(pin: str, backend: str) -> None:
     name, _, value = pin.partition("=")
     with pytest.raises(InputError, match=f"{name}: needs a pipeline, which this target has not"):

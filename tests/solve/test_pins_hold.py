@@ -33,7 +33,6 @@ VALUES: dict[str, tuple[str, ...]] = {
     "activation_offload": ("true", "off"),
     "cp_comm": ("p2p", "a2a", "all_gather"),
     "layout": ("equal", "ends"),
-    "schedule": ("none", "1f1b", "interleaved", "gpipe"),
 }
 OFF = {"off", "false", "0", "none", "alltoall"}
 
@@ -67,7 +66,6 @@ def has(best: Candidate, name: str, value: str) -> bool:
             "precision": o.precision,
             "optimizer_offload": f"{o.optimizer_offload:g}",
             "cp_comm": o.cp_comm if p.cp > 1 else value,
-            "schedule": o.schedule,
             "dispatcher": o.moe_flex_backend or "alltoall",
             "cuda_graphs": o.cuda_graphs.replace(" ", "_"),
             "grad_dtype": "fp32" if o.grad_bytes == 4 else "bf16",

@@ -11,9 +11,8 @@ import symconfig
 from symconfig.plans.plan import Plan
 from symconfig.report.explanation import strategy_tables
 from symconfig.report.grid import plain
-from symconfig.solve.explain import explain
+from symconfig.solve.explain import Strategies, StrategyLine, explain, strategies
 from symconfig.solve.restore import restore
-from symconfig.solve.strategies import Strategies, StrategyLine, strategies
 
 
 def planned(

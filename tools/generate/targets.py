@@ -22,7 +22,7 @@ from symconfig.render import targets as every_target
 from symconfig.render.target import Target
 from symconfig.resources import data_dir
 from symconfig.runs.adapted import adapted
-from symconfig.runs.sayable import unsayable
+from symconfig.runs.best import unsupported
 from tools.pages import DOCS, table
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def able(target: Target, task: Task, **more: Any) -> bool:
     )
     try:
         model, job = adapted(load_model(MODEL), job)
-        return not unsayable(model, load_cluster(CLUSTER), job, target)
+        return not unsupported(model, load_cluster(CLUSTER), job, target)
     except SymconfigError:
         return False
 

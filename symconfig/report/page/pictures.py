@@ -9,15 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from symconfig.format import grouped
-
 if TYPE_CHECKING:
     from symconfig.measured.score import Source
     from symconfig.runs.sweep.run import Swept
     from symconfig.runs.sweep.size import OfCluster, Size, Tried
     from symconfig.runs.whatif.change import Case
-    from symconfig.runs.whatif.vary import Vary
-    from symconfig.runs.whatif.whatif import Line, Map, WhatIf
+    from symconfig.runs.whatif.whatif import WhatIf
 
 DAY_S = 86400.0
 
@@ -142,21 +139,8 @@ def _numbers(one: OfCluster, shown: Sequence[Tried], priced: bool) -> Series:
 
 
 def of_whatif(what_if: WhatIf) -> Scatter:
-    """Draw which plan is the best where: over two names a map of cells, over one the step of each range."""
-    return _map(what_if.map) if what_if.map is not None else _ranges(what_if.lines[0])
-
-
-def _map(one: Map) -> Scatter:
-    dots = grouped(
-        (answer.name, Dot(first, second))
-        for first, row in zip(one.firsts, one.answers, strict=True)
-        for second, answer in zip(one.seconds, row, strict=True)
-    )
-    series = tuple(Series(name, tuple(mine)) for name, mine in dots.items())
-    return Scatter("The best plan", _axis(one.first), _axis(one.second), series)
-
-
-def _ranges(one: Line) -> Scatter:
+    """Draw the step of the best plan over the ranges of the first name."""
+    one = what_if.lines[0]
     dots: dict[str, list[Dot]] = {}
     for span in one.spans:
         if span.answer.step_s is not None and span.high_s is not None:
@@ -164,11 +148,8 @@ def _ranges(one: Line) -> Scatter:
             dots.setdefault(span.answer.name, []).extend(ends)
     pairs = {name: tuple((place, place + 1) for place in range(0, len(mine), 2)) for name, mine in dots.items()}
     series = tuple(Series(name, tuple(mine), pairs[name]) for name, mine in dots.items())
-    return Scatter("The best plan", _axis(one.vary), "seconds of a step", series)
-
-
-def _axis(vary: Vary) -> str:
-    return vary.name if vary.whole else f"{vary.name}, times what it is"
+    axis = one.vary.name if one.vary.whole else f"{one.vary.name}, times what it is"
+    return Scatter("The best plan", axis, "seconds of a step", series)
 
 
 def of_sweep(swept: Swept) -> Scatter:

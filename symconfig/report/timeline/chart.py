@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,3 +153,28 @@ def _phases(events: Sequence[Sequence[Event]], total_s: float) -> Phases:
     warm_s = max(min(event.start_s for event in each if event.kind == "backward") for each in events)
     cool_s = min(max(event.end_s for event in each) for each in forwards)
     return Phases(total_s, warm_s, cool_s, forward_s)
+
+
+def chart_data(chart: Chart) -> dict[str, Any]:
+    """Return the contents of `symconfig explain --timeline --json`; seconds and bytes. trace.json has the single
+    events."""
+    line = chart.timeline
+    return {
+        "schema": "symconfig.timeline/1",
+        "title": chart.title,
+        "notes": list(chart.notes),
+        "schedule": line.schedule.name if line.pp > 1 else None,
+        "num_microbatches": line.m,
+        "pipeline_s": line.step_s,
+        "optimizer_s": chart.optimizer_s,
+        "stages": [
+            {
+                "chunks": list(line.placed[stage]),
+                "busy_s": float(line.busy_s[stage]),
+                "idle": chart.idle(stage),
+                "finish_s": float(line.finish_s[stage]),
+                "peak_bytes": memory.peak_bytes,
+            }
+            for stage, memory in enumerate(chart.memory)
+        ],
+    }

@@ -8,17 +8,16 @@ import numpy as np
 
 from symconfig.errors import InputError, Problem, among
 from symconfig.format import count, microbatches, percent, seconds
+from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.timeline.chart import Chart, chart
-from symconfig.report.timeline.compared import runs_in
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
 from symconfig.schedule.times import Array
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
-from symconfig.solve.schedules import Compared, compare, idle, suited
-from symconfig.solve.timeline import refined_time, stage_memory, timeline
+from symconfig.solve.timeline import idle, refined_time, stage_memory, suited, timeline
 
 
 def schedule(name: str) -> Schedule:
@@ -47,19 +46,14 @@ def seen(
     if line.left_out:
         notes.append(f"{microbatches(line.left_out)} of the steady part, {seconds(line.left_out_s)} s, are not drawn.")
     if other is not None:
-        notes.append(f"{other.title} ({other.source}): {runs_in(other)}.")
+        runs_in = " and ".join(BACKENDS[name].label for name in other.runs_in) or "not in Megatron-LM/DeepSpeed"
+        notes.append(f"{other.title} ({other.source}): {runs_in}.")
     if slow:
         notes.append(
             f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "
             f"without that the pipeline takes {seconds(timeline(cut, recut, other).step_s)} s."
         )
     return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, recut, line), time["optimizer"])
-
-
-def compared(plan: Plan, candidate: Candidate, slow: Mapping[int, float] | None = None) -> Compared:
-    """Simulate the candidate under every schedule; slow: as of `seen`."""
-    point = restore(plan, candidate)
-    return compare(point, costed(point), slower(slow, point.split.pp))
 
 
 def slower(slow: Mapping[int, float] | None, stages: int) -> Array:

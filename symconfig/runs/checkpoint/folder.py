@@ -1,17 +1,18 @@
-"""A checkpoint's folder: what it holds, and of which run, without unpickling anything in it."""
+"""A checkpoint's folder: what it holds, of which run, and whether its files are whole, without unpickling anything."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from symconfig.descriptor.job import Backend
-from symconfig.errors import InputError, Problem
+from symconfig.errors import InputError
 from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain
 from symconfig.runs.checkpoint.table import table
 
@@ -77,11 +78,11 @@ def shown(names: list[str]) -> str:
 
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
-    """Return those entries that are whole numbers, by other names."""
+    """Return those entries that are whole numbers a run can have, by other names."""
     return {
         ours: value
         for ours, theirs in names.items()
-        if isinstance(value := says.get(theirs), int) and not isinstance(value, bool)
+        if isinstance(value := says.get(theirs), int) and not isinstance(value, bool) and 0 <= value < 2**40
     }
 
 
@@ -102,71 +103,47 @@ def json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-RANKS, SIZE, COUNT = 2**24, 2**40, 2**62  # at most: of a parallel degree, of one dimension, of what a run has seen
-# Names of numbers and the least they can be; the degrees are at least 1.
-SIZES = {
-    "num_layers": 1,
-    "num_hidden_layers": 1,
-    "hidden_size": 1,
-    "ffn_hidden_size": 1,
-    "num_attention_heads": 1,
-    "num_query_groups": 1,
-    "num_experts": 0,
-    "mtp_num_layers": 0,
-    "vocab_size": 1,
-    "padded_vocab_size": 1,
-    "r": 1,
-    "max_position_embeddings": 1,
-    "seq_length": 1,
-    "micro_batch_size": 1,
-    "global_batch_size": 1,
-    "train_batch_size": 1,
-    "train_micro_batch_size_per_gpu": 1,
-    "gradient_accumulation_steps": 1,
-}
-COUNTS = (
-    "train_iters",
-    "consumed_train_samples",
-    "global_steps",
-    "global_samples",
-    "skipped_steps",
-    "step",
-    "sequences",
-)
+# What torch.save starts with where it writes no zip (torch/serialization.py, MAGIC_NUMBER, pickled).
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, MAX_HEADER_SIZE)
 
 
-def checked(checkpoint: Checkpoint) -> Checkpoint:
-    """Check every number of a checkpoint, and return it.
-
-    Raises InputError for every number that no run can have: the file is damaged, or was made up.
-    """
-    problems = [
-        *_outside(checkpoint.degrees, dict.fromkeys(checkpoint.degrees, 1), RANKS),
-        *_outside(checkpoint.says, SIZES, SIZE),
-        *_outside(checkpoint.says, dict.fromkeys(COUNTS, 0), COUNT),
-        *_outside({"iteration": checkpoint.iteration}, {"iteration": 0}, COUNT),
-        *_outside(checkpoint.says, {"zero_stage": 0}, 3),
-    ]
-    rate = checkpoint.says.get("lr")
-    if isinstance(rate, int | float) and not (isfinite(rate) and rate >= 0):
-        problems.append(("lr", str(rate), "a finite learning rate, at least 0"))
-    if problems:
-        raise InputError(
-            [
-                Problem("says of its run what none can have", file=str(checkpoint.data), field=name, got=got, need=need)
-                for name, got, need in problems
-            ]
-        )
-    return checkpoint
+def demand(data: Path, files: Iterable[Path]) -> None:
+    """Raise InputError that names the files of a checkpoint that are empty or cut off, as where a run was killed while
+    it saved, a disk was full, or a copy was cut short. They have to be there."""
+    if broken := [str(file.relative_to(data)) for file in files if not _whole(file)]:
+        need = "files as they were saved"
+        raise InputError("is not whole: files are empty or cut off", file=str(data), got=shown(broken), need=need)
 
 
-def _outside(facts: Mapping[str, Plain], least: Mapping[str, int], most: int) -> Iterator[tuple[str, str, str]]:
-    """Name, value and what it needs. Words and nothing at all, as for experts of a dense model, are no numbers."""
-    for name, low in least.items():
-        value = facts.get(name)
-        if isinstance(value, str) or value is None:
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= most:
-            huge = isinstance(value, int) and value.bit_length() > 128
-            got = f"a number of {value.bit_length()} bits" if isinstance(value, int) and huge else str(value)
-            yield name, got, f"a whole number from {low} to {most}"
+def _whole(file: Path) -> bool:
+    """Return whether a file ends where its format says: a zip's directory is its end, and so is a pickle's last
+    instruction."""
+    with file.open("rb") as stream:
+        head = stream.read(len(_LEGACY))
+        if file.suffix in (".pt", ".bin"):
+            return head == _LEGACY or zipfile.is_zipfile(stream)
+        if file.suffix == ".safetensors":
+            return _whole_tensors(file)
+        if file.name == ".metadata" and head:
+            stream.seek(-1, os.SEEK_END)
+            return stream.read() == b"."
+    return bool(head)
+
+
+def _whole_tensors(file: Path) -> bool:
+    """Return whether a safetensors file has the 8 bytes of its header's length, the header, and all tensors in it."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        start = stream.read(8)
+        if len(start) < 8:
+            return False
+        (length,) = struct.unpack("<Q", start)
+        if length > min(_MAX_HEADER, size - 8):
+            return False
+        try:
+            header = json.loads(stream.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            return bool(max(ends, default=0) == size - 8 - length)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return False

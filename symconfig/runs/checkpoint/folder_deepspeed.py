@@ -11,9 +11,8 @@ from itertools import islice
 from pathlib import Path
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint.folder import Checkpoint, checked, numbers, shown, size_bytes
+from symconfig.runs.checkpoint.folder import Checkpoint, demand, numbers, shown, size_bytes
 from symconfig.runs.checkpoint.pickled import Plain, archived_file
-from symconfig.runs.checkpoint.whole import demand
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 # mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.
@@ -87,19 +86,17 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
     demand(data, [data / name for name in names if name.endswith(".pt")])
     says = archived_file(data / states[0], CLIENT)
     wrote = version if isinstance(version := says.get("ds_version"), str) else None
-    checkpoint = checked(
-        Checkpoint(
-            kind="universal" if universal else "deepspeed",
-            folder=folder,
-            data=data,
-            size_bytes=size_bytes(data),
-            iteration=_iteration(says, data),
-            since=wrote,
-            until=wrote,
-            degrees=numbers(says, DEGREES) or _degrees(names),
-            says={name: says[name] for name in STATED if name in says},
-            notes=notes,
-        )
+    checkpoint = Checkpoint(
+        kind="universal" if universal else "deepspeed",
+        folder=folder,
+        data=data,
+        size_bytes=size_bytes(data),
+        iteration=_iteration(says, data),
+        since=wrote,
+        until=wrote,
+        degrees=numbers(says, DEGREES) or _degrees(names),
+        says={name: says[name] for name in STATED if name in says},
+        notes=notes,
     )
     if universal:
         # Refuse a folder in which ds_to_universal.py did not finish: raise InputError.

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.formats import megatron
-from symconfig.runs.checkpoint.folder import Checkpoint, json_object, numbers, shown, size_bytes, text
+from symconfig.runs.checkpoint.folder import Checkpoint, demand, json_object, numbers, shown, size_bytes, text
 from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
 from symconfig.runs.checkpoint.table import table
-from symconfig.runs.checkpoint.whole import demand, demand_stretch
 
 TRACKER = "latest_checkpointed_iteration.txt"
 ITERATION = re.compile(r"iter_(\d{7,})")
@@ -178,7 +177,8 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
             need="metadata.json and .metadata, which are written last",
         )
     demand(data, [index])
-    content = _bytes(index)
+    with index.open("rb") as stream:
+        content = stream.read(MAX_BYTES)
     named = sorted(name.decode() for name in set(FILE.findall(content)))
     missing = [name for name in named if not (data / name).is_file()]
     if missing or not named:
@@ -236,7 +236,6 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
         if place.get("fqn") == COMMON and {"relative_path", "offset", "length"} <= place.keys():
             file, start, length = (place[name] for name in ("relative_path", "offset", "length"))
             if isinstance(start, int) and isinstance(length, int) and FILE.fullmatch(str(file).encode()):
-                demand_stretch(data / str(file), start, length)
                 return archived_at(data / str(file), start, length)
     return {}
 
@@ -269,9 +268,3 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
 
 def _listed(folder: Path) -> str:
     return shown(sorted(path.name for path in folder.iterdir())) or "nothing"
-
-
-def _bytes(path: Path) -> bytes:
-    """Read at most MAX_BYTES of a file."""
-    with path.open("rb") as stream:
-        return stream.read(MAX_BYTES)

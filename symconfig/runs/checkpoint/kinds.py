@@ -46,39 +46,18 @@ def written(plan: Plan) -> Kind:
 
 
 def named(name: str | None, plan: Plan) -> Kind:
-    """Return the kind of this name, or that of the plan's own files. Raises InputError for one that its framework has
-    not, or that its release does not write."""
+    """Return the kind of this name, or that of the plan's own files. Raises InputError for one that the plan's release
+    neither writes nor can be converted to."""
     if name is None:
         return written(plan)
-    known = table().formats
+    target, known = plan.best.target, kinds(plan)
     first, _, optimizer = name.partition(":")
-    framework, release = plan.best.target.backend, plan.best.target.version
-    fits = [word for word, entry in known.items() if framework in entry.framework]
-    if first not in fits:
-        raise InputError(
-            "is no checkpoint of this framework",
-            field="kind",
-            got=repr(name),
-            need=f"one of {', '.join(fits)} for {framework}",
-            hint=nearest(first, fits),
-        )
-    entry = known[first]
-    if not between(release, entry.since, entry.until):
-        raise InputError(
-            f"is not written by {framework} {release}",
-            field="kind",
-            got=repr(name),
-            need=" to ".join(filter(None, (entry.since, entry.until))),
-        )
-    ways = _ways(entry, release)
-    if optimizer and optimizer not in ways:
-        raise InputError(
-            f"{framework} {release} does not hold the optimizer so",
-            field="kind",
-            got=repr(name),
-            need=f"one of {', '.join(ways)}" if ways else first,
-        )
-    return Kind(first, optimizer or (unasked(plan.best.options.zero_stage, release) if entry.optimizer else ""))
+    if name not in known and name not in {kind.partition(":")[0] for kind in known}:
+        what = f"is no checkpoint of {target.backend} {target.version}"
+        need = f"one of {', '.join(known)}"
+        raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
+    usual = unasked(plan.best.options.zero_stage, target.version) if table().formats[first].optimizer else ""
+    return Kind(first, optimizer or usual)
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
@@ -98,7 +77,7 @@ def _ways(entry: Format, release: str) -> list[str]:
 
 
 def between(release: str, since: str | None, until: str | None) -> bool:
-    """Tell whether a release lies between bounds, those of Megatron-LM's.
+    """Return whether a release lies between bounds, those of Megatron-LM's.
 
     What has none holds for every release of any framework.
     """

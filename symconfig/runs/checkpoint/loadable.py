@@ -22,7 +22,7 @@ from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict, w
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
-    """Judge what becomes of a checkpoint of `old` in a run of `new`.
+    """Return what becomes of a checkpoint of `old` in a run of `new`, by the rules of rules.yaml.
 
     kind: the checkpoint's, as `kinds.kinds` names them; None: what the old plan's rendered files write. Raises
     InputError for a kind that the old plan's framework or release does not have.
@@ -50,13 +50,13 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
 
 
 def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loadable:
-    """Judge what becomes of a folder that was read. What it says itself counts; what it does not is as in `old`, or
-    without that as in `new`."""
+    """Return what becomes of the checkpoint of a folder in a run of `new`. What the folder does not say is as in `old`,
+    or without that as in `new`."""
     return loadable(supposed(checkpoint, old or new), new, checkpoint.kind)
 
 
 def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, str]) -> bool:
-    """Tell whether the rule holds, that between frameworks first.
+    """Return whether the rule holds, that between frameworks first.
 
     Releases of another one cannot be compared with the rule's.
     """
@@ -83,7 +83,7 @@ def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
 
 
 def _tells(rule: Rule, verdict: Verdict) -> bool:
-    """Tell whether a milder rule's words still count with a worse one, but a conversion only where it is done."""
+    """Return whether a milder rule's words still count with a worse one, but a conversion only where it is done."""
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
     return rule.otherwise is None or any(name in table().conversions for name in _steps(rule, verdict))
@@ -155,7 +155,7 @@ SIZES = (
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """Suppose the plan of the run that saved it.
+    """Return the plan that the run of a checkpoint had.
 
     It is `like`, but for what the folder says (degrees, the kind of optimizer, batch, framework and release). What it
     does not say, as the model, is taken to be as in `like`.

@@ -78,7 +78,8 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
     if opcode in _FETCH:
         return memo.get(argument, _Other())
     plain = any(word in opcode for word in ("UNICODE", "INT", "LONG", "FLOAT"))
-    return argument if plain and isinstance(argument, str | int | float) else _Other()
+    fits = isinstance(argument, str | float) or (isinstance(argument, int) and argument.bit_length() < 64)
+    return argument if plain and fits else _Other()
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:

@@ -1,16 +1,74 @@
-"""`read(folder)`: which kind of checkpoint it is, by what lies in it."""
+"""`read(folder)`: which kind of checkpoint it is, by what lies in it; weights alone are read here.
+
+Names of weights' files as in transformers (utils/__init__.py: SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME)
+and peft (utils/constants.py) of the releases 5.23 and 0.21.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from symconfig.errors import InputError
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
-from symconfig.runs.checkpoint import folder_weights as weights
-from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, checked, shown
+from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, demand, json_object, shown, size_bytes
+from symconfig.runs.checkpoint.pickled import Plain
+
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+ADAPTERS = ("adapter_model.safetensors", "adapter_model.bin")
+STATED = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size", "torch_dtype", "dtype")
+ADAPTER_STATED = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
+
+
+def is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER).is_file()
+
+
+def is_model(folder: Path) -> bool:
+    return (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file()
+
+
+def read_model(folder: Path) -> Checkpoint:
+    """Read a model's weights; raise InputError where files are missing or cut off."""
+    config = json_object(folder / CONFIG)
+    index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
+    if index is not None:
+        files = json_object(index).get("weight_map")
+        named = sorted({str(name) for name in files.values()}) if isinstance(files, dict) else []
+        if outside := [name for name in named if Path(name).is_absolute() or ".." in Path(name).parts]:
+            what = "names files outside of its folder, which are none of this checkpoint's"
+            raise InputError(what, file=str(index), got=shown(outside))
+        missing = [name for name in named if not (folder / name).is_file()]
+        if missing or not named:
+            raise InputError("names files that are not there", file=str(index), got=f"no {shown(missing)}")
+    else:
+        named = [name for name in WHOLE if (folder / name).is_file()][:1]  # the first that is there is the one read
+        if not named:
+            raise InputError(
+                "has no weights", file=str(folder), got=f"{CONFIG} alone", need=" or ".join((*INDEXES, *WHOLE))
+            )
+    demand(folder, [folder / name for name in named])
+    return Checkpoint("huggingface", folder, folder, size_bytes(folder), says=_stated(config, STATED))
+
+
+def read_adapter(folder: Path) -> Checkpoint:
+    """Read an adapter; raise InputError where its weights are missing or cut off."""
+    config = json_object(folder / ADAPTER)
+    named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
+    if not named:
+        raise InputError("has no weights", file=str(folder), got=f"{ADAPTER} alone", need=" or ".join(ADAPTERS))
+    demand(folder, [folder / name for name in named])
+    return Checkpoint("peft", folder, folder, size_bytes(folder), says=_stated(config, ADAPTER_STATED))
+
+
+def _stated(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
+    return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}
+
 
 # In this order: train.py's last folder has a model beside DeepSpeed's files, and each is the more special first.
 KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] = (
@@ -18,13 +76,13 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
     (deepspeed.is_root, deepspeed.read_root),
     (deepspeed.is_tag, lambda folder: deepspeed.read_tag(folder, folder)),
     (megatron.is_iteration, lambda folder: megatron.read_iteration(folder, folder)),
-    (weights.is_adapter, weights.read_adapter),
-    (weights.is_model, weights.read_model),
+    (is_adapter, read_adapter),
+    (is_model, read_model),
 )
 
 
 def exists(folder: Path) -> bool:
-    """Tell whether there is anything that looks like a checkpoint, whole or not.
+    """Return whether there is anything that looks like a checkpoint, whole or not.
 
     Raises InputError where nobody can tell.
     """
@@ -33,8 +91,7 @@ def exists(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, not a whole one, or says of its run
-    what none can have."""
+    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, or not a whole one."""
     with _readable(folder):
         if not folder.exists():
             raise InputError("there is no such folder", file=str(folder))
@@ -42,7 +99,7 @@ def read(folder: Path) -> Checkpoint:
             raise InputError("is a file, a checkpoint is a folder", file=str(folder))
         for fits, reader in KINDS:
             if fits(folder):
-                return checked(reader(folder))
+                return reader(folder)
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
     raise InputError("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR)
 

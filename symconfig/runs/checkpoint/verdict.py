@@ -23,7 +23,7 @@ class Verdict(StrEnum):
 
     @property
     def unconverted(self) -> bool:
-        """Tell whether all that a run needs loads without a conversion."""
+        """Return whether all that a run needs loads without a conversion."""
         return self.rank <= Verdict.RESHARDED.rank
 
 
@@ -71,7 +71,7 @@ class Loadable:
 
     @property
     def loads(self) -> bool:
-        """Tell whether anything of it loads."""
+        """Return whether anything of it loads."""
         return self.verdict is not Verdict.NO
 
     def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:

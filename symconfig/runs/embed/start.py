@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
+from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, Problem
-from symconfig.frameworks.entries import ENTRIES, Name
+from symconfig.frameworks.backend import NEWEST, Backend, numbers
+from symconfig.frameworks.deepspeed.releases import REQUIREMENTS
+from symconfig.frameworks.entries import ENTRIES, Entry, Name
 from symconfig.plans.file import HasPlan, loaded
 from symconfig.plans.plan import Plan
-from symconfig.render.summary import duration, short
-from symconfig.runs.checkpoint import Loadable, exists, loadable, of_folder, read
-from symconfig.runs.embed.mismatch import MismatchError, mismatches
-from symconfig.runs.embed.solved_here import solved_here
-from symconfig.runs.embed.surroundings import Surroundings, look, rank
+from symconfig.render.summary import nodes
+from symconfig.runs.embed.surroundings import Gpu, Surroundings, look, rank
+from symconfig.units import GIB
 
-OnMismatch = Literal["fail", "replan", "warn", "ignore"]
+OnMismatch = Literal["fail", "warn", "ignore"]
 _log = logging.getLogger("symconfig")
+
+# A GPU whose total torch rounds otherwise, or that keeps a little for itself, is still the same one.
+MEMORY_SHARE = 0.98
+
+
+class MismatchError(InputError):
+    """The process does not run on what the plan was made for. A check failed: exit code 1."""
+
+    exit_code = 1
 
 
 def started(
@@ -33,13 +41,11 @@ def started(
     """Return the plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
     module that the script imports.
 
-    on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: MismatchError
-    with all of them. replan: solve again for the ranks and the Megatron-LM that are here, and fail for the rest, and
-    where the checkpoint that the job loads is there and no run of that plan can go on from it. warn: log them on rank 0
-    (logger "symconfig"). ignore: do not even look. world_size: known better by the caller than by the launcher. cuda:
-    whether the GPU is looked at, which starts CUDA.
+    on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: raise
+    MismatchError with all of them. warn: log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size:
+    known better by the caller than by the launcher. cuda: whether the GPU is looked at, which starts CUDA.
 
-    Raises InputError for a plan that cannot be read, MismatchError, and InfeasibleError where nothing fits any more.
+    Raises InputError for a plan that cannot be read, and MismatchError.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(
@@ -48,98 +54,99 @@ def started(
     ready = loaded(plan)
     if on_mismatch == "ignore":
         return ready
-    surroundings = look(world_size, cuda)
-    wrong = mismatches(ready, surroundings, ENTRIES[entry])
-    if on_mismatch == "replan" and any(each.curable for each in wrong):
-        ready = _cured(ready, surroundings)
-        wrong = mismatches(ready, surroundings, ENTRIES[entry])
+    wrong = mismatches(ready, look(world_size, cuda), ENTRIES[entry])
     if wrong and on_mismatch == "warn":
-        for each in wrong if rank() == 0 else ():
-            _log.warning("%s", each.problem)
+        for problem in wrong if rank() == 0 else ():
+            _log.warning("%s", problem)
     elif wrong:
-        raise MismatchError([each.problem for each in wrong])
+        raise MismatchError(wrong)
     return ready
 
 
-def _cured(plan: Plan, surroundings: Surroundings) -> Plan:
-    """Solve again, and let rank 0 report it: it is another plan than the one that was written down.
+def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Problem]:
+    """Return where a process does not run on what its plan was made for. What could not be found out is no mismatch,
+    but for the world size of a plan of more than one rank."""
+    return [*_ranks(plan, surroundings), *_gpu(plan, surroundings.gpu), *_versions(plan, surroundings, entry)]
 
-    Raises MismatchError where the run cannot go on from its checkpoint.
-    """
-    start = time.perf_counter()
-    fresh = solved_here(plan, surroundings)
-    loads = resumed(plan, fresh)
-    if rank() == 0:
-        before, after = plan.best, fresh.best
-        _log.warning(
-            "solved again in %s, for %d ranks and %s: %s (the plan was for %d ranks: %s)",
-            duration(time.perf_counter() - start),
-            after.parallel.world_size,
-            f"{after.target.backend} {after.target.version}",
-            f"{short(after)}, {duration(after.predicted.step_s)} a step",
-            before.parallel.world_size,
-            f"{short(before)}, {duration(before.predicted.step_s)} a step",
+
+def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
+    need = plan.best.parallel.world_size
+    if surroundings.world_size is None:
+        if need > 1:
+            yield Problem(
+                f"no launcher says how many ranks there are, and the plan is for {need}",
+                field="WORLD_SIZE",
+                hint='torchrun, or on_mismatch="ignore" to look at the values only',
+            )
+        return
+    if surroundings.world_size != need:
+        yield Problem(
+            "the plan is for another number of ranks",
+            field=surroundings.said_by,
+            got=str(surroundings.world_size),
+            need=str(need),
+            hint=f"symconfig replan PLAN.json --gpus {surroundings.world_size}",
         )
-        words = " ".join(loads.options("new"))
-        _log.warning(
-            "a checkpoint of that plan (%s) loads: %s%s; %s says why, and which plan loads it with less ado",
-            loads.kind,
-            loads.verdict,
-            f", with {words}" if words else "",
-            command(plan, fresh),
+    elif surroundings.local_world_size is not None and surroundings.local_world_size != nodes(plan).gpus:
+        yield Problem(
+            "the plan is for another number of ranks on a node",
+            field="LOCAL_WORLD_SIZE",
+            got=str(surroundings.local_world_size),
+            need=str(nodes(plan).gpus),
+            hint="a cluster descriptor with as many GPUs per node",
         )
-    return fresh
 
 
-def command(plan: Plan, fresh: Plan) -> str:
-    """Return the command that makes the same plan of that one, for a person."""
-    words = ["symconfig replan PLAN.json", f"--gpus {fresh.best.parallel.world_size}"]
-    if fresh.job.megatron_version != plan.job.megatron_version:
-        words.append(f"--megatron-version {fresh.job.megatron_version}")
-    return " ".join(words)
+def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
+    """Yield a mismatch of the GPU, by the driver's name where the zoo knows it, else by memory and compute units.
 
-
-def resumed(plan: Plan, fresh: Plan) -> Loadable:
-    """Judge the checkpoint that the job of `plan` loads in a run of `fresh`.
-
-    Without one yet, one that `plan` would save.
-
-    Raises MismatchError where it does not load as it lies with the options that are on the command line, so that no run
-    starts from nothing because its cluster is another one; InputError where it is damaged.
+    Names differ between drivers.
     """
-    named = plan.training.load
-    folder = Path(named) if named is not None else None
-    if folder is None or not exists(folder):  # the first start of a run that saves there
-        return loadable(plan, fresh)
-    loads = of_folder(read(folder), fresh, plan)
-    options = loads.options("new")
-    complete = all(step.run == "new" and step.kind == "options" for step in loads.how) and set(options) <= set(sys.argv)
-    if not (complete and loads.loads and (loads.verdict.unconverted or bool(options))):
-        raise MismatchError(_problem(folder, loads, fresh))
-    return loads
-
-
-def _problem(folder: Path, loads: Loadable, fresh: Plan) -> Problem:
-    job, options = fresh.job, shlex.join(loads.options("new"))
-    command = shlex.join(
-        [
-            "symconfig",
-            "replan",
-            "PLAN.json",
-            "--gpus",
-            str(job.gpus),
-            "--megatron-version",
-            job.megatron_version,
-            "--checkpoint",
-            str(folder),
-        ]
+    if here is None or here.product == plan.cluster.gpu.product:
+        return
+    gpu = plan.cluster.gpu
+    known = next((name for name in zoo_clusters() if load_cluster(name).gpu.product == here.product), None)
+    less = here.memory_bytes < MEMORY_SHARE * gpu.memory_bytes.value
+    if known is None and not less and here.compute_units == gpu.compute_units:
+        return
+    yield Problem(
+        "the plan is for another GPU",
+        field="GPU",
+        got=f"{here.product} with {here.memory_bytes / GIB:.1f} GiB",
+        need=f"{gpu.product} with {gpu.memory_bytes.value / GIB:.1f} GiB",
+        hint=f"symconfig plan --cluster {known or 'FILE.yaml'}",
     )
-    steps = [step.kind != "options" or step.run != "new" for step in loads.how]
-    first = f"{options} on the command line, or " if options and not any(steps) else ""
-    return Problem(
-        f"the plan that was solved again for what is here cannot go on from this checkpoint as it is: {loads.verdict}"
-        + (f"; {loads.reasons[0].text}" if loads.reasons else ""),
-        file=str(folder),
-        field="training.load",
-        hint=f"{first}{command}, which says what loads and how",
+
+
+def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Problem]:
+    """Yield mismatches of versions: options change between a framework's minor releases.
+
+    A library's range is the files'.
+    """
+    backend = entry.backend
+    yield from _release(plan, backend, surroundings.versions.get(backend.name))
+    for name in entry.libraries:
+        version, need = surroundings.versions.get(name), REQUIREMENTS[name].removeprefix(name)
+        least, below = (numbers(text.lstrip("<>=")) for text in need.split(","))
+        if version is not None and not least <= numbers(version) < below:
+            yield Problem("the plan's files are for other releases", field=name, got=version, need=need)
+
+
+def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Problem]:
+    """Yield a mismatch of the release; where the plan is another framework's, the job may still name this one's."""
+    target, releases = plan.best.target, backend.releases
+    curable = releases.asked_by is not None
+    if installed is None or (target.backend != backend.name and not curable):
+        return
+    need = releases.resolve(target.version if target.backend == backend.name else releases.of(plan.job))
+    if releases.minor(need) in (numbers(installed)[:2], NEWEST):
+        return
+    yield Problem(
+        "the plan is for another release",
+        field=backend.distribution,
+        got=f"{releases.prefix}{installed}",
+        need=need,
+        hint=f"symconfig replan PLAN.json --{str(releases.asked_by).replace('_', '-')} {releases.installed(installed)}"
+        if curable
+        else None,
     )

@@ -51,7 +51,7 @@ class Surroundings:
 
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
-    """Look at the surroundings of this process. world_size: known better by the caller. cuda: whether torch may start
+    """Return what this process runs on. world_size: known better by the caller. cuda: whether torch may start
     it to tell of the GPU, after which CUDA no longer reads its environment variables. Raises InputError for what is
     no count.
     """

@@ -1,16 +1,180 @@
-"""What a new plan does otherwise than the old one, and what each of it would cost if it stayed."""
+"""What a new plan does otherwise than the old one, and what each change would cost if it stayed: the old choices under
+the inputs of the new plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+
+from symconfig.cost.device import device_bytes
+from symconfig.cost.step import HOST_SHARE, host_bytes
+from symconfig.errors import InputError
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved
-from symconfig.plans.plan import Plan
-from symconfig.runs.replan.carried import Verdict, carried, judged
+from symconfig.frameworks.constraint import failing
+from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
+from symconfig.frameworks.tables import options
+from symconfig.graph.block import LAYER
+from symconfig.plans.choices import Precision
+from symconfig.plans.pipeline_layout import is_uneven
+from symconfig.plans.plan import Candidate, Plan
+from symconfig.render import target_of
+from symconfig.solve import candidate as candidates
+from symconfig.solve.answer import refusals
 from symconfig.solve.configuration import Configuration
+from symconfig.solve.costed import costed
+from symconfig.solve.extras import switched_on
+from symconfig.solve.pins import parse
+from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.run import request
+from symconfig.solve.space import Request
+from symconfig.solve.timeline import refined_s
+from symconfig.units import GIB
 
 SEQUENCE = "sequence parallel"  # of the decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The verdict on a configuration under a plan's inputs.
+
+    refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
+    the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
+    slower: its step over that of the plan, less one.
+    """
+
+    refused: str = ""
+    step_s: float = 0.0
+    slower: float = 0.0
+    device_bytes: float = 0.0
+    over_bytes: float = 0.0
+    host_over_bytes: float = 0.0
+
+    @property
+    def fits(self) -> bool:
+        return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
+
+    def __str__(self) -> str:
+        """Write the verdict after the name of the choice: `takes 2.1 % longer`."""
+        if self.refused:
+            return f"cannot run: {self.refused}"
+        if self.over_bytes > 0:
+            more = f"{self.over_bytes / GIB:.2f} GiB more than is usable"
+            return f"does not fit: {self.device_bytes / GIB:.2f} GiB, {more}"
+        if self.host_over_bytes > 0:
+            return f"does not fit: it pins {self.host_over_bytes / GIB:.2f} GiB more of the host than may be pinned"
+        if abs(self.slower) < 5e-5:
+            return "takes as long"
+        return f"takes {100 * abs(self.slower):.2f} % {'longer' if self.slower > 0 else 'less time'}"
+
+
+def carried(candidate: Candidate, plan: Plan) -> Configuration:
+    """Return the configuration of a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+
+    Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
+    """
+    job = plan.job
+    precision = candidate.options.precision if job.precision == "auto" else plan.best.options.precision
+    extras = Extras.planned(candidate)
+    if precision not in GATHERED_FORMATS:
+        extras = replace(extras, fp8_param_gather=False)
+    wanted = _request(plan, precision, extras)
+    c = Configuration.of(candidate, wanted.framework)
+    known = {LAYER, *wanted.limits.modules}
+    c = replace(
+        c,
+        global_batch=plan.best.batch.global_,
+        seq_length=plan.best.batch.seq_length,
+        precision=precision,
+        backend=plan.best.target.backend,
+        version=plan.best.target.version,
+        packing=job.packing,
+        modules=frozenset(c.modules & known),
+    )
+    p = c.degrees
+    if plan.model.experts is None:
+        p = replace(p, ep=1, etp=1)
+    return replace(c, degrees=replace(p, dp=max(1, plan.best.parallel.world_size // (p.tp * p.pp * p.cp))))
+
+
+def judged(plan: Plan, c: Configuration) -> Verdict:
+    """Return whether a configuration runs and fits under the plan's inputs, and its step, as the search has them."""
+    wanted = _request(plan, c.precision, Extras.of(c.framework))
+    if refused := _undivided(plan, c) or _unknown(wanted, c):
+        return Verdict(refused)
+    try:
+        point = as_found(plan.model, plan.cluster, c)
+    except InputError as error:
+        return Verdict(str(error.problems[0]).rstrip("."))
+    point = replace(point, request=wanted)
+    if refused := _refused(point) or _inexpressible(plan, point):
+        return Verdict(refused)
+    parts = costed(point)
+    used, step_s = device_bytes(max(parts.peaks), point.machine, wanted.framework), refined_s(point, parts)
+    pinned = float(np.ravel(host_bytes(parts.sums, parts.points, parts.setting))[0])
+    room = HOST_SHARE * point.machine.host_memory_bytes_per_gpu
+    best_s = plan.best.predicted.step_s
+    return Verdict("", step_s, step_s / best_s - 1, used, used - plan.usable_bytes, pinned - room)
+
+
+def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
+    """Return the search's request before its pins, with the options that its framework has of these."""
+    plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
+    return switched_on(plain, extras, plan.cluster.gpu.architecture)
+
+
+def _undivided(plan: Plan, c: Configuration) -> str:
+    """Return a sentence where the degrees do not divide the GPUs; else an empty one."""
+    p, gpus = c.degrees, plan.best.parallel.world_size
+    inner = p.tp * p.pp * p.cp
+    return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
+
+
+def _unknown(request: Request, c: Configuration) -> str:
+    """Return a sentence where the target lacks something at any degree; else an empty one."""
+    limits, name = request.limits, f"{request.framework.name} {request.version}"
+    if lacks := limits.lacking():
+        return lacks[0].rule
+    if c.degrees.pp > 1 and not limits.pipeline:
+        return f"{name} has no pipeline for this model"
+    if c.zero not in limits.zero:
+        return f"{name} has no ZeRO stage {c.zero} here"
+    if c.degrees.tp > 1 and c.sequence_parallel not in limits.tensor_with_sequence:
+        wanted = "with" if not c.sequence_parallel else "without"
+        return f"{name} has tensor parallelism only {wanted} sequence parallelism"
+    return ""
+
+
+def _inexpressible(plan: Plan, point: Prospect) -> str:
+    """Return what the job's target cannot express; empty where that is nothing, or where it is its framework's own."""
+    if plan.job.target is None:
+        return ""
+    other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
+    problems = refusals(target_of(plan.model, plan.job), other)
+    return "; ".join(problem.what for problem in problems)
+
+
+def _refused(prospect: Prospect) -> str:
+    """Return the sentence of the first constraint of the target that a candidate fails; empty where it fails none.
+    Experimental options of the whole point are left out, since a pin may open them."""
+    limits, modules, chunks = prospect.request.limits, prospect.choice.modules, prospect.split.chunks
+    point = replace(
+        prospect.columns().at(0),
+        zero=prospect.zero,
+        optimizer_offload=prospect.offload.optimizer,
+        param_offload=bool(prospect.offload.weights),
+        activation_offload=bool(prospect.choice.offload),
+        recompute="full" if LAYER in modules else "selective" if modules else "none",
+        modules=() if LAYER in modules else tuple(sorted(modules)),
+        empty_chunks=not all(chunks),
+        uneven_chunks=prospect.split.vpp > 1 and is_uneven(chunks),
+    )
+    young = {option.name for option in options(prospect.request.job.backend)}
+    more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)
+    return next((one.sentence_at(limits.fixed, point) for one in (*prospect.refused(), *more)), "")
 
 
 @dataclass(frozen=True, slots=True)

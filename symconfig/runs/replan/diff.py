@@ -13,8 +13,47 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.alike import held
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed, megatron
-from symconfig.runs.replan.differences import Difference, differences
 from symconfig.runs.replan.inputs import inputs, training
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field by its dotted path, and its two values; None where one of them has it not."""
+
+    field: str
+    before: Any
+    after: Any
+
+    @property
+    def delta(self) -> float | None:
+        """Return after - before of two numbers; None of anything else."""
+        if not (_number(self.before) and _number(self.after)):
+            return None
+        return float(self.after) - float(self.before)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def differences(before: Any, after: Any) -> tuple[Difference, ...]:
+    """List differences in the order of `before`, then what only `after` has.
+
+    A list is one value: its places are no names.
+    """
+    one, other = dict(_leaves(before)), dict(_leaves(after))
+    fields = dict.fromkeys((*one, *other))
+    return tuple(
+        Difference(field, one.get(field), other.get(field)) for field in fields if one.get(field) != other.get(field)
+    )
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for key, item in value.items():
+        yield from _leaves(item, f"{path}.{key}" if path else str(key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +86,7 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Tell whether nothing at all differs."""
+        """Return whether nothing at all differs."""
         return not any(self.sections.values())
 
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.graph.block import LAYER
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
-from symconfig.runs.replan import near_plan
-from symconfig.runs.replan.carried import carried, judged
-from symconfig.runs.replan.other_batch import other_batch
+from symconfig.runs.replan import keep
+from symconfig.solve.near_batch import batch_nearby
 
 Progress = Callable[[str, float], None]
 
@@ -52,10 +50,8 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Advise how the whole cluster's run should save, so that more plans load its checkpoint without a conversion.
-
-        None: as it does unasked.
-        """
+        """Return how the whole cluster's run should save, so that more plans load its checkpoint without a conversion;
+        None: as it does by default."""
         ways = savings(self.plan)
         at = min(
             range(len(ways)),
@@ -70,22 +66,6 @@ class Fallback:
         if self.advised is None or each.plan is None:
             return None
         return each.every[savings(self.plan).index(self.advised)]
-
-    @property
-    def least(self) -> int:
-        """Count the GPUs that a run of the whole cluster's layout needs at least.
-
-        Its fewest replicas that divide the batch and whose shares of the optimizer's state still fit, with all layers
-        recomputed.
-        """
-        parallel = self.plan.best.parallel
-        inner = parallel.tp * parallel.cp
-        able = (
-            dp
-            for dp in range(1, parallel.dp)
-            if inner * dp % (parallel.ep * parallel.etp) == 0 and _runs(self.plan, dp)
-        )
-        return parallel.pp * inner * next(able, parallel.dp)
 
     def kept(self, each: Smaller) -> dict[str, str]:
         """Return choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
@@ -105,7 +85,7 @@ class Fallback:
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Plan for a cluster that lost so many nodes: same model, same global batch, same limits and pins.
+    """Return the plans for a cluster that lost these numbers of nodes: same model, global batch, limits and pins.
 
     A number of nodes on which nothing fits is an answer, too. Raises InputError where more nodes are lost than the plan
     has, or none.
@@ -135,34 +115,14 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
     first, best = rest, loaded(plan, rest)
-    for pins in near_plan.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
+    for pins in keep.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
         other = _kept(first, pins, top)
-        if other is None or other.best.predicted.step_s > (1 + near_plan.FREE) * first.best.predicted.step_s:
+        if other is None or other.best.predicted.step_s > (1 + keep.FREE) * first.best.predicted.step_s:
             continue
         loads = loaded(plan, other)
         if _ranks(loads) < _ranks(best):
             rest, best = other, loads
-    batch_nearby = other_batch(
-        rest,
-        best[0],
-        lambda batch: _best(rest, {"global_batch_size": batch}, 1),
-        lambda smaller: loaded(plan, smaller)[0],
-    )
-    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=batch_nearby)
-
-
-def _best(original: Plan, changes: Mapping[str, object], top: int) -> Plan:
-    return best_plan(original.model, original.cluster, original.job.model_copy(update=changes), top=top)
-
-
-def _runs(plan: Plan, dp: int) -> bool:
-    """Tell whether its choice does with so many replicas, where every layer is recomputed."""
-    best, parallel = plan.best, replace(plan.best.parallel, dp=dp)
-    fewer = replace(
-        plan, best=replace(best, parallel=parallel), job=plan.job.model_copy(update={"gpus": parallel.world_size})
-    )
-    least = replace(carried(best, fewer), modules=frozenset({LAYER}), block_layers=0, activation_offload=False)
-    return judged(fewer, least).fits
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=batch_nearby(rest))
 
 
 def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:
@@ -178,6 +138,7 @@ def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
 def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
     """Find the best plan of the same job with these pins; None where nothing fits."""
     try:
-        return _best(original, {"pins": {**original.job.pins, **pins}}, top)
+        job = original.job.model_copy(update={"pins": {**original.job.pins, **pins}})
+        return best_plan(original.model, original.cluster, job, top=top)
     except (InputError, InfeasibleError):
         return None

@@ -21,7 +21,7 @@ from symconfig.render.files import File, Files, line
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.overlay import digest
 from symconfig.resources import content
-from symconfig.runs.replan.differences import differences
+from symconfig.runs.replan.diff import differences
 
 # edited: not what was written; stale: as it was written, and something else would be written now; input: a model or a
 # cluster of that name is another one now; answer: another plan is best, or this one is predicted otherwise.
@@ -68,15 +68,9 @@ class Checked:
         return not any(finding.fails for finding in self.findings)
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """The texts that would be written now, by path; empty where they cannot be known."""
-
-    items: Mapping[str, File] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, files: Files) -> Texts:
-        return cls({item.path: item for item in files if item.path != NAME})
+def texts(files: Files) -> dict[str, File]:
+    """Return the files that would be written now by path, without the manifest."""
+    return {item.path: item for item in files if item.path != NAME}
 
 
 def replaced(folder: Path, files: Files) -> list[str]:
@@ -95,11 +89,14 @@ def replaced(folder: Path, files: Files) -> list[str]:
     ]
 
 
-def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
-    """Yield files that are edited, missing or stale. Raises InputError for one that cannot be read."""
+def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
+    """Yield files that are edited, missing or stale. now: what would be written, by path; empty: that is not known.
+
+    Raises InputError for one that cannot be read.
+    """
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
-        fresh = now.items.get(path)
+        fresh = now.get(path)
         if content is None:
             yield Finding("missing", path, "was written, and is not there")
         elif fresh is not None and content == fresh.text.encode():
@@ -110,19 +107,15 @@ def of_files(folder: Path, manifest: Manifest, now: Texts) -> Iterator[Finding]:
         elif fresh is not None:
             place, written, present = _first_difference(content, fresh.text.encode())
             yield Finding("stale", path, "symconfig would write something else now", place, written, present)
-        elif now.items:
+        elif now:
             yield Finding("stale", path, "symconfig would not write it any more")
-    for path in now.items:
+    for path in now:
         if path not in manifest.files:
             yield Finding("stale", path, "symconfig would write it now, and did not then")
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Report an edited file.
-
-    It has the first line that differs, where what was written is what would be written now, or near it.
-
-    """
+    """Return the finding of an edited file, with the first line that differs from what would be written now."""
     if fresh is None:
         return Finding("edited", path, "is not what was written")
     text = fresh.text.encode()

@@ -1,23 +1,30 @@
-"""Choices of an old plan as pins of a new one, and which of them keep anything from fitting."""
+"""Choices of an old plan as pins of a new one, and plans near the old one: as fast as the best within a little, whose
+checkpoint is loaded with less ado.
+
+Three groups of choices decide what a checkpoint holds and where: which rank has which part of which weight, how the
+optimizer's state is sharded, and its precision. Each group that the new plan chose otherwise is kept by itself and with
+the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.job import PIN_NAMES, Job
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem, SymconfigError, among
+from symconfig.descriptor.job import PIN_NAMES
+from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.frameworks.extras import Extras
-from symconfig.plans.plan import Candidate, Recompute
+from symconfig.plans.plan import Candidate, Plan, Recompute
+from symconfig.runs.checkpoint import Loadable, Verdict
 from symconfig.solve.extras import EXTRAS, Extra
-from symconfig.solve.run import fits
-from symconfig.solve.search import resolved
 
 # What decides which rank holds which part of which weight: where these stay, every rank reads what it wrote.
 LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
+WORTH = 0.01  # a step that is this much longer is worth a checkpoint that is loaded with less ado
+FREE = 0.001  # and this much longer is nothing
+GROUPS = (LAYOUT, ("zero",), ("precision",))
 
 
 def _degree(name: str, candidate: Candidate) -> str:
@@ -43,7 +50,6 @@ _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
     "activation_offload": lambda candidate: _switch(candidate.options.activation_offload),
     "cp_comm": lambda candidate: candidate.options.cp_comm,
     "layout": lambda candidate: candidate.options.pipeline_layout,
-    "schedule": lambda candidate: candidate.options.schedule,
     **{extra.pin: partial(_extra, extra) for extra in EXTRAS},
 }
 
@@ -92,27 +98,60 @@ def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str,
     )
 
 
-def binding(
-    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, kept: Mapping[str, str]
-) -> tuple[tuple[str, ...], ...]:
-    """Find, of kept pins that leave no plan, the smallest sets that do so by themselves.
+@dataclass(frozen=True, slots=True)
+class NearPlan:
+    """A plan that keeps some choices of the old one. slower: its step over the new plan's, less one.
 
-    job: without them.
+    verdict: of the old plan's checkpoint in it.
     """
-    for size in range(1, len(kept) + 1):
-        sets = tuple(
-            some
-            for some in combinations(kept, size)
-            if not _possible(model, cluster, job, {name: kept[name] for name in some})
-        )
-        if sets:
-            return sets
-    return ()
+
+    pins: dict[str, str]
+    plan: Plan
+    slower: float
+    verdict: Verdict
+
+    @property
+    def free(self) -> bool:
+        """Return whether it costs nothing."""
+        return self.slower <= FREE
 
 
-def _possible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, kept: Mapping[str, str]) -> bool:
-    trial = job.model_copy(update={"pins": {**job.pins, **kept}})
-    try:
-        return fits(model, cluster, resolved(model, cluster, trial))
-    except SymconfigError:
-        return False
+def nearest(
+    old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
+    loadable: Callable[[Plan], Loadable],
+) -> NearPlan | None:  # fmt: skip
+    """Return the plan that loads the old checkpoint with the least work, of those that keep some old choices and are at
+    most 1 % slower; of several the fastest, then the one that keeps the least.
+
+    loads: what becomes of the old plan's checkpoint in the new one, `loadable`: in any. solved: the best plan with pins
+    beside those that are asked for. None where no such plan is loaded with less ado than the new one.
+    """
+    if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
+        return None
+    plans = []
+    for pins in pins_kept(old.best, new):
+        try:
+            plan = solved(pins)
+        except (InputError, InfeasibleError):
+            continue
+        slower = plan.best.predicted.step_s / new.best.predicted.step_s - 1
+        verdict = loadable(plan).verdict
+        if slower <= WORTH and verdict.rank < loads.verdict.rank:
+            plans.append(NearPlan(pins, plan, slower, verdict))
+    return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
+
+
+def _framework(plan: Plan) -> str:
+    return plan.best.target.backend
+
+
+def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
+    """Yield the old values of the groups in which both differ, of one group, of two, of all; never of wanted fields."""
+    groups = [
+        pins
+        for names in GROUPS
+        if (pins := differing(old, new.best, [name for name in names if name not in new.job.pins]))
+    ]
+    for size in range(1, len(groups) + 1):
+        for some in combinations(groups, size):
+            yield {name: value for pins in some for name, value in pins.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from math import isclose
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
@@ -19,20 +18,76 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
 from symconfig.runs.replan import keep
-from symconfig.runs.replan.changes import changed
-from symconfig.runs.replan.differences import differences
+from symconfig.runs.replan.changes import Changes, changed
+from symconfig.runs.replan.diff import Difference, differences
 from symconfig.runs.replan.inputs import inputs
-from symconfig.runs.replan.near_plan import nearest
-from symconfig.runs.replan.other_batch import other_batch
-from symconfig.runs.replan.replan import Drift, Kept, Replan
+from symconfig.runs.replan.keep import NearPlan, nearest
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
-from symconfig.solve.candidate import degrees, predicted
-from symconfig.solve.costed import costed
-from symconfig.solve.restore import restore, retraced
+from symconfig.solve.candidate import degrees
+from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.whole import filled
 
 Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The choices that had to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+
+    pins: dict[str, str]
+    free: Plan
+    costs_s: float
+
+    @property
+    def share(self) -> float:
+        """Return the share of the free plan's step."""
+        return self.costs_s / self.free.best.predicted.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replan:
+    """inputs: what is asked for now and was not before.
+
+    files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
+    other_batch: a sentence that names a batch close by that more replicas could share.
+    edited: parts of the old plan's inputs that are not what its answer was found for.
+    """
+
+    old: Plan
+    new: Plan
+    inputs: tuple[Difference, ...]
+    changes: Changes
+    kept: Kept | None
+    near_plan: NearPlan | None
+    schedule: Schedule
+    checkpoint: Loadable
+    files: tuple[str, ...] | None
+    other_batch: str | None = None
+    edited: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Return whether the old choice is still the best."""
+        return not self.changes.decisions and not self.changes.follows
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Return the words, besides its own options, with which the framework's program goes on from a checkpoint."""
+        words = [*self.checkpoint.options("new")]
+        words += [word for word in self.schedule.options if word not in words]
+        return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
+
+    @property
+    def going_on(self) -> str | None:
+        """Say how the new run is started there, in the words of its target; None: it has none that are known here."""
+        goes_on = target_of(self.new.model, self.new.job).goes_on
+        return goes_on(self.new, self.options) if goes_on is not None else None
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """Return the targets of the old and the new plan."""
+        return own_target(self.old), own_target(self.new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +110,7 @@ class Wishes:
 
 
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
-    """Plan again.
+    """Return the new plan of the wishes, held against the old one.
 
     Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
     """
@@ -82,25 +137,17 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
             lambda plan: _loadable(old, plan, wishes.checkpoint),
         )
     )
-    other = other_batch(
-        new,
-        loads,
-        lambda batch: _solved(_with_batch(wishes, batch), kept.pins if kept is not None else {}, progress),
-        lambda plan: _loadable(old, plan, wishes.checkpoint),
-    )
-    drift = None if wishes.edited else _drift(old)
     return Replan(
         old=old,
         new=new,
         inputs=differences(inputs(old), inputs(free)),
-        drift=drift,
         changes=changed(old, new),
         kept=kept,
         near_plan=nearest_plan,
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
-        other_batch=other,
+        other_batch=batch_nearby(new),
         edited=wishes.edited,
     )
 
@@ -175,16 +222,12 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
         return schedule
     if not loads.loads or lost["iteration"] in loads.lost:
-        return replace(_scheduled(old, wishes, History(exact=old.history.exact), past=old.history), lost=schedule.step)
+        return replace(_scheduled(old, wishes, History(), past=old.history), lost=schedule.step)
     return _scheduled(old, wishes, schedule.run, anew=True)
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
-
-
-def _with_batch(wishes: Wishes, batch: int) -> Wishes:
-    return replace(wishes, job=wishes.job.model_copy(update={"global_batch_size": batch}), top=1)
 
 
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
@@ -193,36 +236,14 @@ def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) 
 
 
 def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """Find the best plan with these pins.
-
-    Raises InfeasibleError that names those which leave none, and the free plan.
-    """
+    """Return the best plan with these pins. Raises InfeasibleError that names them, and the free plan."""
     try:
         return _solved(wishes, pins, progress)
     except SymconfigError as error:
-        sets = keep.binding(wishes.model, wishes.cluster, free.job, pins)
-        choices = " or ".join(" with ".join(f"{name}={pins[name]}" for name in names) for names in sets)
-        what = f"no plan keeps {choices or 'all of it'}: {str(error.problems[0]).rstrip('.')}"
-        rest = [name for name in pins if all(name not in names for names in sets)]
-        other = f"--keep {','.join(rest)}, or " if rest else ""
-        hint = f"{other}without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
+        choices = ", ".join(f"{name}={value}" for name, value in pins.items())
+        what = f"no plan keeps {choices}: {str(error.problems[0]).rstrip('.')}"
+        hint = f"without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
         raise InfeasibleError(what, field="keep", got=",".join(wishes.keep), hint=hint) from None
-
-
-def _drift(old: Plan) -> Drift | None:
-    """Return the old plan as it is predicted now; what cannot be traced back gives None."""
-    recorded = old.best.predicted
-    try:
-        with retraced("the old plan"):
-            point = restore(old, old.best)
-            now = predicted(point, costed(point), old.cluster)
-    except InputError:
-        return None
-    if isclose(now.step_s, recorded.step_s, rel_tol=1e-6) and isclose(
-        now.device_bytes, recorded.device_bytes, rel_tol=1e-6
-    ):
-        return None
-    return Drift(recorded.step_s, now.step_s, recorded.device_bytes, now.device_bytes)
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:

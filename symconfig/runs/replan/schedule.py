@@ -25,17 +25,11 @@ _INTERVALS = ("save_interval", "eval_interval", "eval_iters")
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """A field of `training`: iterations before and after, and exactly, where that is no whole number."""
+    """A field of `training`: iterations before and after."""
 
     field: str
     before: int
     after: int
-    exact: Fraction
-
-    @property
-    def rounded(self) -> float:
-        """Return by how many iterations it exceeds the exact number."""
-        return float(self.after - self.exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,8 @@ def scheduled(
     training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
-    """Schedule a run of `old` that goes on behind `run` with steps of `batch` sequences of `seq_length` tokens.
+    """Return the schedule of a run of `old` that resumes after `run` with steps of `batch` sequences of `seq_length`
+    tokens.
 
     anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
     checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
@@ -86,26 +81,18 @@ def scheduled(
     new = replace(old, global_=batch, seq_length=seq_length)
     anew = anew and run.step > 0
     if mode == "as-is" or (new == old and not anew):
-        exact = run.exact if new == old else {}
         notes = (_as_is(training, old, new, run, counting),) if new != old else ()
-        return Schedule(
-            training, run=run, history=_recorded(replace(run, exact=exact), new, counting, anew), notes=notes
-        )
+        return Schedule(training, run=run, history=_recorded(run, new, counting, anew), notes=notes)
     clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew, counting.schedules_steps)
-    every = tuple(_converted(training, run, clock))
+    every = tuple(_converted(training, clock))
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
-    exact = {
-        each.field: each.exact.as_integer_ratio()
-        for each in every
-        if each.exact.denominator > 1 and ceil(each.exact) == each.after
-    }
     kept = _Kept(old=old, new=new, run=run, past=past, before=training, after=changed, counting=counting, anew=anew)
     return Schedule(
         changed,
         rescaled,
         run,
-        _recorded(replace(run, exact=exact), new, counting, anew),
+        _recorded(run, new, counting, anew),
         tuple(kept.options()),
         tuple(kept.notes()),
     )
@@ -169,37 +156,31 @@ class _Clock:
         return iteration * self.ratio if restarts else self.schedule(iteration)
 
 
-def _converted(training: WholeTraining, done: History, clock: _Clock) -> Iterator[Rescaled]:
+def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
     """Yield every number of iterations, in those of the new run."""
 
-    def exactly(name: str) -> Fraction:
-        return done.exactly(name, getattr(training, name))
-
-    decay = exactly("lr_decay_iters" if training.lr_decay_iters else "train_iters")
+    decay = Fraction(training.lr_decay_iters or training.train_iters)
     given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
     ends = clock.schedule if given else clock.run
     last = max(Fraction(1), ends(decay))
-    exact = {"train_iters": clock.run(exactly("train_iters"))}
+    exact = {"train_iters": clock.run(Fraction(training.train_iters))}
     if given:
         exact["lr_decay_iters"] = last
     if training.lr_decay_style == "WSD":
-        length = done.exactly("lr_wsd_decay_iters", training.wsd_decay_iters)
-        exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - length)))
-    exact["lr_warmup_iters"] = clock.warmup(exactly("lr_warmup_iters"))
-    exact |= {name: exactly(name) * clock.ratio for name in _INTERVALS}
+        exact["lr_wsd_decay_iters"] = max(Fraction(1), last - ends(max(Fraction(0), decay - training.wsd_decay_iters)))
+    exact["lr_warmup_iters"] = clock.warmup(Fraction(training.lr_warmup_iters))
+    exact |= {name: getattr(training, name) * clock.ratio for name in _INTERVALS}
     unsaid = {"lr_decay_iters": training.train_iters, "lr_wsd_decay_iters": training.wsd_decay_iters}
     for name, value in exact.items():
         after = ceil(value)
         if name == "lr_warmup_iters":  # shorter than the decay, or Megatron-LM stops at the start
             after = min(after, max(0, ceil(last) - 1))
-        yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after, value)
+        yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after)
 
 
 def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
-    """Spell the tokens of the whole run.
-
-    train.py of DeepSpeed's files counts what was seen in steps of the new batch.
-    """
+    """Return a sentence with the tokens of the whole run. DeepSpeed's train.py counts what was seen in steps of the new
+    batch."""
     seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (

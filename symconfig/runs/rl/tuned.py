@@ -21,7 +21,7 @@ from symconfig.render.target import Target
 from symconfig.runs.rl.logits import PLAIN, of_loss
 from symconfig.runs.rl.phases import Phase
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
-from symconfig.solve.answer import refused
+from symconfig.solve.answer import refusals
 from symconfig.solve.budget import device_budget, surprise
 from symconfig.solve.candidate import fullness
 from symconfig.solve.lengths import documents, longest_of
@@ -50,7 +50,7 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
             break
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": job.pins}))
         for each in (plan.best, *plan.alternatives):
-            if not refused(target, replace(plan, best=each)):
+            if not refusals(target, replace(plan, best=each)):
                 share = fill(plan.job, each.batch.micro, each.batch.seq_length)
                 logits = PLAIN if plan.job.preference is None else of_loss(plan.job.preference.means, target.name)
                 step = counted(plan, Trained(plan, each, share, logits), target.compares)

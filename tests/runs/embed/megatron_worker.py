@@ -52,8 +52,6 @@ def _taken(case: dict[str, Any]) -> dict[str, Any]:
     defaults, provider = {"tokenizer_type": "GPT2BPETokenizer"}, None  # as pretrain_gpt.py
     if case["way"] == "argv":
         sys.argv[1:1] = door.argv(case["plan"], on_mismatch="ignore")
-    elif case["way"] == "args_defaults":
-        defaults = {**defaults, **door.args_defaults(case["plan"], on_mismatch="ignore")}
     else:
         provider = door.extra_args_provider(case["plan"], then=_own, on_mismatch="ignore")
     args = arguments.parse_args(provider)

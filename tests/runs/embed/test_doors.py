@@ -102,18 +102,6 @@ def test_what_a_framework_cannot_run_is_refused_with_reasons(tmp_path: Path) -> 
         symconfig.transformers.training_arguments(experts, output_dir=str(tmp_path), on_mismatch="ignore")
 
 
-def test_what_args_defaults_cannot_carry_goes_in_front_of_the_words_once() -> None:
-    plan = sample_plan()
-    words = ["train.py", "--lr", "1"]
-    values = symconfig.megatron.args_defaults(plan, argv=words, on_mismatch="ignore")
-    assert values["num_layers"] == 40
-    assert words[-2:] == ["--lr", "1"]
-    assert "--tensor-model-parallel-size" in words
-    before = list(words)
-    symconfig.megatron.args_defaults(plan, argv=words, on_mismatch="ignore")
-    assert words == before
-
-
 def test_variables_that_a_caller_may_choose_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "mine")

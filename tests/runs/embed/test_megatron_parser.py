@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,15 +13,13 @@ import pytest
 
 from symconfig.frameworks.megatron import environment, flags
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
-from symconfig.runs.embed.megatron_defaults import READ_EARLY, carried
 from symconfig.verify.megatron_session import CAPABILITY
 from symconfig.verify.megatron_source import MegatronSource
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import source
 
 WORKER = Path(__file__).with_name("megatron_worker.py")
-WAYS = ("argv", "args_defaults", "extra_args_provider")
+WAYS = ("argv", "extra_args_provider")
 PLANS = {"dense": ("llama3.1-70b", "a100-80gb"), "experts": ("mixtral-8x7b", "h100")}
 
 
@@ -112,24 +109,3 @@ def test_the_degrees_arrive(taken: dict[Asked, dict[str, Any]], plan: str) -> No
         assert args["data_parallel_size"] == best.parallel.dp
         assert args["global_batch_size"] == best.batch.global_
         assert args["sequence_parallel"] is True
-
-
-def test_what_args_defaults_carries_is_read_after_it_is_set() -> None:
-    """By the source of validate_args: no option that args_defaults is given is looked at before its place."""
-    real = source()
-    text = (real.root / "megatron" / "training" / "arguments.py").read_text(encoding="utf-8")
-    start = text.index("def validate_args")
-    early = re.findall(r"args\.(\w+)", text[start : text.index("for key in defaults", start)])
-    parsing = text.index("def parse_args")
-    early += re.findall(r"args\.(\w+)", text[parsing : text.index("\ndef ", parsing + 1)])
-    table = flags.flags(version(real)).flags.values()
-    without = {flag.dest for flag in table if flag.default == "None" and flag.kind == "store"}
-    rendered = {
-        flag.dest
-        for name in PLANS
-        for flag in table
-        if flag.name in megatron.arguments(sample_plan(*PLANS[name], version=version(real)))
-    }
-    wrong = {dest for dest in set(early) & without & rendered if dest not in READ_EARLY}
-    assert not wrong
-    assert {flag.dest for flag in table if carried(flag)} >= {"num_layers", "hidden_size", "train_iters", "lr"}

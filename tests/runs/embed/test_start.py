@@ -1,11 +1,10 @@
-"""What a training script runs on is held against its plan: every mismatch in one sentence each, or made good."""
+"""What a training script runs on is held against its plan: every mismatch in one sentence each."""
 
 from __future__ import annotations
 
 import logging
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,29 +21,22 @@ from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
-from symconfig.plans.history import History, Segment
-from symconfig.plans.plan import Plan
-from symconfig.runs.best import best_plan
-from symconfig.runs.embed import solved_here, surroundings
-from symconfig.runs.embed.mismatch import MismatchError, mismatches
-from symconfig.runs.embed.start import command, started
+from symconfig.runs.embed import surroundings
+from symconfig.runs.embed.start import MismatchError, mismatches, started
 from symconfig.runs.embed.surroundings import RANK, Gpu, Surroundings, look
-from tests.cli.support import replace_search
-from tests.runs.checkpoint.folders import torch_dist
 from tests.sample_plans import sample_plan
 
 ALL_NAMES = (*surroundings.WORLD_SIZE, *surroundings.LOCAL_WORLD_SIZE, *RANK, *surroundings.LOCAL_RANK)
 
 
 @pytest.fixture(autouse=True)
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No launcher, no torch, no framework, a cache of its own."""
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No launcher, no torch, no framework."""
     for name in ALL_NAMES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "torch.distributed", None)
     monkeypatch.setattr(surroundings, "_versions", dict)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def has_versions(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str]) -> None:
@@ -138,7 +130,7 @@ def test_the_process_group_knows_better_than_the_environment_and_the_caller_best
 def test_a_gpu_is_known_by_its_name_or_else_by_what_it_has(found: Gpu, wrong: bool) -> None:
     plan = sample_plan(cluster=load_cluster("h100"))
     here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", None, found)
-    assert [each.problem.field for each in mismatches(plan, here, ENTRIES["megatron"])] == ["GPU"] * wrong
+    assert [each.field for each in mismatches(plan, here, ENTRIES["megatron"])] == ["GPU"] * wrong
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_releases_are_compared_as_far_as_their_options_differ(
 ) -> None:
     plan = sample_plan(backend="megatron" if framework == "megatron" else "deepspeed")
     here = Surroundings(plan.best.parallel.world_size, "WORLD_SIZE", versions=versions)
-    assert [each.problem.field for each in mismatches(plan, here, ENTRIES[framework])] == wrong
+    assert [each.field for each in mismatches(plan, here, ENTRIES[framework])] == wrong
 
 
 def test_what_is_really_installed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,169 +183,6 @@ def test_a_plan_is_taken_in_any_form(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8")
     forms = (plan, PlanResult(plan), tmp_path, str(tmp_path), tmp_path / "plan.json")
     assert {loaded(form).to_json() for form in forms} == {plan.to_json()}
-
-
-@pytest.fixture
-def solved(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The search answers with a sample of as many ranks as its job asks for; the jobs that it was given."""
-    jobs: list[Any] = []
-
-    def search(model: Any, cluster: Any, job: Any, *, top: int, progress: object = None, effort: object = None) -> Plan:
-        jobs.append(job)
-        batch, release = job.global_batch_size, job.megatron_version
-        found = sample_plan(model, cluster, dp=job.gpus // 8, global_batch=batch, version=release)
-        return replace(found, job=job)
-
-    replace_search(monkeypatch, search)
-    return jobs
-
-
-def test_replan_solves_for_the_ranks_and_the_release_that_are_here(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, solved: list[Any]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    has_versions(monkeypatch, {"megatron": "0.18.2"})
-    plan = sample_plan()
-    fresh = started(plan, "megatron", on_mismatch="replan")
-    assert (fresh.best.parallel.world_size, fresh.best.target.version) == (32, "core_v0.18")
-    assert (solved[0].gpus, solved[0].megatron_version) == (32, "core_v0.18")
-    assert solved[0].training == plan.job.training
-    assert "solved again" in caplog.text
-    assert "a checkpoint of that plan (torch_dist" in caplog.text
-    assert "for 32 ranks and megatron core_v0.18" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("ranks", "installed", "release"), [(16, "0.19.0", "core_v0.19.0"), (8, "0.20.0rc1", "core_v0.20")]
-)
-def test_replan_searches_a_plan_that_starts_there(
-    ranks: int, installed: str, release: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = symconfig.plan("llama3.1-8b", "h100", 8, 64, pins={"tp": "2", "mbs": "1"}, top=1).plan
-    monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    has_versions(monkeypatch, {"megatron": installed})
-    fresh = started(plan, "megatron", on_mismatch="replan")
-    assert (fresh.best.parallel.world_size, fresh.best.parallel.tp, fresh.best.target.version) == (ranks, 2, release)
-    assert fresh.best.options == best_plan(plan.model, plan.cluster, fresh.job, top=1).best.options
-    assert started(fresh, "megatron") == fresh
-
-
-def test_ranks_of_one_node_solve_once_and_get_the_same(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    plans = [started(sample_plan(), "megatron", on_mismatch="replan").to_json() for _ in range(3)]
-    assert len(solved) == 1
-    assert len(set(plans)) == 1
-    folder = solved_here.cache_dir()
-    assert folder is not None
-    kept = next(folder.glob("*.json"))
-    kept.write_text(kept.read_text()[:-500], encoding="utf-8")  # half-written by another program
-    assert started(sample_plan(), "megatron", on_mismatch="replan").to_json() == plans[0]
-    assert len(solved) == 2
-
-
-def test_an_answer_of_another_planner_is_not_taken(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    for code in ("0.1.0+a", "0.1.0+b"):
-        monkeypatch.setattr(solved_here, "planner", lambda code=code: code)
-        started(sample_plan(), "megatron", on_mismatch="replan")
-    assert len(solved) == 2
-
-
-def test_replan_works_for_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    def nobody(uid: int) -> None:
-        raise KeyError(uid)
-
-    for name in ("XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("pwd.getpwuid", nobody)
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    assert started(sample_plan(), "megatron", on_mismatch="replan").best.parallel.world_size == 32
-    assert len(solved) == 1
-
-
-def test_replan_works_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/cache")
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    assert started(sample_plan(), "megatron", on_mismatch="replan").best.parallel.world_size == 32
-
-
-def test_replan_fails_for_what_it_cannot_make_good(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    monkeypatch.setitem(sys.modules, "torch", torch_with("NVIDIA L40S", 47695611822, 142))
-    with pytest.raises(MismatchError) as caught:
-        started(sample_plan(), "megatron", on_mismatch="replan")
-    assert fields(caught) == ["GPU"]
-
-
-WEIGHTS_ONLY = ["--no-load-optim", "--no-load-rng"]
-
-
-def loading(folder: Path) -> Plan:
-    """A plan for 64 ranks whose job loads this folder."""
-    return sample_plan(training={"load": str(folder)})
-
-
-@pytest.mark.parametrize(("optimizer", "says", "argv", "runs"), [
-    ("fully_reshardable", {"global_batch_size": 64}, [], True),
-    ("fully_reshardable", {"global_batch_size": 32}, [], False),  # of another batch
-    ("fully_reshardable", {"global_batch_size": 32}, ["--override-opt_param-scheduler"], True),
-    ("fully_reshardable", {"num_layers": 32}, WEIGHTS_ONLY, False),  # of another model
-    ("whole", {"use_distributed_optimizer": False}, [], False),
-    ("whole", {"use_distributed_optimizer": False}, WEIGHTS_ONLY, True),
-    ("dp_reshardable", {}, [], False),  # converted first
-])  # fmt: skip
-def test_a_run_whose_checkpoint_cannot_be_loaded_does_not_start_from_nothing(
-    optimizer: str, says: dict[str, Any], argv: list[str], runs: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    solved: list[Any],
-) -> None:  # fmt: skip
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    monkeypatch.setattr(sys, "argv", ["pretrain_gpt.py", *argv])
-    saved = torch_dist(tmp_path / "saved", "fully_sharded_model_space" if optimizer == "whole" else optimizer, **says)
-    if runs:
-        assert started(loading(saved), "megatron", on_mismatch="replan").best.parallel.world_size == 32
-        return
-    with pytest.raises(MismatchError) as caught:
-        started(loading(saved), "megatron", on_mismatch="replan")
-    assert fields(caught) == ["training.load"]
-    said = str(caught.value)
-    assert said.startswith(f"{saved}: training.load: the plan that was solved again for what is here cannot go on from")
-    assert f"symconfig replan PLAN.json --gpus 32 --megatron-version core_v0.19.0 --checkpoint {saved}" in said
-
-
-def test_a_checkpoint_that_is_damaged_stops_a_plan_that_was_solved_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    saved = torch_dist(tmp_path / "saved")
-    (saved / "iter_0000200" / "__0_0.distcp").unlink()
-    with pytest.raises(InputError, match="is not whole"):
-        started(loading(saved), "megatron", on_mismatch="replan")
-
-
-@pytest.mark.parametrize("names", [None, (), ("notes.txt",)])
-def test_the_first_start_of_a_run_has_no_checkpoint_yet(
-    names: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, solved: list[Any]
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    for name in names if names is not None else ():
-        (tmp_path / "saved").mkdir()
-        (tmp_path / "saved" / name).touch()
-    assert started(loading(tmp_path / "saved"), "megatron", on_mismatch="replan").best.parallel.world_size == 32
-
-
-def test_the_command_that_is_named_makes_the_same_plan() -> None:
-    plan, fewer = sample_plan(), sample_plan(dp=1)
-    older = replace(fewer, job=fewer.job.model_copy(update={"megatron_version": "core_v0.16"}))
-    said = f"symconfig replan PLAN.json --gpus {fewer.best.parallel.world_size}"
-    assert (command(plan, fewer), command(plan, older)) == (said, f"{said} --megatron-version core_v0.16")
-
-
-def test_a_history_stays_with_a_plan_that_is_solved_again(monkeypatch: pytest.MonkeyPatch, solved: list[Any]) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "32")
-    history = History((Segment(10, 640, 4096),))
-    for plan in (sample_plan(), replace(sample_plan(), history=history)):  # the second is kept by the first
-        assert started(plan, "megatron", on_mismatch="replan").history == plan.history
-    assert len(solved) == 1
 
 
 def test_the_environment_is_said_without_starting_cuda(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.plans.plan import Plan
-from symconfig.runs.replan.carried import carried, judged
-from symconfig.runs.replan.changes import changed
+from symconfig.runs.replan.changes import carried, changed, judged
 from symconfig.solve.choice import TIE
 from symconfig.solve.configuration import Configuration
 from symconfig.units import GIB

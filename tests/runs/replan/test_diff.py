@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import symconfig
 from symconfig.report.diff import blocks, to_dict
 from symconfig.report.grid import plain
-from symconfig.runs.replan.diff import Diff, diff
-from symconfig.runs.replan.differences import differences
+from symconfig.runs.replan.diff import Diff, diff, differences
 from tests.sample_plans import sample_plan
 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3),

@@ -311,27 +311,6 @@ def test_where_no_option_helps_that_is_said(grids: FallbackResult) -> None:
     )
 
 
-def test_a_conversion_that_no_node_is_left_for_is_said(grids: FallbackResult) -> None:
-    from symconfig.report.fallback import blocks
-    from symconfig.runs.replan.fallback import Fallback
-
-    found = grids.fallback
-    (one,) = found.smaller
-    few = Fallback(found.plan, found.nodes, (replace(one, gpus=4),))
-    assert "The old layout needs at least 8 GPUs.\n" in plain(blocks(found)) + "\n"
-    assert "The old layout needs at least 8 GPUs: 1 node cannot do that any more." in plain(blocks(few))
-
-
-def test_the_fewest_gpus_of_the_old_layout_have_its_memory() -> None:
-    """13B over two stages: weights, gradients and the whole optimizer's state are more than a GPU of 80 GB has."""
-    from symconfig.runs.replan.fallback import Fallback
-
-    two_stages = sample_plan("llama2-13b", "a100-80gb", tp=1, pp=2, dp=32)
-    assert Fallback(two_stages, summary.Nodes(8, 8), ()).least > 2
-    spread = sample_plan("llama2-13b", "a100-80gb", tp=4, pp=2, dp=8)
-    assert Fallback(spread, summary.Nodes(8, 8), ()).least == 8
-
-
 def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result.write(out, launchers=["slurm:partition=big"])

@@ -14,8 +14,7 @@ from symconfig.api.planning import PlanResult
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError
 from symconfig.report.whatif import blocks
-from symconfig.runs.whatif.vary import varied
-from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named
+from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named, varied
 from tests.sample_plans import learning_plan
 
 JOB: dict[str, Any] = {

@@ -16,7 +16,7 @@ from symconfig.descriptor.yaml_strict import load_yaml_strict
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import render, target_of, targets
-from symconfig.runs import best, sayable
+from symconfig.runs import best
 
 
 def _job(**fields: Any) -> Job:
@@ -56,8 +56,8 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", zoo_models())
 def test_a_model_of_the_zoo_can_be_told_to_its_own_target(name: str) -> None:
     model = load_model(name)
-    job = sayable.opened(model, H100, _job(seq_length=None))
-    assert sayable.check(model, H100, job, writes=True).edited == ()  # nothing is left to change by hand
+    job = best._with_target(model, H100, _job(seq_length=None))
+    assert best.checked(model, H100, job, writes=True).edited == ()  # nothing is left to change by hand
     assert target_of(model, job).name in ("megatron", "deepspeed", "bridge", "transformers")
 
 
@@ -172,7 +172,7 @@ def test_a_field_that_needs_no_change_is_not_said_to_be_changed() -> None:
 
 def test_the_release_that_can_say_it_is_named() -> None:
     model = _changed("llama3.1-8b", rope_scaling={"rope_type": "linear", "factor": 4.0})
-    (problem,) = sayable.unsayable(model, H100, _job(megatron_version="core_v0.18.2"))
+    (problem,) = best.unsupported(model, H100, _job(megatron_version="core_v0.18.2"))
     assert problem.hint == "megatron_version: core_v0.19.0 or later"
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
-from symconfig.format import seconds
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import facts
-from symconfig.frameworks.maturity import ALL, Maturity
+from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
-from symconfig.plans.beside import opened
 from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
+from symconfig.runs.compared import with_every_option
 from symconfig.solve.choice import TIE
-from symconfig.solve.faster import faster
-from symconfig.solve.opened import needed, unstable
+from symconfig.solve.experimental import needed, unstable
 from symconfig.solve.pins import parse
 from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
@@ -129,19 +127,6 @@ def _fits(model, gib, allow):  # type: ignore[no-untyped-def]
     return fits(model, cluster, resolved(model, cluster, job(2, 4, allow=allow)))
 
 
-def first(*given: Any) -> tuple[str, ...]:
-    return next(needed(*given))
-
-
-def test_options_of_each_maturity_follow_but_for_known_defects() -> None:
-    asked, known = job(8, 16, **PLAIN), {option.name: option.doubt for option in options("megatron")}
-    steps = list(needed(asked, Fixed(), parse({}), lambda trial: bool(trial.allow)))
-    graded = [{doubt.maturity for name in names if (doubt := known[name])} for names in steps]
-    assert graded == [{Maturity.UNUSUAL}, {Maturity.YOUNG}]
-    only_a_defect = list(needed(asked, Fixed(), parse({}), lambda trial: "activation_offload" in trial.allow))
-    assert only_a_defect == [("activation_offload",)]
-
-
 @pytest.mark.parametrize(
     ("release", "task", "stale"),
     [("core_v0.12.1", "sft", True), ("core_v0.12.1", "pretrain", False), ("core_v0.13.0", "sft", False)],
@@ -155,30 +140,15 @@ def test_an_offloaded_optimizer_is_a_defect_where_it_does_not_see_loaded_weights
     assert found == ["optimizer_offload", *["stale_offload"] * stale]
 
 
-def test_what_is_surely_faster_goes_before_what_is_more_mature() -> None:
-    """A long sequence of a large model fits by tensor parallelism over nodes, in nearly twice the time."""
-    wide = {"hidden_size": 12288, "num_hidden_layers": 84, "num_attention_heads": 96, "vocab_size": 32768}
-    model, cluster = load_model("llama3.1-70b").model_copy(update=wide), load_cluster("h100")
-    asked = Job(model="wide", cluster="h100", gpus=32, global_batch_size=64, seq_length=45056, task="sft")
-    limits = asked.limits.model_copy(update={"memory_risk": 0.2})  # with which tensor parallelism over nodes fits
-    asked = asked.model_copy(update={"without": ("optimizer_offload",), "limits": limits})
-    plan = search(model, cluster, asked)
-    assert {one.name for one in plan.search.opened} == {"bf16_gradients"}
-    mature = search(model, cluster, asked.model_copy(update={"allow": ("tensor_over_nodes",)}))
-    assert mature.best.predicted.step_s == pytest.approx(plan.search.better_step_s)
-    assert plan.best.predicted.interval["step_s"][1] < mature.best.predicted.interval["step_s"][0]
-    assert f"What fits without it takes {seconds(mature.best.predicted.step_s)} s." in " ".join(opened(plan))
-
-
 def test_one_option_that_is_enough_is_opened_before_two_and_before_a_younger_one() -> None:
     asked, fixed, pins = job(8, 16, **PLAIN), Fixed(), parse({})
 
     def enough(*names: str):  # type: ignore[no-untyped-def]
         return lambda trial: ALL in trial.allow or set(names) <= set(trial.allow)
 
-    assert first(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
-    assert first(asked, fixed, pins, enough("expert_tensor")) == ("expert_tensor",)
-    both = first(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
+    assert needed(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
+    assert needed(asked, fixed, pins, enough("expert_tensor")) == ("expert_tensor",)
+    both = needed(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
     assert {"expert_tensor", "optimizer_offload"} <= set(both)
     assert "activation_offload" not in both
 
@@ -191,17 +161,17 @@ def test_of_options_by_maturity_one_search_at_most_finds_nothing() -> None:
         searched.append("empty_chunks" in trial.allow)
         return searched[-1]
 
-    assert first(asked, Fixed(), parse({}), fits) == ("empty_chunks",)
+    assert needed(asked, Fixed(), parse({}), fits) == ("empty_chunks",)
     assert searched.count(False) == 1
     searched.clear()
-    every = first(asked, Fixed(), parse({}), lambda trial: bool(searched.append(False)))
+    every = needed(asked, Fixed(), parse({}), lambda trial: bool(searched.append(False)))
     assert {"expert_tensor", "optimizer_offload"} <= set(every)
     assert len(searched) == 1
 
 
 def test_what_a_site_lacks_is_never_opened() -> None:
     asked = job(8, 16, **PLAIN, without=("optimizer_offload",))
-    names = first(asked, Fixed(), parse({}), lambda trial: False)
+    names = needed(asked, Fixed(), parse({}), lambda trial: False)
     assert "optimizer_offload" not in names
 
 
@@ -209,13 +179,13 @@ def test_the_fastest_of_all_options_stands_beside() -> None:
     model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
     cluster = tight(model, 0.5)
     plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
-    beside = faster(plan)
+    beside = with_every_option(plan).beside
     if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
         assert beside.free is not None
         assert free.best.predicted.step_s <= TIE * beside.free.predicted.step_s
         assert beside.free.predicted.step_s < plan.best.predicted.step_s
         assert set(beside.free_uses) == used(plan, beside.free)
-    assert faster(replace(plan, job=free.job)) == plan.beside
+    assert with_every_option(replace(plan, job=free.job)) == replace(plan, job=free.job)
 
 
 def test_an_unknown_option_is_named_with_those_that_there_are() -> None:

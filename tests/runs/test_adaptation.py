@@ -7,7 +7,7 @@ from typing import Any
 
 from symconfig.plans.plan import Plan
 from symconfig.report.adapt import blocks, fated
-from symconfig.runs.adapting.adaptation import Adaptation, adaptation
+from symconfig.runs.adaptation import Adaptation, adaptation
 from symconfig.runs.checkpoint import Verdict
 from tests.existing.adapt.scripts import array, options, written
 from tests.sample_plans import sample_plan

@@ -1,1 +1,0 @@
-"""Published layouts beside a plan."""

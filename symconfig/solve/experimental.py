@@ -1,0 +1,111 @@
+"""Experimental options: which of a framework's options a search may use, and which a plan does. Stable ones are used
+unless the job is without them; others where they are allowed, pinned, or nothing fits without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count, takewhile
+
+import numpy as np
+
+from symconfig.descriptor.job import Job
+from symconfig.errors import Problem, Right, among
+from symconfig.frameworks.constraint import Constraint
+from symconfig.frameworks.facts import Fixed
+from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.maturity import ALL, Maturity, Option, Standing, closed
+from symconfig.frameworks.tables import options
+from symconfig.plans.columns import Columns
+from symconfig.plans.plan import Candidate, Opened
+from symconfig.solve.extras import facts
+from symconfig.solve.pins import COLUMN, Pins
+
+NOTHING_KNOWN = Columns()
+
+
+def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
+    """Return the options that a search of this job may not use, though its framework has them, as constraints. has:
+    what a run uses already."""
+    known = options(job.backend)
+    pinned = (one.name for one in known if _is_pinned(one, job, fixed, pins) or one.used(fixed, has))
+    return closed(known, BACKENDS[job.backend].releases.of(job), (*job.allow, *pinned), job.without)
+
+
+def problems(job: Job) -> Iterator[Problem]:
+    """Yield what is wrong with the options that a job names."""
+    known = [option.name for option in options(job.backend)]
+    for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
+        for name in names:
+            if name not in (*known, *more):
+                right: Right = {"need": "none: it has no options to open or close"}
+                right = among(name, [*known, *more]) if known else right
+                yield Problem("is no option of this framework", field=field, got=name, **right)
+
+
+def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
+    """Return the options without which nothing fits: of the best maturity with which anything does, those of which each
+    is enough alone, or beside all better ones, else all. All options where nothing fits with them.
+
+    fits: whether there is any plan of a job.
+    """
+    release = BACKENDS[job.backend].releases.of(job)
+    names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
+    known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
+    grades, better = list[tuple[tuple[str, ...], tuple[str, ...]]](), tuple[str, ...]()
+    for maturity in Maturity:
+        if own := tuple(name for name, standing in known.items() if standing and standing.maturity is maturity):
+            grades.append((better, own))
+            better = (*better, *own)
+    # With more options there are more plans. The first plan that fits shows it, and only a whole search that none does:
+    # from all options down only one search is whole.
+    enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
+    if not enough:
+        return better
+    better, own = enough[-1]
+    for company in dict.fromkeys(((), better)):
+        if alone := tuple(name for name in own if fits(allowing(job, *company, name))):
+            return (*company, *alone)
+    return (*better, *own)
+
+
+def allowing(job: Job, *names: str) -> Job:
+    """Return the job with more options allowed."""
+    return job.model_copy(update={"allow": (*job.allow, *names)})
+
+
+def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
+    """Return the experimental options of a plan that its job does not allow by name."""
+    return tuple(
+        Opened(option.name, option.label, str(known.maturity), known.why, _is_pinned(option, job, fixed, pins))
+        for option, known in unstable(job, fixed, Columns.of(candidate))
+    )
+
+
+def unstable(job: Job, fixed: Fixed, point: Columns) -> Iterator[tuple[Option, Standing]]:
+    """Yield the experimental options of a point that its job does not allow by name, with what is known of each."""
+    release = BACKENDS[job.backend].releases.of(job)
+    for option in options(job.backend):
+        known = option.standing(release)
+        if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
+            yield option, known
+
+
+def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
+    """Return whether every plan with these pins uses an option."""
+    return option.used(fixed, _columns(job, pins))
+
+
+def _columns(job: Job, pins: Pins) -> Columns:
+    """Return the columns that every plan with these pins has: each range of numbers along an axis of its own."""
+    most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
+    axes, words = count(), dict[str, object](seq_length=job.seq_length)
+    for name, (low, high) in pins.ranges.items():
+        values, axis = np.arange(low, min(high, max(most, low)) + 1), next(axes)
+        words[COLUMN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
+    for name in (*pins.words, "optimizer_offload"):
+        words |= facts(pins, name)
+    if pins.layout is not None:
+        words["empty_chunks"] = words["uneven_chunks"] = True
+    if words.get("precision", "auto") == "auto":
+        words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
+    return Columns(**{name: value for name, value in words.items() if value is not None})
