@@ -1,17 +1,18 @@
-"""Words: quotes, variables, substitutions and splitting, with the bytes of every character that stands literally."""
+"""Words: quotes, variables, `${...}`, substitutions and splitting, with the bytes of every character that stands
+literally."""
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
-from symconfig.existing.launch.bash import lexer
-from symconfig.existing.launch.bash.ansi import unescaped
-from symconfig.existing.launch.bash.arithmetic import Arithmetic, Dark
-from symconfig.existing.launch.bash.parameters import Stream, operated, split_braced
-from symconfig.existing.launch.bash.shell import Budget, State
+from symconfig.existing.launch.bash import source as code
+from symconfig.existing.launch.bash.arithmetic import Dark, calculated
 from symconfig.existing.launch.bash.source import CodeSource, Source
+from symconfig.existing.launch.bash.state import Budget, State
 from symconfig.existing.launch.bash.values import (
     Array,
     Field,
@@ -19,6 +20,7 @@ from symconfig.existing.launch.bash.values import (
     Parts,
     Value,
     cover,
+    cut,
     fields,
     hole,
     plain,
@@ -28,11 +30,28 @@ from symconfig.existing.launch.bash.values import (
 )
 from symconfig.existing.launch.text import Place
 
-Capture = Callable[[Source, Place], Parts]
-_NAME = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
-_SPECIAL = b"@*#?$!-0123456789"
+Capture: TypeAlias = Callable[[Source, Place], Parts]
+Stream: TypeAlias = "list[Part | None]"  # None between parts: the break between two elements of "$@" or "${A[@]}"
+_NAME = re.compile(rb"[A-Za-z_]\w*|[@*#?$!\-0-9]", re.ASCII)
+_BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
+_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]")
 _ELEMENTS = re.compile(rb"\$@|\$\{@[^}]*\}|\$\{!?\w+\[@\][^}]*\}")  # what may leave nothing between double quotes
 _UNQUOTED, _QUOTED = b"\\'\"`$~<>", b'\\`$"'
+_BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
+_RANGE = re.compile(rb"\{(\d{1,4})\.\.(\d{1,4})\}")
+_DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
+_REFERENCES = 8  # of variables in arithmetic that name each other
+
+
+def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
+    """Return a word as a pattern, of which only loose parts have special characters; None for one that is not followed:
+    an extended one, a class."""
+    text = ""
+    for part in parts:
+        if part.unknown or (part.loose and re.search(r"[@!+?*]\(|\[:|\\", part.text)):
+            return None
+        text += part.text.replace("[^", "[!") if part.loose else re.sub(r"[*?[]", r"[\g<0>]", part.text)
+    return re.compile(fnmatch.translate(text))
 
 
 class Expander:
@@ -43,64 +62,79 @@ class Expander:
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
-        self.source = source
-        self.data = source.data
-        self.state = state
-        self.budget = budget
-        self._capture = capture
-        self._deciding = deciding
-
-    @property
-    def ifs(self) -> str:
-        return " \t\n" if "IFS" not in self.state.variables else self.state.text("IFS") or ""
+        self.source, self.data, self.state, self.budget = source, source.data, state, budget
+        self._capture, self._deciding = capture, deciding
 
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Field]:
         """Return the words that the word at [start, end) becomes."""
-        expanded: list[Field] = []
-        for choice in lexer.braces(self.data, start, end):
-            self.budget.spend()
-            expanded += self._fields(choice, self.source.place(start, end))
-        return expanded
+        self.budget.spend()
+        place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
+        if (span := _RANGE.fullmatch(self.data, start, end)) and (first := int(span[1])) <= (last := int(span[2])):
+            return [Field((Part(str(number), written=place),), place) for number in range(first, last + 1)]
+        if b"{" in self.data[start:end] and self._has_braces(start, end):
+            stream = [hole("is a brace expansion, which is not followed", place, loose=True)]
+        self.budget.spend(len(stream))
+        made = fields(stream, self.state.ifs)
+        several = len(made) > 1 or _ELEMENTS.search(self.data, start, end)
+        return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
+
+    def _has_braces(self, start: int, end: int) -> bool:
+        """Return whether braces stand in a word without quotes, with a comma or two dots in them."""
+        bare, at = "", start
+        while at < end:
+            after = code.skip(self.data, at, end)
+            bare += self.data[at:after].decode("utf-8", "replace") if after == at + 1 else "_"
+            at = after
+        return _BRACES.search(bare) is not None
 
     def value(self, start: int, end: int) -> Parts:
         """Expand the word to one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
-        return self._one(self.scan(start, end, literals=True))
+        return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
         """Expand the text as between double quotes: of a here-document, of arithmetic."""
-        return self._one(self.scan(start, end, quoted=True, doubles=False))
+        return _joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
         """Return the elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
         elements: list[tuple[str | None, Field]] = []
-        for first, last in lexer.words(self.data, start, end):
-            close = lexer.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
+        for first, last in code.words(self.data, start, end):
+            close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
             if self.data[close : close + 2] == b"]=":
-                key = self.value(first + 1, close)
-                place = self.source.place(first, last)
+                key, place = self.value(first + 1, close), self.source.place(first, last)
                 elements.append((text_of(key), Field(self.value(close + 2, last), place)))
             else:
                 elements += [(None, field) for field in self.fields(first, last)]
         return elements
 
-    def number(self, text: str, place: Place) -> int:
+    def number(self, text: str, place: Place, depth: int = 0) -> int:
         """Work out an arithmetic expression whose `$` are expanded. Raises Dark."""
-        return Arithmetic(
+        if depth > _REFERENCES:
+            raise Dark("depends on variables that refer to each other")
+        return calculated(
             text,
-            lambda name: self._look(name, place, 0),
+            lambda name: self._look(name, place, depth),
             lambda name, number: self.assign(name, plain(str(number), place=place)),
-        ).value()
+        )
 
     def arithmetic(self, start: int, end: int) -> int:
         """Work out the expression at [start, end). Raises Dark."""
-        place = self.source.place(start, end)
         parts = self.quoted(start, end)
-        why = unknown_of(parts)
-        if why:
+        if why := unknown_of(parts):
             raise Dark(why)
-        return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), place)
+        return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
+
+    def _look(self, name: str, place: Place, depth: int) -> int:
+        """Work out a variable's number in arithmetic, whose text is an expression itself."""
+        base, _, subscript = name.partition("[")
+        value = self.find(base, place, subscript.removesuffix("]") or None)
+        if value is None and base not in self.state.variables:
+            raise Dark(self.state.missing(base))
+        if why := unknown_of(value or ()):
+            raise Dark(why)
+        return self.number(text_of(value or ()).strip(), place, depth + 1)
 
     def assign(self, name: str, value: Value) -> None:
         """Assign by arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
@@ -113,25 +147,6 @@ class Expander:
             items = self.state.items(base, place)
             items[self._key(subscript.removesuffix("]") or "0", old, place)] = Field(value, place)
             self.state.variables[base] = Array(items, isinstance(old, Array) and old.keyed)
-
-    # ---- fields
-
-    def _fields(self, choice: list[tuple[int, int] | str], place: Place) -> list[Field]:
-        stream: Stream = []
-        for run in choice:
-            stream += [Part(run, written=place)] if isinstance(run, str) else self.scan(*run, loose=True)
-        self.budget.spend(len(stream))
-        made = fields(stream, self.ifs)
-        several = len(made) > 1 or any(not isinstance(run, str) and _ELEMENTS.search(self.data, *run) for run in choice)
-        return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
-
-    def _one(self, stream: Stream) -> Parts:
-        """Expand without splitting: elements are joined by a blank."""
-        while stream and stream[0] is None:
-            stream = stream[1:]
-        while stream and stream[-1] is None:
-            stream = stream[:-1]
-        return tuple(Part(" ") if part is None else part for part in stream)
 
     # ---- the scanner
 
@@ -150,70 +165,50 @@ class Expander:
         quoted: they stand between double quotes; doubles: whether a double quote is special among them. loose: results
         of expansions are for splitting. literals: so are characters without quotes (a default's words; a pattern's).
         """
-        self.budget.enter()
-        try:
+        with self.budget.deeper():
             stream = self._scan(start, end, quoted, loose, literals, doubles)
             self.budget.spend(len(stream) / 16)
             return stream
-        finally:
-            self.budget.leave()
 
     def _scan(self, start: int, end: int, quoted: bool, loose: bool, literals: bool, doubles: bool) -> Stream:
         pieces: Stream = []
         at = start
         while at < end:
             self.budget.spend()
-            byte = self.data[at : at + 1]
-            special = _QUOTED if quoted else _UNQUOTED
+            byte, close = self.data[at : at + 1], code.skip(self.data, at, end)
             if byte == b"\\":
-                parts, at = self._escaped(at, end, quoted)
+                parts, close = self._escaped(at, end, quoted)
                 pieces += parts
             elif byte == b"$" and at + 1 < end:
-                stream, at = self._dollar(at, end, quoted, loose)
+                stream, close = self._dollar(at, end, quoted, loose)
                 pieces += stream
             elif byte == b"`":
-                close = lexer.after_backtick(self.data, at, end)
                 pieces += self._command(at + 1, close - 1, at, close, quoted)
-                at = close
             elif byte == b"'" and not quoted:
-                close = lexer.skip(self.data, at, end)
                 pieces += self._literal(at + 1, close - 1)
-                at = close
             elif byte == b'"' and doubles:
-                close = lexer.after_double(self.data, at, end)
-                pieces += self._string(at + 1, close - 1)
-                at = close
+                inside = self.scan(at + 1, close - 1, quoted=True)
+                empty = not inside and not _ELEMENTS.fullmatch(self.data, at + 1, close - 1)
+                pieces += [Part("", written=self.source.place(at, close))] if empty else inside
             elif byte in (b"<", b">") and not quoted and self.data[at + 1 : at + 2] == b"(":
-                close = lexer.skip(self.data, at, end)
                 pieces.append(hole("is the name of a pipe", self.source.place(at, close)))
-                at = close
             elif byte == b"~" and not quoted and at == start and self.data[at + 1 : at + 2] in (b"", b"/"):
                 pieces.append(hole("depends on the home folder", self.source.place(at, at + 1)))
-                at += 1
             else:
-                stop = at + 1
-                while stop < end and self.data[stop] not in special:
-                    stop += 1
-                pieces += self._plain(at, stop, quoted, literals)
-                at = stop
+                close, special = at + 1, _QUOTED if quoted else _UNQUOTED
+                while close < end and self.data[close] not in special:
+                    close += 1
+                for part in self.source.literal(at, close):
+                    # A hole of code that a value holds may be several words.
+                    pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
+            at = close
         return pieces
-
-    def _plain(self, start: int, end: int, quoted: bool, literals: bool) -> Iterable[Part]:
-        for part in self.source.literal(start, end):
-            # A hole of code that a value holds may be several words.
-            yield replace(part, loose=not quoted and (literals or bool(part.unknown)))
 
     def _literal(self, start: int, end: int) -> Parts:
         place = self.source.place(start - 1, end + 1)
         return tuple(replace(part, written=part.written or place) for part in self.source.literal(start, end)) or (
             Part("", written=place),
         )
-
-    def _string(self, start: int, end: int) -> Stream:
-        parts = self.scan(start, end, quoted=True)
-        if parts or _ELEMENTS.fullmatch(self.data, start, end):
-            return parts
-        return [Part("", written=self.source.place(start - 1, end + 1))]
 
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
         """Return the character after a backslash as it is; between double quotes only a few lose theirs."""
@@ -233,76 +228,42 @@ class Expander:
     # ---- after a dollar
 
     def _dollar(self, at: int, end: int, quoted: bool, loose: bool) -> tuple[Stream, int]:
-        following = self.data[at + 1 : at + 2]
-        if following == b"(":
-            close = lexer.closing(self.data, at + 1, end)
+        """Return what stands for the expansion at `at`, and the place after it."""
+        following, tight = self.data[at + 1 : at + 2], quoted or not loose
+        if following in (b"(", b"{"):
+            close = code.closing(self.data, at + 1, end)
+            if following == b"{":
+                return self._braced(at, close + 1, quoted, loose), close + 1
             if self.data[at + 2 : at + 3] == b"(" and self.data[close - 1 : close] == b")":
-                return [*self._sum(at, close + 1, quoted or not loose)], close + 1
-            return [*self._command(at + 2, close, at, close + 1, quoted or not loose)], close + 1
-        if following == b"{":
-            close = lexer.closing(self.data, at + 1, end)
-            return self._braced(at, close + 1, quoted, loose), close + 1
+                return [self._sum(at, close + 1, tight)], close + 1
+            return [*self._command(at + 2, close, at, close + 1, tight)], close + 1
         if following == b"'" and not quoted:
-            close = lexer.skip(self.data, at, end)
-            return [*self._ansi(at, close)], close
+            close = code.skip(self.data, at, end)
+            if b"\\" not in (body := self.data[at + 2 : close - 1]):
+                return [*self._literal(at + 2, close - 1)], close
+            return [Part(unescaped(body.decode("utf-8", "replace")), written=self.source.place(at, close))], close
         if following == b'"' and not quoted:
             return [], at + 1
-        stop = at + 1
-        if following and following in _SPECIAL:
-            stop += 1
-        else:
-            while stop < end and self.data[stop] in _NAME:
-                stop += 1
-        if stop == at + 1:
-            return [*self._tight(at, at + 1)], stop
-        name = self.data[at + 1 : stop].decode()
-        return self._named(name, at, stop, quoted, loose), stop
+        if (match := _NAME.match(self.data, at + 1, end)) is None:
+            return [*self._tight(at, at + 1)], at + 1
+        name, place = match[0].decode(), self.source.place(at, match.end())
+        if name in ("@", "*"):
+            return self._elements(name, [*self.state.arguments], place, quoted, loose, name), match.end()
+        return [*self.get(name, place, loose=not tight)], match.end()
 
-    def _ansi(self, at: int, close: int) -> Parts:
-        body = self.data[at + 2 : close - 1]
-        if b"\\" not in body:
-            return self._literal(at + 2, close - 1)
-        return (Part(unescaped(body.decode("utf-8", "replace")), written=self.source.place(at, close)),)
-
-    def _sum(self, at: int, end: int, tight: bool) -> Parts:
+    def _sum(self, at: int, end: int, tight: bool) -> Part:
         place = self.source.place(at, end)
         try:
-            return (
-                Part(
-                    str(self.arithmetic(at + 3, end - 2)),
-                    None,
-                    self._names(at + 3, end - 2),
-                    loose=not tight,
-                    written=place,
-                ),
-            )
+            text = str(self.arithmetic(at + 3, end - 2))
         except Dark as dark:
-            return (hole(str(dark), place, loose=not tight),)
-
-    def _names(self, start: int, end: int) -> tuple[str, ...]:
-        """Return the variables that an expression mentions."""
-        names, at = [], start
-        while at < end:
-            stop = at
-            while stop < end and self.data[stop] in _NAME:
-                stop += 1
-            name = self.data[at:stop].decode()
-            if name and not name[0].isdigit():
-                names.append(name)
-            at = max(stop, at + 1)
-        return tuple(dict.fromkeys(names))
+            return hole(str(dark), place, loose=not tight)
+        names = re.findall(rb"[A-Za-z_]\w*", re.sub(rb"\b\d\w*", b"", self.data[at + 3 : end - 2]))
+        return Part(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
     def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
         place = self.source.place(at, close)
         inside = CodeSource(self.source.literal(start, end), place)
-        for part in self._capture(inside, place):
-            yield replace(part, loose=not tight, written=place)
-
-    def _named(self, name: str, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        place = self.source.place(at, end)
-        if name in ("@", "*"):
-            return self.elements(name, [*self.state.arguments], place, quoted, loose, name)
-        return [*self.get(name, place, loose=loose and not quoted)]
+        return [replace(part, loose=not tight, written=place) for part in self._capture(inside, place)]
 
     # ---- values of names
 
@@ -324,9 +285,7 @@ class Expander:
             return plain(str(len(self.state.arguments)), place=place)
         if name == "PWD" and "PWD" not in self.state.variables:
             return self.state.folder
-        if name in ("BASH_SOURCE", "0"):
-            return self.state.variables.get("0") or None  # type: ignore[return-value]
-        value = self.state.read(name)
+        value = self.state.variables.get("0") if name in ("BASH_SOURCE", "0") else self.state.read(name)
         if isinstance(value, Array):
             item = value.items.get(self._key(subscript or "0", value, place))
             return None if item is None else item.parts
@@ -343,57 +302,225 @@ class Expander:
             index += max((key for key in value.items if isinstance(key, int)), default=-1) + 1
         return index
 
-    def elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
+    def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Expand `$@`, `${A[@]}` and their `*`."""
         stream: Stream = []
-        join = which == "*" and quoted
         for index, item in enumerate(items):
             self.budget.spend(len(item.parts))
             self.state.taken.add(item.place)
             if index:
-                stream.append(Part(self.ifs[:1]) if join else None)
+                stream.append(Part(self.state.ifs[:1]) if which == "*" and quoted else None)
             for part in item.parts or (Part("", written=item.place),):
-                stream.append(
-                    replace(
-                        part,
-                        variables=(name, *part.variables),
-                        written=item.place,
-                        loose=bool(part.unknown and part.loose) or (loose and not quoted),
-                    )
-                )
+                free = bool(part.unknown and part.loose) or (loose and not quoted)
+                stream.append(replace(part, variables=(name, *part.variables), written=item.place, loose=free))
         return stream
-
-    def _look(self, name: str, place: Place, depth: int) -> int:
-        """Work out a variable's number in arithmetic, whose text is an expression itself."""
-        base, _, subscript = name.partition("[")
-        value = self.find(base, place, subscript.removesuffix("]").strip("\"'") or None)
-        if value is None:
-            if base in self.state.variables:
-                return 0
-            raise Dark(self.state.missing(base))
-        why = unknown_of(value)
-        if why:
-            raise Dark(why)
-        text = text_of(value).strip()
-        if text.lstrip("-").isdigit() and not text.lstrip("-").startswith("0"):
-            return int(text)
-        if depth > 8:
-            raise Dark(f"depends on ${base}, which refers to itself")
-        return Arithmetic(text, lambda inner: self._look(inner, place, depth + 1), self._no_assign).value()
-
-    @staticmethod
-    def _no_assign(name: str, number: int) -> None:
-        raise Dark(f"assigns to {name} inside of another variable's value")
 
     # ---- ${...}
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        place = self.source.place(at, end)
-        braced = split_braced(self.data, at + 2, end - 1)
-        tight = quoted or not loose
-        if braced is None:
-            return [hole("is an expansion that is not understood", place, loose=not tight)]
-        subscript = None
-        if braced.subscript is not None:
-            subscript = text_of(self._one(self.scan(*braced.subscript, quoted=True, doubles=False)))
-        return operated(self, braced, subscript, place, quoted, loose)
+        """Expand `${!name[subscript] operator operand}`."""
+        place, stop, subscript, operator = self.source.place(at, end), end - 1, None, ""
+        head = _BRACED.match(self.data, at + 2, stop)
+        if head is None:
+            known = self.data[at + 2 : stop] == b"#"
+            unread = hole("is an expansion that is not understood", place, loose=not quoted and loose)
+            return [*self.get("#", place, loose=False)] if known else [unread]
+        sign, name, start = head[1].decode(), head[2].decode(), head.end()
+        if head[3]:
+            close = code.closing(self.data, start - 1, stop)
+            subscript, start = text_of(self.quoted(start, close)), close + 1
+        if start < stop:
+            found = _OPERATOR.match(self.data, start, stop)
+            if found is None:
+                return [hole("is an expansion that is not understood", place, loose=not quoted and loose)]
+            operator, start = found[0].decode(), found.end()
+        if sign == "!" and subscript not in ("@", "*"):
+            named = self.find(name, place)
+            target = None if named is None or unknown_of(named) else text_of(named)
+            if target is None or not re.fullmatch(r"[A-Za-z_]\w*|\d+", target):
+                return [hole(f"depends on the variable that ${name} names", place, loose=loose and not quoted)]
+            sign, name = "", target
+        if name in ("@", "*") or subscript in ("@", "*"):
+            return self._of_all(name, sign, subscript or name, operator, (start, stop), place, quoted, loose)
+        if operator in _DEFAULTS:
+            return self._with_default(name, subscript, operator, (start, stop), place, quoted, loose)
+        parts = self.get(name, place, loose=loose and not quoted, subscript=subscript)
+        if sign == "#":
+            why = unknown_of(parts)
+            return [hole(why, place, name) if why else Part(str(len(text_of(parts))), None, (name,), written=place)]
+        return [*self._transformed(name, operator, (start, stop), parts, place)]
+
+    def _of_all(
+        self,
+        name: str,
+        sign: str,
+        which: str,
+        operator: str,
+        operand: tuple[int, int],
+        place: Place,
+        quoted: bool,
+        loose: bool,
+    ) -> Stream:
+        """Expand `${A[@]}` and `${@}`, their number, their keys, slices of them and a change of each."""
+        of_arguments = name in ("@", "*")
+        table: dict[int | str, Field] = (
+            dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
+        )
+        if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
+            return [hole(self.state.missing(name), place, name, loose=True)]
+        items = list(table.values())
+        if sign == "#":
+            dark = next((item.unknown for item in items if item.several), None)
+            return [hole(dark, place) if dark else Part(str(len(items)), None, (name,), written=place)]
+        if sign == "!":
+            items = [Field(plain(str(key), name, place=place), place) for key in table]
+        elif operator in _DEFAULTS:
+            if bool(items) == (operator[-1] == "+"):
+                return self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+            items = [] if operator[-1] == "+" else items
+        elif operator == ":":
+            scalar = not of_arguments and isinstance(self.state.variables[name], tuple)
+            bounds = None if scalar else self._bounds(*operand)  # of the text or of the list: bash does both
+            if bounds is None or bounds[0] < 0 or (of_arguments and not bounds[0]):
+                return [hole("is a slice that is not followed", place, loose=True)]
+            chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
+            items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
+        elif operator:
+            items = [Field(self._transformed(name, operator, operand, item.parts, place), item.place) for item in items]
+        return self._elements(name, items, place, quoted, loose, which)
+
+    def _with_default(
+        self,
+        name: str,
+        subscript: str | None,
+        operator: str,
+        operand: tuple[int, int],
+        place: Place,
+        quoted: bool,
+        loose: bool,
+    ) -> Stream:
+        """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
+        value, kind = self.find(name, place, subscript), operator[-1]
+        unset = value is None or (operator.startswith(":") and not unknown_of(value) and not text_of(value))
+        if kind == "?" or (not unset and kind != "+"):
+            return [*self.get(name, place, loose=loose and not quoted, subscript=subscript)]
+        if kind == "+" and unset:
+            return []
+        stream = self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+        if kind == "+":
+            return stream
+        outside, whole = name not in self.state.variables, text_of(part for part in stream if part).strip()
+        made: Stream = []
+        for part in stream:
+            if part is not None:
+                written = part.written if part.text.strip() != whole else place
+                passed = through((part,), name, place, loose=part.loose, default=outside)[0]
+                part = replace(passed, written=written)
+            made.append(part)
+        if kind != "=" or name.isdigit():
+            return made
+        # What the variable has now is expanded: quotes of the default no longer count.
+        kept = tuple(Part(" ") if part is None else part for part in made)
+        self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
+        return [replace(part, loose=loose and not quoted) for part in kept]
+
+    def _transformed(self, name: str, operator: str, operand: tuple[int, int], parts: Parts, place: Place) -> Parts:
+        """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
+        if not operator or not parts:
+            return parts
+        loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
+        if why:
+            return (hole(why, place, name, loose=loose),)
+        text = text_of(parts)
+        if operator == ":" and (bounds := self._bounds(*operand)) is not None:
+            first, count = bounds
+            first = first if first >= 0 else first + len(text)
+            last = len(text) if count is None else first + count if count >= 0 else len(text) + count
+            made = () if first < 0 else cut(parts, first, max(min(last, len(text)), first))
+        elif operator[0] in "^,":
+            change, count = str.upper if operator[0] == "^" else str.lower, None if len(operator) == 2 else 1
+            changed = change(text[:count]) + ("" if count is None else text[count:])
+            made = parts if changed == text else (replace(parts[0], text=changed, place=None),)
+        elif operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
+            made = self._trimmed(parts, text, glob, operator)
+        elif operator[0] == "/":
+            made = self._replaced(parts, text, operator, operand)
+        if made is None:
+            return (hole(f"is an expansion of ${name} that is not followed", place, name, loose=loose),)
+        return made or (Part("", loose=loose, written=place),)
+
+    def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
+        """Cut off the shortest or longest start (`#`) or end (`%`) that matches."""
+        places = list(range(len(text) + 1))
+        self.budget.spend(len(text) ** 2 / 256)
+        if operator in ("##", "%"):
+            places.reverse()
+        if operator[0] == "#":
+            return cut(parts, next((at for at in places if glob.match(text[:at])), 0))
+        return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
+
+    def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
+        """Apply `${X/a/b}` for literal text: the first, with `//` every one, with `/#` and `/%` at the start or end."""
+        at, end = operand
+        while at < end and self.data[at : at + 1] != b"/":
+            at = code.skip(self.data, at, end)
+        old, new = self.value(operand[0], at), self.value(at + 1, end) if at < end else ()
+        word = text_of(old)
+        if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
+            return None
+        new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
+        if operator in ("/#", "/%"):
+            first = 0 if operator == "/#" else len(text) - len(word)
+            found = [first] if first >= 0 and text[first:].startswith(word) else []
+        else:
+            found = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
+            found = found[:1] if operator == "/" else found
+        result: list[Part] = []
+        done = 0
+        for first in found:
+            self.budget.spend(len(parts) / 8 + len(new) / 4)
+            result += [*cut(parts, done, first), *new]
+            done = first + len(word)
+        return (*result, *cut(parts, done))
+
+    def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
+        """Return the start and the length of a slice; None where they are not known."""
+        colon = start
+        while colon < end and self.data[colon : colon + 1] != b":":
+            colon = code.skip(self.data, colon, end)
+        try:
+            return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None
+        except Dark:
+            return None
+
+
+def _joined(stream: Stream) -> Parts:
+    """Expand without splitting: elements are joined by a blank."""
+    while stream and stream[0] is None:
+        stream = stream[1:]
+    while stream and stream[-1] is None:
+        stream = stream[:-1]
+    return tuple(Part(" ") if part is None else part for part in stream)
+
+
+_LETTERS = {**dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True)), **{mark: mark for mark in "\\'\"?"}}
+# The escapes of `$'...'`, `echo -e` and `printf`. Bytes in a row are one piece of UTF-8.
+_ESCAPE = re.compile(
+    r"\\((?:x[0-9a-fA-F]{1,2}|[0-7]{1,3})(?:\\(?:x[0-9a-fA-F]{1,2}|[0-7]{1,3}))*|u[0-9a-fA-F]{1,4}|.)", re.DOTALL
+)
+
+
+def unescaped(text: str) -> str:
+    """Resolve the text's escapes."""
+
+    def one(match: re.Match[str]) -> str:
+        body = match[1]
+        if len(body) > 1 and body[0] == "u":
+            return chr(int(body[1:], 16))
+        if body[0] in "01234567" or (body[0] == "x" and len(body) > 1):
+            escapes = body.split("\\")
+            raw = bytes(int(each[1:], 16) if each[0] == "x" else int(each, 8) & 0xFF for each in escapes)
+            return raw.decode("utf-8", "replace")
+        return _LETTERS.get(body, match[0])
+
+    return _ESCAPE.sub(one, text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from posixpath import basename
 
 from symconfig.descriptor.architectures.keys import words
-from symconfig.existing.launch.bash.log import Command
+from symconfig.existing.launch.bash.state import Command
 from symconfig.existing.launch.bash.values import Field
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun", "mpirun", "mpiexec", "horovodrun", "ray", "msrun")
