@@ -292,7 +292,7 @@ def test_a_folder_says_which_of_its_files(tmp_path: Path) -> None:
         ("compose.yaml", "services: {a: b}", "is no launch configuration that symconfig knows"),
         ("empty.yaml", "", "empty"),
         ("bad.yaml", "a: [1", "not YAML"),
-        ("bad.json", '{"a": }', "a value is missing"),
+        ("bad.json", '{"a": }', "Expecting value"),
         ("notes.txt", "hello there\n", "no training program|recognised"),
     ],
 )
