@@ -14,8 +14,7 @@ from symconfig.existing.audit.configuration import Configuration, configuration_
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.memory_rules import MEMORY
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.run import Impossible, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding

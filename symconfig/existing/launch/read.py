@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -15,7 +14,6 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import (
     folder_refused,
-    instead_of_code,
     is_arguments,
     is_deepspeed,
     parse,
@@ -92,32 +90,17 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     around = Around(bash.folder, variables, written, bash.origins)
     reading = followed(bash.reading, around)
     refuse_command(reading, bash.reading.settings)
-    if _says_nothing(reading):
-        raise _silent(reading, bash.folder)
-    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
-
-
-def _says_nothing(reading: Reading) -> bool:
-    """Tell whether the program gets neither an option nor a file, and none that may have been overlooked."""
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
-    return reading.program is not None and not anything and reading.complete
-
-
-def _silent(reading: Reading, folder: Path | None) -> InputError:
-    program = reading.program
-    assert program is not None, "is asked of what starts one"
-    hint = "name the script that holds the training command, or give its arguments as one line"
-    with suppress(InputError):
-        code = None if folder is None else open_text(folder / program.text, root=folder)
-        hint = (instead_of_code(code) if code is not None else None) or hint
-    return InputError(
-        program.place.problem(
-            "starts no training program whose options say what is trained",
-            got=program.text,
-            need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-            hint=hint,
+    if reading.program is not None and not anything and reading.complete:
+        raise InputError(
+            reading.program.place.problem(
+                "starts no training program whose options say what is trained",
+                got=reading.program.text,
+                need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+                hint="name the script that holds the training command, or give its arguments as one line",
+            )
         )
-    )
+    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"

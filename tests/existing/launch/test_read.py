@@ -58,15 +58,12 @@ def test_a_program_whose_options_say_nothing_is_refused(tmp_path: Path, script: 
     ("name", "text", "sentence"),
     [
         ("train.py", "import os", "is a Python program, whose code is not read"),
-        ("train.py", "args(deepspeed='conf/ds.json')", "Try: symconfig audit conf/ds.json --gpus N --model M"),
         ("job.toml", "[training]\nsteps = 1", "is TOML, as torchtitan has it, which is not read"),
-        ("run.sh", "deepspeed --num_gpus 8 code.py", "Try: symconfig audit ds.json --gpus N --model M"),
     ],
 )
 def test_what_is_no_script_is_refused_with_what_to_give_instead(
     tmp_path: Path, name: str, text: str, sentence: str
 ) -> None:
-    write(tmp_path, "code.py", 'Trainer(TrainingArguments(deepspeed="ds.json"))')
     assert sentence in refusal(write(tmp_path, name, text))
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
-from symconfig.existing.launch.bash.expand import Expander, pattern
+from symconfig.existing.launch.bash.expand import pattern
+from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.state import Leave
 from symconfig.existing.launch.bash.values import Parts, text_of, unknown_of
 

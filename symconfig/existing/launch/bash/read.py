@@ -12,10 +12,9 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
-from symconfig.existing.launch.bash.training import Split
+from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text

@@ -11,7 +11,7 @@ from tree_sitter import Node
 
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
-from symconfig.existing.launch.bash.expand import Expander
+from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.source import Source, errors_of, parse, place_at, text_at
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, Outcome, State, one_of
 from symconfig.existing.launch.bash.values import Field, Part, Parts, Value

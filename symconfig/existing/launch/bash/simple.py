@@ -11,7 +11,7 @@ from tree_sitter import Node
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import TRUE, Truth
-from symconfig.existing.launch.bash.expand import Expander
+from symconfig.existing.launch.bash.parameters import Expander
 from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
 from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of

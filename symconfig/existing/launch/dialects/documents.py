@@ -10,8 +10,8 @@ from typing import Any, Literal
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.launch.dialects import nemo_rl
-from symconfig.existing.launch.dialects.entry import Entry, entries, word
 from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
+from symconfig.existing.launch.dialects.override import Entry, entries, word
 from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
 from symconfig.existing.launch.reading import JSON_ALONE, Format, Hides, Reading, Setting, Tree, Unread, Word, World
 from symconfig.existing.launch.text import Place

@@ -1,0 +1,196 @@
+"""`${...}`: defaults, lengths, slices, what is cut off and what is put in its place."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from symconfig.existing.launch.bash import source as code
+from symconfig.existing.launch.bash.arithmetic import Dark
+from symconfig.existing.launch.bash.expand import Stream, Words, pattern
+from symconfig.existing.launch.bash.values import Field, Part, Parts, cut, hole, plain, text_of, through, unknown_of
+from symconfig.existing.launch.text import Place
+
+_DEFAULTS = (":-", "-", ":=", "=", ":+", "+", ":?", "?")
+_OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]")
+_BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
+
+
+class Expander(Words):
+    """Expands words with all of their expansions."""
+
+    def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
+        """Expand `${!name[subscript] operator operand}`."""
+        place, stop, subscript, operator = self.source.place(at, end), end - 1, None, ""
+        head = _BRACED.match(self.data, at + 2, stop)
+        if head is None:
+            known = self.data[at + 2 : stop] == b"#"
+            unread = hole("is an expansion that is not understood", place, loose=not quoted and loose)
+            return [*self.get("#", place, loose=False)] if known else [unread]
+        sign, name, start = head[1].decode(), head[2].decode(), head.end()
+        if head[3]:
+            close = code.closing(self.data, start - 1, stop)
+            subscript, start = text_of(self.quoted(start, close)), close + 1
+        if start < stop:
+            found = _OPERATOR.match(self.data, start, stop)
+            if found is None:
+                return [hole("is an expansion that is not understood", place, loose=not quoted and loose)]
+            operator, start = found[0].decode(), found.end()
+        if sign == "!" and subscript not in ("@", "*"):
+            named = self.find(name, place)
+            target = None if named is None or unknown_of(named) else text_of(named)
+            if target is None or not re.fullmatch(r"[A-Za-z_]\w*|\d+", target):
+                return [hole(f"depends on the variable that ${name} names", place, loose=loose and not quoted)]
+            sign, name = "", target
+        if name in ("@", "*") or subscript in ("@", "*"):
+            return self._of_all(name, sign, subscript or name, operator, (start, stop), place, quoted, loose)
+        if operator in _DEFAULTS:
+            return self._with_default(name, subscript, operator, (start, stop), place, quoted, loose)
+        parts = self.get(name, place, loose=loose and not quoted, subscript=subscript)
+        if sign == "#":
+            why = unknown_of(parts)
+            return [hole(why, place, name) if why else Part(str(len(text_of(parts))), None, (name,), written=place)]
+        return [*self._transformed(name, operator, (start, stop), parts, place)]
+
+    def _of_all(
+        self,
+        name: str,
+        sign: str,
+        which: str,
+        operator: str,
+        operand: tuple[int, int],
+        place: Place,
+        quoted: bool,
+        loose: bool,
+    ) -> Stream:
+        """Expand `${A[@]}` and `${@}`, their number, their keys, slices of them and a change of each."""
+        of_arguments = name in ("@", "*")
+        table: dict[int | str, Field] = (
+            dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
+        )
+        if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
+            return [hole(self.state.missing(name), place, name, loose=True)]
+        items = list(table.values())
+        if sign == "#":
+            dark = next((item.unknown for item in items if item.several), None)
+            return [hole(dark, place) if dark else Part(str(len(items)), None, (name,), written=place)]
+        if sign == "!":
+            items = [Field(plain(str(key), name, place=place), place) for key in table]
+        elif operator in _DEFAULTS:
+            if bool(items) == (operator[-1] == "+"):
+                return self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+            items = [] if operator[-1] == "+" else items
+        elif operator == ":":
+            scalar = not of_arguments and isinstance(self.state.variables[name], tuple)
+            bounds = None if scalar else self._bounds(*operand)  # of the text or of the list: bash does both
+            if bounds is None or bounds[0] < 0 or (of_arguments and not bounds[0]):
+                return [hole("is a slice that is not followed", place, loose=True)]
+            chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
+            items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
+        elif operator:
+            items = [Field(self._transformed(name, operator, operand, item.parts, place), item.place) for item in items]
+        return self._elements(name, items, place, quoted, loose, which)
+
+    def _with_default(
+        self,
+        name: str,
+        subscript: str | None,
+        operator: str,
+        operand: tuple[int, int],
+        place: Place,
+        quoted: bool,
+        loose: bool,
+    ) -> Stream:
+        """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
+        value, kind = self.find(name, place, subscript), operator[-1]
+        unset = value is None or (operator.startswith(":") and not unknown_of(value) and not text_of(value))
+        if kind == "?" or (not unset and kind != "+"):
+            return [*self.get(name, place, loose=loose and not quoted, subscript=subscript)]
+        if kind == "+" and unset:
+            return []
+        stream = self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+        if kind == "+":
+            return stream
+        outside, whole = name not in self.state.variables, text_of(part for part in stream if part).strip()
+        made: Stream = []
+        for part in stream:
+            if part is not None:
+                written = part.written if part.text.strip() != whole else place
+                passed = through((part,), name, place, loose=part.loose, default=outside)[0]
+                part = replace(passed, written=written)
+            made.append(part)
+        if kind != "=" or name.isdigit():
+            return made
+        # What the variable has now is expanded: quotes of the default no longer count.
+        kept = tuple(Part(" ") if part is None else part for part in made)
+        self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
+        return [replace(part, loose=loose and not quoted) for part in kept]
+
+    def _transformed(self, name: str, operator: str, operand: tuple[int, int], parts: Parts, place: Place) -> Parts:
+        """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
+        if not operator or not parts:
+            return parts
+        loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
+        if why:
+            return (hole(why, place, name, loose=loose),)
+        text = text_of(parts)
+        if operator == ":" and (bounds := self._bounds(*operand)) is not None:
+            first, count = bounds
+            first = first if first >= 0 else first + len(text)
+            last = len(text) if count is None else first + count if count >= 0 else len(text) + count
+            made = () if first < 0 else cut(parts, first, max(min(last, len(text)), first))
+        elif operator[0] in "^,":
+            change, count = str.upper if operator[0] == "^" else str.lower, None if len(operator) == 2 else 1
+            changed = change(text[:count]) + ("" if count is None else text[count:])
+            made = parts if changed == text else (replace(parts[0], text=changed, place=None),)
+        elif operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
+            made = self._trimmed(parts, text, glob, operator)
+        elif operator[0] == "/":
+            made = self._replaced(parts, text, operator, operand)
+        if made is None:
+            return (hole(f"is an expansion of ${name} that is not followed", place, name, loose=loose),)
+        return made or (Part("", loose=loose, written=place),)
+
+    def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
+        """Cut off the shortest or longest start (`#`) or end (`%`) that matches."""
+        places = list(range(len(text) + 1))
+        self.budget.spend(len(text) ** 2 / 256)
+        if operator in ("##", "%"):
+            places.reverse()
+        if operator[0] == "#":
+            return cut(parts, next((at for at in places if glob.match(text[:at])), 0))
+        return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
+
+    def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
+        """Apply `${X/a/b}` for literal text: the first, with `//` every one, with `/#` and `/%` at the start or end."""
+        at, end = operand
+        while at < end and self.data[at : at + 1] != b"/":
+            at = code.skip(self.data, at, end)
+        old, new = self.value(operand[0], at), self.value(at + 1, end) if at < end else ()
+        word = text_of(old)
+        if unknown_of((*old, *new)) or any(part.loose and re.search(r"[*?[\\]|[@!+]\(", part.text) for part in old):
+            return None
+        new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
+        if operator in ("/#", "/%"):
+            first = 0 if operator == "/#" else len(text) - len(word)
+            found = [first] if first >= 0 and text[first:].startswith(word) else []
+        else:
+            found = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
+            found = found[:1] if operator == "/" else found
+        result: list[Part] = []
+        done = 0
+        for first in found:
+            self.budget.spend(len(parts) / 8 + len(new) / 4)
+            result += [*cut(parts, done, first), *new]
+            done = first + len(word)
+        return (*result, *cut(parts, done))
+
+    def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
+        """Return the start and the length of a slice; None where they are not known."""
+        colon = start
+        while colon < end and self.data[colon : colon + 1] != b":":
+            colon = code.skip(self.data, colon, end)
+        try:
+            return self.arithmetic(start, colon), self.arithmetic(colon + 1, end) if colon < end else None
+        except Dark:
+            return None
