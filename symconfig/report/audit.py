@@ -24,7 +24,6 @@ FORMATS = {
     "bash": "bash",
     "megatron yaml": "a Megatron-LM YAML config",
     "overrides": "overrides of Megatron-Bridge or NeMo 2",
-    "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",
     "nemo-rl": "YAML of NeMo-RL",

@@ -148,7 +148,7 @@ class MegatronConfiguration:
     @property
     def parsed(self) -> bool:
         """Tell whether Megatron-LM's own parser reads the options."""
-        return self.reading.format in ("bash", "model args yaml")
+        return self.reading.format == "bash"
 
     @property
     def complete(self) -> bool:
@@ -168,7 +168,7 @@ class MegatronConfiguration:
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         program, own = self.reading.program, self.parsed
-        in_shell = self.reading.format in ("bash", "model args yaml") and program is not None
+        in_shell = self.reading.format == "bash" and program is not None
         facts = MegatronFacts(
             names=self.names(),
             version_given=self.version_given,

@@ -77,7 +77,7 @@ def test_a_recipe_says_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_variables_that_no_file_names_are_said(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.yaml", "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 2\n  --data-path: ${DATA}/x\n")
+    file = write(tmp_path, "a.yaml", "model_name_or_path: x\nlearning_rate: 1\nbf16: true\ndataset_name: ${DATA}/x\n")
     said = unread(read(file, variables={"DATA": "/d", "OTHER": "1"}), matters=False)
     assert said == ["1 OTHER: is given from outside, and nothing in the file names it"]
 
