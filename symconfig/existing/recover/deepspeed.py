@@ -38,9 +38,6 @@ from symconfig.solve.configuration import Configuration
 
 Json = dict[str, Any]
 RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
-# LLaMA-Factory recomputes unless it is told otherwise (hparams/model_args.py, disable_gradient_checkpointing). What it
-# alone has among programs around Transformers says that it is the one.
-LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpointing"
 _KERNELS = ("attn_implementation", "attention_implementation")
 _WRITTEN = "the program's own JSON"  # the file that findings about it would name
 
@@ -204,8 +201,6 @@ def _recompute(arguments: Arguments) -> Recompute:
     if layers is not None and layers not in ("0", "-1"):
         count = arguments.whole("recompute_layers")
         return Recompute("full", method="block", num_layers=count) if count else whole
-    if layers is None and arguments.given(*LLAMAFACTORY) and not arguments.given(*RECOMPUTE):
-        return Recompute("none") if arguments.switch(RECOMPUTE_OFF) else whole
     return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else Recompute("none")
 
 

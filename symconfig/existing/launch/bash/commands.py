@@ -125,15 +125,6 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
     return TRUE
 
 
-def _export(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `builtin export`: elsewhere it is a statement of its own."""
-    for name, equals, _ in (word.text.partition("=") for word in words if not word.text.startswith("-")):
-        shell.state.exported |= {name}
-        if equals:
-            shell.state.variables[name] = (hole("is exported by a command that is not followed", place),)
-    return TRUE
-
-
 # ---- flow
 
 
@@ -326,7 +317,6 @@ _OWN: dict[str, Own] = {
     **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.parts)),
     **dict.fromkeys(("command", "type", "which"), _which),
     "false": _always(FALSE),
-    "export": _export,
     "read": _read,
     "let": _let,
     "set": _set,

@@ -24,6 +24,7 @@ from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
 ROUNDS = 2_000  # of one loop
+_CLAUSES = ("elif_clause", "else_clause")
 
 
 class Interpreter(Simple):
@@ -62,35 +63,29 @@ class Interpreter(Simple):
         return self.execute(source, node.children[-1]).negated()
 
     def _if_statement(self, source: Source, node: Node) -> Truth:
-        conditions: list[Node] = []
-        body: list[Node] = []
-        into = body if node.type == "else_clause" else conditions
-        rest: list[Node] = []
-        for child in node.children:
-            if child.type == "then":
-                into = body
-            elif child.type in ("elif_clause", "else_clause"):
-                rest.append(child)
-            elif child.is_named:
-                into.append(child)
-        return self._clause(source, conditions, body, rest)
+        return self._clauses(source, [node, *(child for child in node.children if child.type in _CLAUSES)])
 
-    _elif_clause = _else_clause = _if_statement
-
-    def _clause(self, source: Source, conditions: list[Node], body: list[Node], rest: list[Node]) -> Truth:
-        """Run a branch of `if`, or those after it."""
+    def _clauses(self, source: Source, clauses: list[Node]) -> Truth:
+        """Run `if`, `elif` and `else`, which the parser has side by side behind the first."""
+        if not clauses:
+            return TRUE
+        node, *rest = clauses
+        at = next((index for index, child in enumerate(node.children) if child.type == "then"), 0)
+        parts = node.children[:at], node.children[at:]
+        conditions, body = (
+            [child for child in part if child.is_named and child.type not in _CLAUSES] for part in parts
+        )
         run = partial(self.statements, source, body)
         if not conditions:
             return self.guarded(run)
         truth, start, end = self.statements(source, conditions), conditions[0].start_byte, conditions[-1].end_byte
         place = source.place(start, end)
-        after = partial(self._clauses, source, rest)
         if truth.value is None or truth.status:
             why = opened(source.data[start:end].decode("utf-8", "replace"), truth)
-            self.undecided([run, after], why, place)
+            self.undecided([run, partial(self._clauses, source, rest)], why, place)
             return Truth(None, truth.why)
         if not truth.value:
-            return after()
+            return self._clauses(source, rest)
         before = dict(self.state.variables)
         status = self.guarded(run, place)
         for name in truth.presumed:
@@ -99,18 +94,6 @@ class Interpreter(Simple):
                 named = (part if part.overridden_by else replace(part, overridden_by=name) for part in value)
                 self.state.variables[name] = tuple(named)
         return status
-
-    def _clauses(self, source: Source, rest: list[Node]) -> Truth:
-        """Run `elif` and `else`, which the parser has side by side."""
-        if not rest:
-            return TRUE
-        first = rest[0]
-        if first.type == "else_clause":
-            return self.guarded(partial(self.statements, source, first.named_children))
-        at = next((index for index, child in enumerate(first.children) if child.type == "then"), len(first.children))
-        parts = first.children[:at], first.children[at:]
-        conditions, body = ([child for child in part if child.is_named] for part in parts)
-        return self._clause(source, conditions, body, rest[1:])
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
         value = node.child_by_field_name("value")
