@@ -23,7 +23,7 @@ ALLOWED = {
         (
             "descriptor/architectures/class_defaults.py",
             "descriptor/hub.py",
-            "existing/recover/known.py",
+            "existing/recover/zoo.py",
             "existing/recover/uncounted.py",
             "frameworks/deepspeed/keys.py",
             "frameworks/deepspeed/modules.py",

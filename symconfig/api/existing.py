@@ -22,7 +22,7 @@ from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.files import below
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
@@ -44,7 +44,6 @@ def audit(
     megatron_version: str | None = None,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
-    assume_harmless: Sequence[str] = (),
     root: str | Path | None = None,
     limits: Limits | Mapping[str, Any] | None = None,
     plan: bool = True,
@@ -56,7 +55,7 @@ def audit(
     source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
     as its launcher says. model, seq_length, vocab_size: where it does not say. prompt_length, response_length: tokens
     in the mean, of reinforcement learning. variables, arguments: what the script takes from its environment and its
-    command line. assume_harmless: files that cannot be read and change nothing that the script says itself, or "all".
+    command line.
     root: the folder below which files are read that the script names; None: its own. plan: look for a better one.
     problems: what the caller has found.
     Raises InputError (all problems at once) on bad input.
@@ -82,7 +81,7 @@ def audit(
 
     def opened() -> Reading:
         with below(root):
-            return read(str(source), variables=given, extra=tuple(arguments), harmless=tuple(assume_harmless))
+            return read(str(source), variables=given, extra=tuple(arguments))
 
     reading = gathered.collect(opened)
     if gathered.all or reading is None or kept is None:
@@ -93,8 +92,6 @@ def audit(
         from symconfig.runs.rl.stated import completed
 
         done = completed(done, known, kept, plan=plan, progress=progress)
-    if assume_harmless and done.runs and done.unset:  # what the files would have said is asked for
-        raise InputError(done.unset)
     return done
 
 
@@ -105,17 +102,15 @@ def adapt(
     *,
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
-    assume_harmless: Sequence[str] = (),
     root: str | Path | None = None,
 ) -> Adaptation:
     """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
 
-    plan: a plan, its file, or the folder that holds it. variables, arguments, assume_harmless, root: as for `audit`.
+    plan: a plan, its file, or the folder that holds it. variables, arguments, root: as for `audit`.
     Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
     Raises InputError where the plan is for another model, or where the source cannot be read.
     """
     from symconfig.runs.adaptation import adaptation
 
-    given, extra, harmless = dict(variables or {}), tuple(arguments), tuple(assume_harmless)
     with below(root):
-        return adaptation(str(source), loaded(plan), given, extra, harmless=harmless)
+        return adaptation(str(source), loaded(plan), dict(variables or {}), tuple(arguments))

@@ -60,7 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
         plan,
         variables=given,
         arguments=tuple(arguments.extra),
-        assume_harmless=tuple(arguments.assume_harmless),
         root=arguments.root,
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)

@@ -142,7 +142,6 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
         "megatron_version": arguments.megatron_version,
         "variables": problems.collect(lambda: variables(arguments.set, source, instead)),
         "arguments": arguments.extra,
-        "assume_harmless": arguments.assume_harmless,
         "root": arguments.root,
     }
 

@@ -216,13 +216,6 @@ def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None
             help="a variable of the script's environment; what follows a lone -- are its arguments",
         )
     script.add_argument(
-        "--assume-harmless",
-        metavar="FILE|all",
-        action="append",
-        default=[],
-        help="take it that this file, which cannot be read, changes nothing that the script says; may be repeated",
-    )
-    script.add_argument(
         "--root",
         metavar="DIR",
         help="read files below this folder that the script names (default: below the script's own)",

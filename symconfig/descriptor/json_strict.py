@@ -22,7 +22,7 @@ from symconfig.descriptor.document import (
 )
 from symconfig.errors import InputError, Problem
 
-_TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
+TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*"|[\[\]{},:]|[^\s\[\]{},:"]+')
 _MAX_VALUES = 200_000
 _INFINITE = ("Infinity", "-Infinity")
 _TOO_DEEP = "the file is nested too deeply"
@@ -76,7 +76,7 @@ def _encodable(data: Any) -> bool:
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:
     line, start = 1, 0
     last = 0
-    for match in _TOKEN.finditer(text):
+    for match in TOKEN.finditer(text):
         newlines = text.count("\n", last, match.start())
         if newlines:
             line += newlines

@@ -8,7 +8,7 @@ from symconfig.descriptor.document import shorten
 from symconfig.existing.audit.audit import Audit, step_s
 from symconfig.existing.audit.configuration import UNKNOWN
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
+from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.run import Described
 from symconfig.format import count, gib, grouped, microbatches, percent, seconds, several, signed
@@ -24,7 +24,6 @@ FORMATS = {
     "bash": "bash",
     "megatron yaml": "a Megatron-LM YAML config",
     "overrides": "overrides of Megatron-Bridge or NeMo 2",
-    "model args yaml": "YAML of ENV_VARS and MODEL_ARGS",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",
     "nemo-rl": "YAML of NeMo-RL",
@@ -49,8 +48,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     return present(
         "" if headed else read(audit),
         unread(audit.reading),
-        *hidden(audit.reading),
-        "\n".join(map(_assumption, audit.assumptions)),
+        "\n".join(map(_assumption, audit.reading.assumptions)),
         understood(judged) if judged is not None else "",
         "" if headed else findings(audit),
         *spent,
@@ -89,12 +87,11 @@ def unread(reading: Reading) -> Grid:
     """List every place that was not understood, and every option whose value is not known."""
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
-    covered = {item.place for item in reading.hidden}
     rows += [
         (str(setting.place), setting.spelled, f"its value {word.unknown}", "its value")
         for setting in reading.settings
         for word in setting.values
-        if word.unknown and word.place not in covered
+        if word.unknown
     ]
     if len(rows) > _SHOWN:
         rows[_SHOWN:] = [("", f"and {count(len(rows) - _SHOWN)} more (--json has all)", "", "")]
@@ -109,40 +106,17 @@ def _hides(item: Unread, reading: Reading) -> str:
         case Hides.NAMED:
             return ", ".join(one.spelled for one in reading.possible if one.place == item.place)
         case Hides.VARIABLES:
-            return "values, see below" if reading.variables_of(item) else "no value that is used"
+            return "values that the script does not set"
         case _:
             return "nothing, as assumed" if item.assumed else "nothing"
 
 
-def hidden(reading: Reading) -> Iterator[str]:
-    """Yield each variable that unread places may set, with what has its value and where."""
-    hiding = (item for item in reading.unread if item.hides is Hides.VARIABLES)
-    for uses, items in grouped((tuple(_uses(item, reading)), item) for item in hiding).items():
-        if uses:
-            whose = ", ".join(f"{item.what} (line {item.place.line})" for item in items)
-            yield titled(f"What {whose} may set, which is not read:", uses)
-
-
-def _uses(item: Unread, reading: Reading) -> Iterator[str]:
-    """Yield each variable that a place may set, with what has its value."""
-    used: dict[str, dict[str, None]] = {}
-    for one in reading.hidden:
-        if one.by == item.place:
-            otherwise = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
-            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{otherwise})"] = None
-    yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
-
-
-def _assumption(item: Assumption) -> str:
+def _assumption(item: Unread) -> str:
     """Say what the figures take for granted of a place that was not read."""
     where = f"{item.what} (line {item.place.line})"
-    if not item.by_person:
-        rest = f", though it may set {', '.join(item.variables)}" if item.variables else ""
-        return f"Predicted without {where}: no figure depends on it{rest}."
     if item.options:
-        return f"Assuming that {where} brings no option."
-    sets = f"sets nothing of {', '.join(item.variables)}" if item.variables else "changes nothing of the training"
-    return f"Assuming that {where} {sets}."
+        return f"Predicted without {where}: no figure depends on it."
+    return f"Assuming that {where} sets nothing to which the script gives a value."
 
 
 def understood(judged: Judged) -> str:

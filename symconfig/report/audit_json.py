@@ -48,15 +48,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             | {"hides": item.hides.value, "assumed": item.assumed}
             for item in reading.unread
         ],
-        "hidden": [
-            {**_place(item.place), **picked(item, "option", "variable", "otherwise"), "by": _place(item.by)}
-            for item in reading.hidden
-        ],
-        "assumptions": [
-            {**_place(item.place), "what": item.what, "variables": list(item.variables)}
-            | {"options": item.options, "asked": item.by_person}
-            for item in audit.assumptions
-        ],
+        "assumptions": [{**_place(item.place), **picked(item, "what", "options")} for item in reading.assumptions],
         "model": None
         if described is None
         else {

@@ -81,14 +81,13 @@ def adaptation(
     variables: Mapping[str, str],
     extra: Sequence[str] = (),
     *,
-    harmless: Sequence[str] = (),
 ) -> Adaptation:
     """Adapt files to the plan.
 
     Raises InputError where the files cannot be read, or are of another model or framework than the plan.
     """
-    old = ran(opened(source, variables, extra, harmless).reading, plan)
-    outcome = adapted(source, plan, variables, extra, harmless)
+    old = ran(opened(source, variables, extra).reading, plan)
+    outcome = adapted(source, plan, variables, extra)
     values = {field.name: getattr(outcome, field.name) for field in fields(Adapted)}
     return Adaptation(**values, plan=plan, fates=fates(outcome, plan, old))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError
-from symconfig.existing.launch.bash.ansi import unescaped
-from symconfig.existing.recover.words import settings
+from symconfig.existing.launch.bash.expand import unescaped
+from symconfig.existing.recover.arguments import settings
 from symconfig.resources import content
 
 FILE = "megatron_args.txt"

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from symconfig.errors import Problem
+from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.frameworks.megatron.flags import FlagTable

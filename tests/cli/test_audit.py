@@ -159,38 +159,19 @@ def test_what_follows_two_dashes_is_for_a_script_only(run: Run) -> None:
     assert run("doctor", "--", "--x").code == 2
 
 
-def test_a_file_that_cannot_be_read_is_assumed_harmless_and_marked(run: Run, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_taken_to_set_nothing_and_that_is_said(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SEVEN} --tensor-model-parallel-size ${{TP:-2}} --lr $LR"
     script.write_text(f"source /site/env.sh\n{line}\n", encoding="utf-8")
     given = ("audit", script, "--cluster", "h100", "--no-plan")
-    before = run(*given)
-    assert before.code == 0
-    assert "TP: --tensor-model-parallel-size (line 2, else 2)" in before.out
-    assert "Try: --assume-harmless /site/env.sh (then 2), or --set TP=VALUE" in before.out.replace("\n  ", " ")
-    after = run(*given, "--assume-harmless", "/site/env.sh")
-    assert after.code == 0
-    assert "Assuming that source /site/env.sh (line 1) sets nothing of TP, LR." in after.out
-    data = run(*given, "--assume-harmless", "all", "--json").json()
-    assert [(item["what"], item["variables"], item["asked"]) for item in data["assumptions"]] == [
-        ("source /site/env.sh", ["TP", "LR"], True)
-    ]
+    read = run(*given)
+    assert read.code == 0
+    said = "Assuming that source /site/env.sh (line 1) sets nothing to which the script gives a value."
+    assert said in read.out.replace("\n", " ")
+    data = run(*given, "--json").json()
+    assert [(item["what"], item["options"]) for item in data["assumptions"]] == [("source /site/env.sh", False)]
     assert data["run"]["parallel"]["tp"] == 2
     assert run(*given, "--set", "TP=4", "--json").json()["run"]["parallel"]["tp"] == 4
-
-
-def test_what_an_assumed_file_would_have_set_is_asked_for(run: Run, tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    line = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SEVEN} --tensor-model-parallel-size $TP"
-    script.write_text(f". ./env.sh\n{line}\n", encoding="utf-8")
-    outcome = run("audit", script, "--cluster", "h100", "--assume-harmless", "env.sh")
-    assert outcome.code == 2
-    assert "Try: --set TP=VALUE." in outcome.err
-    wrong = run("audit", script, "--cluster", "h100", "--assume-harmless", "other.sh")
-    assert wrong.code == 2
-    assert "--assume-harmless: is none of the files that could not be read (got other.sh" in wrong.err
-    too_many = run("audit", script, "--cluster", "h100", "--assume-harmless", "all", "--set", "TP=16")
-    assert too_many.code == 1
 
 
 def test_strict_is_not_content_with_what_was_not_read(run: Run, tmp_path: Path) -> None:

@@ -14,34 +14,31 @@ from symconfig.existing.audit.configuration import RlConfiguration, configuratio
 from symconfig.existing.launch.files import instead
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
 
 
-def adapted(
-    source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()
-) -> Adapted:
+def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
     """Adapt a configuration. source: a path, or a line of arguments. variables, extra: what the script would find in
-    its environment, and be given. harmless: files that cannot be read and change nothing. Raises InputError where it
-    cannot be read, is of another model or framework than the plan.
+    its environment, and be given. Raises InputError where it cannot be read, is of another model or framework than the
+    plan.
     """
 
-    draft = opened(source, variables, extra, harmless)
+    draft = opened(source, variables, extra)
     reading, side = draft.reading, _side(plan, draft.reading)
     progress, flaws = side.audited(placed(draft, plan), reading, plan)
     progress = noted(progress)
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws)
 
 
-def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = (), harmless: Sequence[str] = ()) -> Draft:
+def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
     """Read files to edit. Arguments and errors as of `adapted`."""
 
     def taken(source: str) -> Reading:
-        return read(source, variables=variables, extra=extra, harmless=harmless)
+        return read(source, variables=variables, extra=extra)
 
     reading = taken(source)
     first = reading.texts[0]

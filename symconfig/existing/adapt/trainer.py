@@ -16,7 +16,7 @@ from symconfig.existing.adapt.ways import one_value
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
-from symconfig.existing.recover.deepspeed import RECOMPUTE, RECOMPUTE_OFF
+from symconfig.existing.recover.deepspeed import RECOMPUTE
 from symconfig.existing.recover.deepspeed_auto import uses_trainer
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION
@@ -50,8 +50,6 @@ def recomputed(progress: Progress, on: bool) -> Progress:
     setting = arguments.find(*RECOMPUTE)
     if setting is not None:
         return valued(progress, plain(setting.name), str(on))
-    if arguments.given(RECOMPUTE_OFF):
-        return valued(progress, RECOMPUTE_OFF, str(not on))
     return given(progress, RECOMPUTE[0], str(True)) if on else progress
 
 

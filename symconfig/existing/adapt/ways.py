@@ -1,4 +1,4 @@
-"""Ways to make one option of a configuration say something else, whatever its format."""
+"""Ways to make one option of a script say something else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from symconfig.existing.adapt import trees, words
+from symconfig.existing.adapt import words
 from symconfig.existing.adapt.draft import Draft, Meaning
 from symconfig.existing.adapt.goal import Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
@@ -16,7 +16,6 @@ from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats.megatron_run import DECIDED
-from symconfig.frameworks.megatron.flags import Value, parsed
 from symconfig.render.files import sh
 
 MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is likelier to do
@@ -34,7 +33,7 @@ def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None
     if not wish.values:
         return None
     by_variable = None if wanted is None else _by_variable(draft, setting, wish, wanted)
-    return by_variable or _changed(draft, names, setting, wish)
+    return by_variable or _changed(draft, setting, wish)
 
 
 def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) -> Draft | None:
@@ -73,14 +72,10 @@ def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namesp
     return Change(setting.name, setting.text, None if gone else wish.now, first.place, why)
 
 
-def _changed(draft: Draft, names: Namespace, setting: Setting, wish: Wish) -> Draft | None:
+def _changed(draft: Draft, setting: Setting, wish: Wish) -> Draft | None:
     values = wish.values or ()
     goal = draft.meaning.setting(draft.index(setting), values)
-    tree = draft.reading.tree_at(setting.values[0].place)
-    if tree is not None:
-        path = trees.path_at(tree, setting.values[0].place)
-        ways = trees.changed(tree, path, _data(names, wish)) if path is not None else iter(())
-    elif len(values) == len(setting.values) == 1:
+    if len(values) == len(setting.values) == 1:
         ways = together([one_value(draft, each, values[0]) for each in alike(draft.reading, setting)])
     else:
         ways = together([_all_values(draft, each, values) for each in alike(draft.reading, setting)])
@@ -110,12 +105,7 @@ def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterat
 
 def _without(draft: Draft, setting: Setting) -> Draft | None:
     goal = draft.meaning.setting(draft.index(setting), None)
-    tree = draft.reading.tree_at(setting.place)
-    if tree is None:
-        ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
-    else:
-        path = trees.path_at(tree, setting.place)
-        ways = trees.removed(tree, path) if path else iter(())
+    ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
@@ -126,35 +116,10 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
         return before.gained(wish.option, values, after)
 
     ways = chain.from_iterable(
-        together([_after(draft, names, each, wish) for each in alike(draft.reading, anchor)])
+        together([words.added(each, (wish.option, *values), draft.texts) for each in alike(draft.reading, anchor)])
         for anchor in _anchors(draft, names, wish)
     )
     return draft.tried(ways, right)
-
-
-def _after(draft: Draft, names: Namespace, anchor: Setting, wish: Wish) -> Iterator[tuple[Edit, ...]]:
-    """Yield a new option behind another one, as that is spelled: an option, or a key of YAML."""
-    tree = draft.reading.tree_at(anchor.place)
-    path = trees.path_at(tree, anchor.place) if tree is not None else None
-    if tree is None:
-        yield from words.added(anchor, (wish.option, *(wish.values or ())), draft.texts)
-    elif path:
-        yield from (
-            way
-            for there in tree.spans
-            if there[-1:] == (wish.option,)  # it is there, and says no
-            for way in trees.changed(tree, there, _data(names, wish))
-        )
-        yield from trees.inserted(tree, path[:-1], wish.option, _data(names, wish), str(path[-1]))
-
-
-def _data(names: Namespace, wish: Wish) -> bool | int | float | str | list[Value] | None:
-    """Return the wish as YAML has it: typed; a switch is true, one that switches off is false."""
-    flag = names.table.flags[wish.option]
-    value = parsed(flag, wish.values or (), wish.option)
-    if isinstance(value, tuple) and len(value) == 1:
-        value = value[0]
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:

@@ -13,9 +13,8 @@ from symconfig.existing.audit import remedies
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.memory_rules import MEMORY
-from symconfig.existing.launch.reading import Assumption, Hides, Reading
-from symconfig.existing.recover.run import Impossible, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.launch.reading import Reading
+from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -54,26 +53,6 @@ class Audit:
     def runs(self) -> bool:
         """Tell whether nothing is known that keeps it from running."""
         return not any(finding.severity == "error" for finding in self.findings)
-
-    @property
-    def assumptions(self) -> tuple[Assumption, ...]:
-        """Return what is taken of places that were not read: as a person says, and where no figure depends on them."""
-        reading = self.reading
-        if self.judged is None:
-            return reading.assumptions
-        idle = (item for item in reading.unread if item.hides in (Hides.VARIABLES, Hides.NAMED))
-        return (
-            *reading.assumptions,
-            *(
-                Assumption(item.place, item.what, reading.variables_of(item), item.options, by_person=False)
-                for item in idle
-            ),
-        )
-
-    @property
-    def unset(self) -> tuple[Problem, ...]:
-        """Say why a prediction needs the value of variables that nothing sets."""
-        return tuple(problem for problem in self.unpredicted if remedies.needs_a_value(problem))
 
     @property
     def gain(self) -> float | None:
@@ -143,7 +122,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
         for problem in problems
         if isinstance(problem, Impossible) and problem.rule not in known
     )
-    helped = tuple(remedies.helped(problem, done.reading) for problem in problems)
+    helped = tuple(remedies.helped(problem) for problem in problems)
     return replace(done, unpredicted=helped, findings=(*done.findings, *impossible))
 
 
@@ -187,7 +166,7 @@ def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Prob
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
-        result.append(remedies.helped(_uncounted(reader.reading), reader.reading))
+        result.append(remedies.helped(_uncounted(reader.reading)))
     return result
 
 

@@ -15,7 +15,7 @@ from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners,
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, settings
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.bridged import EXPERTS
@@ -26,9 +26,7 @@ from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
-from symconfig.existing.recover.run import Assumed, Run
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
@@ -150,7 +148,7 @@ class MegatronConfiguration:
     @property
     def parsed(self) -> bool:
         """Tell whether Megatron-LM's own parser reads the options."""
-        return self.reading.format in ("bash", "model args yaml")
+        return self.reading.format == "bash"
 
     @property
     def complete(self) -> bool:
@@ -170,7 +168,7 @@ class MegatronConfiguration:
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         program, own = self.reading.program, self.parsed
-        in_shell = self.reading.format in ("bash", "model args yaml") and program is not None
+        in_shell = self.reading.format == "bash" and program is not None
         facts = MegatronFacts(
             names=self.names(),
             version_given=self.version_given,

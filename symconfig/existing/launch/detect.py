@@ -26,7 +26,6 @@ _DEEPSPEED = words(
 _DEEPSPEED_SECTIONS = frozenset(("bf16", "bfloat16", "fp16", "data_types", "tensor_parallel", "flops_profiler", "aio"))
 _SCRIPTS = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".zsh", ".ksh")
 _SHEBANG = re.compile(rb"#!.*\b(ba|z|k|da)?sh\b")
-_NAMED_JSON = re.compile(rb"""["']([\w./-]+\.json)["']""")
 _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
@@ -61,19 +60,11 @@ def unreadable(text: Text) -> InputError | None:
     suffix = Path(text.file).suffix.lower()
     if suffix == ".py" and not _SHEBANG.match(text.data):
         what, need = "is a Python program, whose code is not read", "the script that starts it, with its options"
-        return InputError(what, file=text.file, need=need, hint=instead_of_code(text))
+        return InputError(what, file=text.file, need=need)
     if suffix == ".toml":
         what, need = "is TOML, as torchtitan has it, which is not read", "a bash script, YAML or JSON"
         return InputError(what, file=text.file, need=need)
     return None
-
-
-def instead_of_code(program: Text) -> str | None:
-    """Return how to audit the JSON that a Python program names, which may be DeepSpeed's."""
-    named = list(dict.fromkeys(match.decode() for match in _NAMED_JSON.findall(program.data)))
-    if not named:
-        return None
-    return f'symconfig audit {" or ".join(named)} --gpus N --model M, if that is DeepSpeed\'s, with numbers for "auto"'
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +11,9 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
-from symconfig.existing.launch.assumed import assuming
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import (
     folder_refused,
-    instead_of_code,
     is_arguments,
     is_deepspeed,
     parse,
@@ -28,7 +25,6 @@ from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
-from symconfig.existing.launch.harmless import Harmless
 from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
 from symconfig.existing.launch.text import Text
@@ -39,23 +35,12 @@ _IDLE = "is given from outside, and nothing in the file names it"
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def read(
-    source: str,
-    *,
-    variables: Mapping[str, str] = _NOTHING,
-    extra: Sequence[str] = (),
-    harmless: Sequence[str] = (),
-) -> Reading:
+def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
     """Read what a configuration says. source: the path of a file, or a line of arguments.
 
-    variables: the environment in which it is started. extra: the arguments that its script gets. harmless: files that
-    are taken to change nothing, or "all". Raises InputError: what is no launch configuration, cannot be opened safely,
-    starts no training, or is of a program that is not read; a harmless file that is none that could not be read.
+    variables: the environment in which it is started. extra: the arguments that its script gets. Raises InputError:
+    what is no launch configuration, cannot be opened safely, starts no training, or is of a program that is not read.
     """
-    return assuming(lambda taken: _read(source, variables, extra, taken), harmless)
-
-
-def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harmless: Harmless) -> Reading:
     learn(source)
     learn("\n".join(f"{name}={value}" for name, value in variables.items()))
     path = Path(source)
@@ -64,7 +49,7 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
     except (OSError, ValueError):  # a line longer than a file name may be
         exists = False
     if not exists and is_arguments(source):
-        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra, harmless)
+        return _bash(Text(ARGUMENTS, source.encode()), None, variables, extra)
     if exists and path.is_dir():
         raise folder_refused(path)
     text = open_text(path, root=path.parent)
@@ -72,7 +57,7 @@ def _read(source: str, variables: Mapping[str, str], extra: Sequence[str], harml
         raise error
     syntax = syntax_of(text)
     if syntax == "bash":
-        return _bash(text, path.parent, variables, extra, harmless)
+        return _bash(text, path.parent, variables, extra)
     if extra:
         raise InputError("takes no arguments", file=source, got=" ".join(extra), need="a script for them")
     tree = parse(text, syntax)
@@ -99,40 +84,23 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
     )
 
 
-def _bash(
-    text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str], harmless: Harmless
-) -> Reading:
-    bash = read_bash(text, folder=folder, variables=variables, extra=extra, harmless=harmless)
+def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
+    bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(bash.folder, variables, written, bash.origins)
     reading = followed(bash.reading, around)
     refuse_command(reading, bash.reading.settings)
-    if _says_nothing(reading):
-        raise _silent(reading, bash.folder)
-    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
-
-
-def _says_nothing(reading: Reading) -> bool:
-    """Tell whether the program gets neither an option nor a file, and none that may have been overlooked."""
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
-    return reading.program is not None and not anything and reading.complete
-
-
-def _silent(reading: Reading, folder: Path | None) -> InputError:
-    program = reading.program
-    assert program is not None, "is asked of what starts one"
-    hint = "name the script that holds the training command, or give its arguments as one line"
-    with suppress(InputError):
-        code = None if folder is None else open_text(folder / program.text, root=folder)
-        hint = (instead_of_code(code) if code is not None else None) or hint
-    return InputError(
-        program.place.problem(
-            "starts no training program whose options say what is trained",
-            got=program.text,
-            need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
-            hint=hint,
+    if reading.program is not None and not anything and reading.complete:
+        raise InputError(
+            reading.program.place.problem(
+                "starts no training program whose options say what is trained",
+                got=reading.program.text,
+                need="a command such as torchrun ... pretrain_gpt.py --num-layers 32 ...",
+                hint="name the script that holds the training command, or give its arguments as one line",
+            )
         )
-    )
+    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, Self
@@ -12,9 +12,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, Text, problem_at
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
-# Megatron-Bridge and NeMo 2, on a command line or as YAML; model args yaml: ENV_VARS and MODEL_ARGS; deepspeed: its
+# Megatron-Bridge and NeMo 2, on a command line or as YAML; deepspeed: its
 # JSON by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
-Format = Literal["bash", "megatron yaml", "overrides", "model args yaml", "deepspeed", "verl", "nemo-rl"]
+Format = Literal["bash", "megatron yaml", "overrides", "deepspeed", "verl", "nemo-rl"]
 OTHER_RUN: Final = "is another run of the program, which is not audited"
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 
@@ -140,8 +140,8 @@ class Hides(Enum):
 class Unread:
     """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
 
-    options: it stands among the program's words, and may be any number of its options. assumed: a person says that it
-    changes nothing.
+    options: it stands among the program's words, and may be any number of its options. assumed: it is taken to bring
+    none.
     """
 
     place: Place
@@ -155,32 +155,6 @@ class Unread:
     def matters(self) -> bool:
         """Tell whether an argument, the environment or the number of GPUs may depend on it."""
         return self.hides is not Hides.NOTHING
-
-
-@dataclass(frozen=True, slots=True)
-class Hidden:
-    """A value that an unread place may set. by: that place; variable: which it may set; option: what has the value,
-    where it stands at `place`. otherwise: the value as the script says it; None: the script says none.
-    """
-
-    by: Place
-    variable: str
-    option: str
-    place: Place
-    otherwise: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """An assumption about an unread place: that it sets none of these variables, or brings no options. by_person: who
-    says so; else nothing that is predicted depends on it.
-    """
-
-    place: Place
-    what: str
-    variables: tuple[str, ...]
-    options: bool
-    by_person: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +228,7 @@ class Reading:
     of `#SBATCH` comments without their dashes. runs: the
     same program, started by this script with other words. others: words of all else that it starts. stops: conditions
     under which it would end in an error. possible: options that the program gets under a condition that is not known,
-    their values not known either. hidden: values that unread places may set. assumptions: what a person says of unread
-    places. recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
+    their values not known either. recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
     """
 
     format: Format
@@ -277,8 +250,6 @@ class Reading:
     others: tuple[tuple[str, ...], ...] = ()
     stops: tuple[Place, ...] = ()
     possible: tuple[Setting, ...] = ()
-    hidden: tuple[Hidden, ...] = ()
-    assumptions: tuple[Assumption, ...] = ()
 
     @property
     def file(self) -> str:
@@ -315,19 +286,12 @@ class Reading:
         """Return the tree that stands there, where it is one."""
         return self.tree if self.tree is not None and self.tree.text.file == place.file else None
 
-    def words(self) -> Iterator[tuple[str, Word]]:
-        """Yield the values that are given, each under the name of what has it: an option of the program or of its
-        launcher, or a variable of the environment."""
-        for setting in self.settings:
-            yield from ((setting.spelled, word) for word in setting.values)
-        for before, word in zip(("", *(word.text for word in self.launcher)), self.launcher, strict=False):
-            joined = word.text.partition("=")[0] if word.text.startswith("-") else before
-            yield (joined if joined.startswith("-") else word.text), word
-        yield from self.environment.items()
-
-    def variables_of(self, item: Unread) -> tuple[str, ...]:
-        """Return the variables that an unread place may set, and on which a value depends."""
-        return tuple(dict.fromkeys(one.variable for one in self.hidden if one.by == item.place))
+    @property
+    def assumptions(self) -> tuple[Unread, ...]:
+        """Return the unread places that are taken to set nothing to which the script gives a value, or to bring no
+        options.
+        """
+        return tuple(item for item in self.unread if item.assumed or item.hides in (Hides.VARIABLES, Hides.NAMED))
 
     @property
     def environment_known(self) -> bool:

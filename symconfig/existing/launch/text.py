@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from symconfig.errors import Problem
+from symconfig.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,10 +42,13 @@ class Text:
     data: bytes
     _starts: tuple[int, ...] = field(init=False, repr=False, compare=False)  # of lines
     _further: tuple[int, ...] = field(init=False, repr=False, compare=False)  # bytes of a character behind its first
+    _wider: tuple[int, ...] = field(init=False, repr=False, compare=False)  # the characters before each of these
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_starts", (0, *(match.end() for match in re.finditer(rb"\n", self.data))))
-        object.__setattr__(self, "_further", tuple(match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data)))
+        further = [match.start() for match in re.finditer(rb"[\x80-\xbf]", self.data)]
+        object.__setattr__(self, "_further", tuple(further))
+        object.__setattr__(self, "_wider", tuple(at - before for before, at in enumerate(further)))
 
     def place(self, start: int, end: int) -> Place:
         """Return the bytes [start, end). Of a file in one line this is asked for every value of it: no time for
@@ -59,6 +62,18 @@ class Text:
     def at(self, place: Place) -> str:
         """Return what stands at a place."""
         return self.data[place.start : place.end].decode("utf-8", "replace")
+
+    def characters(self) -> str:
+        """Return the bytes as text. Raises InputError where they are none."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError as error:
+            line = self.place(error.start, error.end).line
+            raise InputError("the file is not UTF-8 text", file=self.file, line=line) from None
+
+    def between(self, start: int, end: int) -> Place:
+        """Return the place of the characters [start, end)."""
+        return self.place(*(index + bisect_right(self._wider, index) for index in (start, end)))
 
 
 @dataclass(frozen=True, slots=True, order=True)

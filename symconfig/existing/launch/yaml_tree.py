@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, replace
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.descriptor.yaml_strict import MAX_NODES, Builder, Open, build, plain
 from symconfig.errors import InputError
-from symconfig.existing.launch.json_tree import BOM, checked_utf8
 from symconfig.existing.launch.reading import Hides, Span, Tree, Unread
 from symconfig.existing.launch.text import Place, Text
 
@@ -26,7 +23,7 @@ def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is 
     Raises InputError with every problem found.
     """
     builder = _TreeBuilder(text)
-    build(builder, checked_utf8(text).removeprefix("\ufeff"))
+    build(builder, text.characters().removeprefix("\ufeff"))
     builder.end_document()
     if builder.problems:
         raise InputError(builder.problems)
@@ -57,38 +54,13 @@ class _Named:
     whole: bool = False
 
 
-@dataclass(slots=True)
-class _Offsets:
-    """From characters, in which the parser counts, to bytes of the file."""
-
-    skipped: int
-    wide: list[int] = field(default_factory=list)  # the characters that take more than a byte, in order
-    extra: list[int] = field(default_factory=list)  # bytes beyond one a character, up to and without each of them
-
-    @classmethod
-    def of(cls, text: Text) -> _Offsets:
-        skipped = len(BOM) if text.data.startswith(BOM) else 0
-        if text.data.isascii():
-            return cls(skipped)
-        wide = [
-            (index, len(char.encode()) - 1)
-            for index, char in enumerate(text.data[skipped:].decode())
-            if not char.isascii()
-        ]
-        return cls(skipped, [index for index, _ in wide], [0, *accumulate(more for _, more in wide)])
-
-    def byte(self, index: int) -> int:
-        more = self.extra[bisect_left(self.wide, index)] if self.wide else 0
-        return self.skipped + index + more
-
-
 class _TreeBuilder(Builder):
     """The strict builder, but what it refuses is resolved."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.file)
         self.text = text
-        self.offsets = _Offsets.of(text)
+        self.skipped = int(text.data.startswith(b"\xef\xbb\xbf"))  # the byte order mark, which the parser does not get
         self.spans: dict[KeyPath, Span] = {}
         self.key_places: dict[KeyPath, Place] = {}
         self.named: dict[str, _Named] = {}
@@ -98,13 +70,14 @@ class _TreeBuilder(Builder):
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
-        return self.between(self.offsets.byte(event.start_mark.index), self.offsets.byte(event.end_mark.index))
+        return self.trimmed(
+            self.text.between(*(mark.index + self.skipped for mark in (event.start_mark, event.end_mark)))
+        )
 
-    def between(self, start: int, end: int) -> Place:
+    def trimmed(self, place: Place) -> Place:
         """Return a place without the blanks at the end that the parser counts to a block."""
-        while end > start and self.text.data[end - 1] in _SPACE:
-            end -= 1
-        return self.text.place(start, end)
+        written = self.text.data[place.start : place.end].rstrip(_SPACE)
+        return replace(place, end=place.start + len(written))
 
     def placed(self, path: KeyPath, event: Any) -> None:
         super().placed(path, event)
@@ -121,11 +94,11 @@ class _TreeBuilder(Builder):
 
     def close(self, done: Open, event: Any) -> None:
         span = self.spans[done.path]
-        last = self.offsets.byte(event.end_mark.index) if event.end_mark.index > event.start_mark.index else 0
+        last = self.place(event).end if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next
             inner = done.into.keys() if isinstance(done.into, dict) else range(len(done.into))
             last = max((self.spans[(*done.path, key)].value.end for key in inner), default=span.value.end)
-        self.spans[done.path] = Span(span.key, self.between(span.value.start, last))
+        self.spans[done.path] = Span(span.key, self.trimmed(replace(span.value, end=last)))
         if isinstance(done.into, dict) and "<<" in done.into:
             self.merge(done, event.start_mark)
         self.name(done.path, done.into)

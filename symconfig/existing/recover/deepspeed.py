@@ -17,13 +17,11 @@ from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, settings
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described
-from symconfig.existing.recover.run import Assumed, Described, Run
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of
 from symconfig.formats.tuners import SEQUENCE
 from symconfig.frameworks.behaviour import COMPILED, LIGER, switched
@@ -40,9 +38,6 @@ from symconfig.solve.configuration import Configuration
 
 Json = dict[str, Any]
 RECOMPUTE = ("gradient_checkpointing", "use_gradient_checkpointing")
-# LLaMA-Factory recomputes unless it is told otherwise (hparams/model_args.py, disable_gradient_checkpointing). What it
-# alone has among programs around Transformers says that it is the one.
-LLAMAFACTORY, RECOMPUTE_OFF = ("finetuning_type",), "disable_gradient_checkpointing"
 _KERNELS = ("attn_implementation", "attention_implementation")
 _WRITTEN = "the program's own JSON"  # the file that findings about it would name
 
@@ -206,8 +201,6 @@ def _recompute(arguments: Arguments) -> Recompute:
     if layers is not None and layers not in ("0", "-1"):
         count = arguments.whole("recompute_layers")
         return Recompute("full", method="block", num_layers=count) if count else whole
-    if layers is None and arguments.given(*LLAMAFACTORY) and not arguments.given(*RECOMPUTE):
-        return Recompute("none") if arguments.switch(RECOMPUTE_OFF) else whole
     return whole if layers == "-1" or arguments.switch(*RECOMPUTE) else Recompute("none")
 
 

@@ -1,4 +1,4 @@
-"""What an existing configuration runs, in the planner's own terms."""
+"""What an existing configuration runs, in the planner's own terms, and what a person says beside it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from symconfig.graph.implementation import LossKernel
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch, Options, Target
 from symconfig.solve.configuration import Configuration
+
+
+@dataclass(frozen=True, slots=True)
+class Supplied:
+    """model: of a configuration that describes none (DeepSpeed's), or that names a recipe. gpus: None: as its launcher
+    says. seq_length, vocab_size: where the files do not say. megatron_version: None: the newest that has all options.
+    prompt_length, response_length: tokens in the mean, of reinforcement learning.
+    """
+
+    model: ModelDescriptor | None = None
+    gpus: int | None = None
+    seq_length: int | None = None
+    vocab_size: int | None = None
+    megatron_version: str | None = None
+    prompt_length: float | None = None
+    response_length: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

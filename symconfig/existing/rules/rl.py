@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, TRL, VERL, Trainer, Workers, of_verl
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, TRL, VERL, Trainer, Values, Workers, of_verl
 from symconfig.existing.rules.rule import Finding, Rules
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,

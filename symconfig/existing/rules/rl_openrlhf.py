@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.errors import Problem
-from symconfig.existing.recover.rl.trainers import OPENRLHF
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.values import OPENRLHF, Values
 from symconfig.existing.rules.rl import RlFacts, of
 
 OF_OPENRLHF = of(OPENRLHF)

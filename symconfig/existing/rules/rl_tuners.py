@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.trainers import LLAMAFACTORY, NEMO, SWIFT, TRL
+from symconfig.existing.recover.rl.values import LLAMAFACTORY, NEMO, SWIFT, TRL
 from symconfig.existing.rules.rl import RlFacts, of
 
 OF_GROUPS, OF_TRL, OF_SWIFT = of(TRL, SWIFT), of(TRL), of(SWIFT)

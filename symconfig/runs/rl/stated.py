@@ -13,7 +13,7 @@ from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
 from symconfig.existing.audit.phase_rules import PHASES
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import DTENSOR, FSDP, Workers
+from symconfig.existing.recover.rl.values import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run
 from symconfig.plans.plan import Plan
 from symconfig.render import ms_swift, named, targets

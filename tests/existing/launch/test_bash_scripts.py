@@ -10,7 +10,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.read import Bash, read_bash
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Hides, Setting
 from symconfig.existing.launch.text import Text
 
 
@@ -397,11 +397,10 @@ def test_what_the_script_takes_is_not_idle(script: str) -> None:
 
 
 @pytest.mark.parametrize("line", ['eval "$(python options.py)"', "export $(cat .env | xargs)", "declare $(options)"])
-def test_code_that_is_not_known_may_set_anything(line: str) -> None:
+def test_code_that_is_not_known_is_taken_to_set_nothing(line: str) -> None:
     bash = read(f"TP=2\n{line}\npython train.py --tp $TP")
-    assert [(item.variable, item.option) for item in bash.reading.hidden] == [("TP", "--tp")]
-    assert options(bash) == {"--tp": [""]}
-    assert len(dark(bash)) == 1
+    assert options(bash) == {"--tp": ["2"]}
+    assert [item.hides for item in bash.reading.assumptions] == [Hides.VARIABLES]
 
 
 def test_a_line_without_end_is_refused() -> None:

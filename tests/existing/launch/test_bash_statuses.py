@@ -103,7 +103,3 @@ def test_what_runs_after_a_failure_is_not_sure_to_run() -> None:
 def test_a_program_that_is_looked_for_is_the_launcher() -> None:
     bash = read("$(which torchrun) --nproc_per_node 8 train.py --x 1")
     assert bash.reading.world.gpus == 8
-
-
-def test_a_long_list_is_followed() -> None:
-    assert degree("TP=8; " + "grep -q x file && A=1 || " * 500 + "true") == "8"

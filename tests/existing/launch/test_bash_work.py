@@ -17,7 +17,7 @@ SCRIPTS = {
     "replacements in turn": "x=aaaaaaaaaa\n" + "x=${x//a/${x}a}\n" * 10,
     "unknown cases": "".join(map(NUMBERED.format, range(4000))),
     "arms of a case": f"case $U in {' '.join(f'a{i}) v{i}=1;;' for i in range(3000))} esac\n",
-    "patterns": f"x={A}\n" + "y=${x//*a*a*a*a*b/c}\n" * 1000,
+    "patterns": f"x={A}\n" + "y=${x##*a*a*a*a*b}\n" * 10_000,
     "doublings": "x=aaaaaaaa\n" + "x=$x$x\n" * 40,
     "loops in loops": "for i in {1..9999}; do for j in {1..9999}; do x=$j; done; done\n",
     "an array that grows": "for i in {1..9999}; do A+=($i); done\n",

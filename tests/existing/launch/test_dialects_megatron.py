@@ -1,4 +1,4 @@
-"""Megatron-LM's own YAML: --yaml-cfg, and the functional tests' MODEL_ARGS."""
+"""Megatron-LM's own YAML, --yaml-cfg."""
 
 from __future__ import annotations
 
@@ -87,75 +87,9 @@ def test_a_switch_from_the_environment_is_one() -> None:
     assert options(read_yaml(source, SP="false", OVERLAP="true")) == ["--tp-comm-overlap"]
 
 
-MODEL_ARGS = """\
-ENV_VARS:
-  CUDA_DEVICE_MAX_CONNECTIONS: 1
-  TP: 4
-TEST_TYPE: release
-BASE: &base
-  --bf16: true
-  --hidden-size: 512
-MODEL_ARGS:
-  <<: *base
-  # how many
-  --num-layers: 12
-  --lr: 1.0e-05
-  --use-flash-attn: "true"
-  --sequence-parallel: false
-  --tensor-model-parallel-size: ${TP}
-  --recompute-modules: "[core_attn moe]"
-  --moe-layer-freq: ([0]*1+[1]*11)
-  --data-path: ${DATA_PATH}/text
-  --step-batch-size-schedule: "0:16 2B:32"
-  --cp-comm-type: [p2p, a2a]
-  MOE:
-    --num-experts: 8
-  model.seq_length: 2048
-MODEL_ARGS_2:
-  --num-layers: 24
-"""
-
-
-def test_model_args() -> None:
-    reading = read_yaml(MODEL_ARGS)
-    assert reading.format == "model args yaml"
-    assert options(reading) == [
-        "--num-layers 12",
-        "--lr 1.0e-05",
-        "--use-flash-attn",
-        "--tensor-model-parallel-size 4",
-        "--recompute-modules core_attn moe",
-        "--moe-layer-freq ([0]*1+[1]*11)",
-        "--data-path ?",
-        "--step-batch-size-schedule 0:16 2B:32",
-        "--cp-comm-type p2p a2a",
-        "--num-experts 8",
-        "--bf16",
-        "--hidden-size 512",
-        "--seq-length 2048",
-    ]
-    assert {name: word.text for name, word in reading.environment.items()} == {
-        "CUDA_DEVICE_MAX_CONNECTIONS": "1",
-        "TP": "4",
-    }
-    assert [line.split()[1] for line in unread(reading, matters=False)] == ["MODEL_ARGS_2:"]
-    assert unread(reading, matters=True) == []
-    tp = reading.settings[3].values[0]
-    assert (tp.pieces[0].variables, tp.place.line) == (("TP",), 15)
-    assert tp.pieces[0].place is not None
-    assert tp.pieces[0].place.line == 3
-    assert len(reading.settings[7].values) == 1
-    assert places_hold(reading)
-
-
-def test_variables_that_are_given_are_put_in() -> None:
-    assert "--data-path /d/text" in options(read_yaml(MODEL_ARGS, DATA_PATH="/d"))
-
-
 @pytest.mark.parametrize(
     ("data", "dialect"),
     [
-        ({"MODEL_ARGS": {}}, "model args yaml"),
         ({"language_model": {}}, "megatron yaml"),
         ({"num_layers": 1, "hidden_size": 2, "lr": 3}, "megatron yaml"),
         ({"model": {}}, "overrides"),

@@ -58,15 +58,12 @@ def test_a_program_whose_options_say_nothing_is_refused(tmp_path: Path, script: 
     ("name", "text", "sentence"),
     [
         ("train.py", "import os", "is a Python program, whose code is not read"),
-        ("train.py", "args(deepspeed='conf/ds.json')", "Try: symconfig audit conf/ds.json --gpus N --model M"),
         ("job.toml", "[training]\nsteps = 1", "is TOML, as torchtitan has it, which is not read"),
-        ("run.sh", "deepspeed --num_gpus 8 code.py", "Try: symconfig audit ds.json --gpus N --model M"),
     ],
 )
 def test_what_is_no_script_is_refused_with_what_to_give_instead(
     tmp_path: Path, name: str, text: str, sentence: str
 ) -> None:
-    write(tmp_path, "code.py", 'Trainer(TrainingArguments(deepspeed="ds.json"))')
     assert sentence in refusal(write(tmp_path, name, text))
 
 
@@ -80,7 +77,7 @@ def test_a_recipe_says_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_variables_that_no_file_names_are_said(tmp_path: Path) -> None:
-    file = write(tmp_path, "a.yaml", "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 2\n  --data-path: ${DATA}/x\n")
+    file = write(tmp_path, "a.yaml", "model_name_or_path: x\nlearning_rate: 1\nbf16: true\ndataset_name: ${DATA}/x\n")
     said = unread(read(file, variables={"DATA": "/d", "OTHER": "1"}), matters=False)
     assert said == ["1 OTHER: is given from outside, and nothing in the file names it"]
 
@@ -292,7 +289,7 @@ def test_a_folder_says_which_of_its_files(tmp_path: Path) -> None:
         ("compose.yaml", "services: {a: b}", "is no launch configuration that symconfig knows"),
         ("empty.yaml", "", "empty"),
         ("bad.yaml", "a: [1", "not YAML"),
-        ("bad.json", '{"a": }', "a value is missing"),
+        ("bad.json", '{"a": }', "Expecting value"),
         ("notes.txt", "hello there\n", "no training program|recognised"),
     ],
 )

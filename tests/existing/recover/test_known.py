@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.existing.recover.known import by_name, model_of, models
+from symconfig.existing.recover.zoo import by_name, model_of, models
 from symconfig.graph.count import parameters
 
 # Billions of parameters as the models' cards on Hugging Face have them.

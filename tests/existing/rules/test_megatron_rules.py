@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from symconfig.errors import SymconfigError
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, RULES, findings

@@ -4,40 +4,38 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from symconfig.existing.launch.bash import nested
-from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.existing.launch.bash.arithmetic import Dark
 from symconfig.existing.launch.bash.conditions import EXPECTED, FALSE, STARTED, TRUE, Truth, tested
-from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.log import Command, Leave
-from symconfig.existing.launch.bash.shell import environment
+from symconfig.existing.launch.bash.expand import unescaped
+from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import CodeSource
-from symconfig.existing.launch.bash.values import Field, Part, Parts, hole, plain, text_of, unknown_of
-from symconfig.existing.launch.bash.variables import VARIABLES, Own, Words
+from symconfig.existing.launch.bash.state import Command, Leave
+from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, fields, hole, plain, text_of, unknown_of
 from symconfig.existing.launch.text import Place
 
+Words: TypeAlias = Sequence[Field]
+Own: TypeAlias = Callable[[Shell, Words, Place], Truth]  # a command of the shell's own
+_READ = "is read while the script runs"
 # Code that asks whether accelerators are Ascend's: no GPU is, that a run can be planned for.
 _OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
-def run_words(shell: Interpreter, words: Words, place: Place) -> Truth:
+def run_words(shell: Shell, words: Words, place: Place) -> Truth:
     """Run one command after its expansions; return its status. Raises Leave, Exhausted."""
-    first = words[0]
-    if first.unknown:
-        return _program(shell, words, place)
-    name = first.text
+    name = "" if words[0].unknown else words[0].text
     if name in shell.state.functions:
         return shell.call(name, words[1:], place)
     if name in ("builtin", "command") and len(words) > 1 and not words[1].text.startswith("-"):
         return run_words(shell, words[1:], place)
-    own = _OWN.get(name)
-    return own(shell, words[1:], place) if own else _program(shell, words, place)
+    return _OWN.get(name, _program)(shell, words if name not in _OWN else words[1:], place)
 
 
-def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _program(shell: Shell, words: Words, place: Place) -> Truth:
     """Record something outside of the shell; it is never run."""
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
@@ -46,29 +44,92 @@ def _program(shell: Interpreter, words: Words, place: Place) -> Truth:
         return STARTED
     script = next((word.text for word in words[1:3] if word.text.endswith(".py")), None)
     name = " ".join(filter(None, (words[0].text or "a program", script)))
-    if shell.output is not None:
-        shell.output.append(hole(f"depends on the output of {name}", place))
+    _print(shell, (hole(f"depends on the output of {name}", place),))
     if shell.captured:
         shell.log.aside.append(tuple(words))
-    else:
-        shell.log.commands.append(
-            Command(
-                (*shell.launcher, *words),
-                len(shell.launcher),
-                dict(environment(shell.state)),
-                dict(shell.state.files),
-                place,
-                shell.maybe[0] if shell.maybe else None,
-            )
-        )
+        return STARTED
+    started, maybe = (*shell.launcher, *words), shell.maybe[0] if shell.maybe else None
+    files = dict(shell.state.files)
+    shell.log.commands.append(Command(started, len(shell.launcher), shell.state.environment(), files, place, maybe))
     return STARTED
+
+
+# ---- variables and arguments
+
+
+def _read(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `read`, of a string that the script holds: the first line, split; with `-d ''` all of it."""
+    names: list[str] = []
+    flags, delimiter, rest = "", "\n", iter(words)
+    for word in rest:
+        if word.text.startswith("-"):
+            flags += word.text[1:]
+            argument = next(rest, None) if word.text[-1] in "dptnu" else None
+            delimiter = (argument.text or "\0") if argument is not None and word.text[-1] == "d" else delimiter
+        else:
+            names.append(word.text)
+    text, names, variables = shell.stdin, names or ["REPLY"], shell.state.variables
+    whole = text_of(text or ())
+    end = whole.find(delimiter)
+    line = Field(text or (), place).cut(0, len(whole) if end < 0 else end).parts
+    if len(names) == 1 and "a" not in flags and text is not None:
+        variables[names[0]] = shell.budget.kept(line)
+    elif text is None or unknown_of(text):
+        variables |= dict.fromkeys(names, (hole(_READ, place),))
+    elif pieces := fields([replace(part, loose=True) for part in line], shell.state.ifs):
+        if "a" in flags:
+            variables[names[0]] = Array({index: Field(parts, place) for index, parts in enumerate(pieces)})
+        for index, name in enumerate(names if "a" not in flags else ()):
+            more = index == len(names) - 1 and len(pieces) > len(names)
+            variables[name] = (hole(_READ, place),) if more else (pieces[index] if index < len(pieces) else ())
+    if text is None or unknown_of(text):
+        return Truth(None, "depends on what is read while the script runs", status=True)
+    shell.stdin = None
+    return TRUE
+
+
+def _mapfile(shell: Shell, words: Words, place: Place) -> Truth:
+    name = words[-1].text if words and not words[-1].text.startswith("-") else "MAPFILE"
+    shell.state.variables[name] = Array({0: Field((hole(_READ, place, loose=True),), place)})
+    return TRUE
+
+
+def _let(shell: Shell, words: Words, place: Place) -> Truth:
+    value = 0
+    for word in words:
+        try:
+            if word.unknown:
+                raise Dark(word.unknown)
+            value = shell.expander(CodeSource((), place)).number(word.text, place)
+        except Dark as dark:
+            if target := re.match(r"\s*([A-Za-z_]\w*)", word.text):
+                shell.state.variables[target[1]] = (hole(str(dark), place),)
+            return Truth(None, str(dark))
+    return Truth(value != 0)
+
+
+def _set(shell: Shell, words: Words, place: Place) -> Truth:
+    rest = list(words)
+    while rest and rest[0].text.startswith(("-", "+")) and rest[0].text != "--":
+        rest = rest[2:] if rest[0].text.endswith("o") else rest[1:]  # set -euo pipefail
+    if rest:
+        shell.state.arguments = tuple(rest[rest[0].text == "--" :])
+    return TRUE
+
+
+def _shift(shell: Shell, words: Words, place: Place) -> Truth:
+    count = int(words[0].text) if words and words[0].text.isdigit() else 1
+    if count > len(shell.state.arguments):
+        return FALSE
+    shell.state.arguments = shell.state.arguments[count:]
+    return TRUE
 
 
 # ---- flow
 
 
 def _leave(kind: str) -> Own:
-    def run(shell: Interpreter, words: Words, place: Place) -> Truth:
+    def run(shell: Shell, words: Words, place: Place) -> Truth:
         # An exit without a status is the end of a message about wrong use as often as a success.
         given = words[0].text if words else ""
         if kind == "return" and (not words or words[0].unknown):
@@ -78,7 +139,7 @@ def _leave(kind: str) -> Own:
     return run
 
 
-def _exec(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _exec(shell: Shell, words: Words, place: Place) -> Truth:
     while words and words[0].text in ("-a", "-c", "-l"):
         words = words[2:] if words[0].text == "-a" else words[1:]
     if not words:
@@ -87,61 +148,52 @@ def _exec(shell: Interpreter, words: Words, place: Place) -> Truth:
     raise Leave("exit")
 
 
-def _eval(shell: Interpreter, words: Words, place: Place) -> Truth:
-    return nested.run_code(shell, words, place)
-
-
 # ---- folders and output
 
 
-def _cd(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _cd(shell: Shell, words: Words, place: Place) -> Truth:
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
+    base = shell.state.folder
     if not named or named[-1].unknown:
         why = named[-1].unknown if named else "depends on the home folder"
         shell.state.folder = (hole(why or "", place),)
-        return EXPECTED
-    base = shell.state.folder
-    target = named[-1].text
-    if target.startswith("/"):
-        shell.state.folder = plain(posixpath.normpath(target), place=place)
-    elif base is not None and not unknown_of(base):
-        shell.state.folder = plain(posixpath.normpath(posixpath.join(text_of(base), target)), place=place)
+    elif named[-1].text.startswith("/") or (base is not None and not unknown_of(base)):
+        path = posixpath.normpath(posixpath.join(text_of(base or ()), named[-1].text))
+        shell.state.folder = plain(path, place=place)
     return EXPECTED
 
 
-def _print(shell: Interpreter, parts: Parts) -> Truth:
+def _print(shell: Shell, parts: Parts) -> Truth:
     if shell.output is not None:
         shell.output += parts
     return TRUE
 
 
-def _unprinted(shell: Interpreter, why: str, place: Place) -> Truth:
+def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
     """Return the status of a program whose output is not known."""
     _print(shell, (hole(why, place),))
     return replace(STARTED, why=why)
 
 
-def _pwd(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _pwd(shell: Shell, words: Words, place: Place) -> Truth:
     return _print(shell, shell.state.folder or (hole("depends on the current folder", place),))
 
 
-def _echo(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     flags = ""
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
         words = words[1:]
-    parts: list[Part] = []
-    for index, word in enumerate(words):
-        parts += [*((Part(" "),) if index else ()), *(replace(part, loose=False) for part in word.parts)]
-    if "e" in flags and any("\\" in part.text for part in parts):
-        parts = [
-            part if "\\" not in part.text else replace(part, text=unescaped(part.text), place=None) for part in parts
-        ]
+    parts = [replace(part, loose=False) for part in nested.joined(words)]
+    if "e" in flags:
+        texts = [unescaped(part.text) for part in parts]
+        pairs = zip(parts, texts, strict=True)
+        parts = [part if part.text == text else replace(part, text=text, place=None) for part, text in pairs]
     return _print(shell, (*parts, *(() if "n" in flags else (Part("\n"),))))
 
 
-def _printf(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """Run formats of `%s`, `%d` and `%q`-free text; anything else is not known."""
+def _printf(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run formats of `%s`, `%d` and text; anything else is not known."""
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
         _printf(inside, words[2:], place)
@@ -150,17 +202,13 @@ def _printf(shell: Interpreter, words: Words, place: Place) -> Truth:
     if not words or words[0].unknown or re.search(r"%(?![sd%])", words[0].text):
         return _print(shell, (hole("depends on the output of printf", place),))
     made: list[Part] = []
-    pieces = re.split(r"(%[sd%])", unescaped(words[0].text))
-    values = list(words[1:])
+    pieces, values = re.split(r"(%[sd%])", unescaped(words[0].text)), list(words[1:])
     while True:
         for piece in pieces:
-            if piece == "%%":
-                made.append(Part("%"))
-            elif piece in ("%s", "%d"):
-                value = values.pop(0) if values else None
-                made += value.parts if value is not None else (Part("0" if piece == "%d" else ""),)
+            if piece in ("%s", "%d") and values:
+                made += values.pop(0).parts
             else:
-                made.append(Part(piece))
+                made.append(Part({"%%": "%", "%s": "", "%d": "0"}.get(piece, piece)))
         if not values or len(pieces) == 1:
             break
         shell.budget.spend()
@@ -168,7 +216,7 @@ def _printf(shell: Interpreter, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Field], Parts]) -> Own:
-    def run(shell: Interpreter, words: Words, place: Place) -> Truth:
+    def run(shell: Shell, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
             return _unprinted(shell, (named[0].unknown if named else "") or "depends on a path", place)
@@ -178,11 +226,8 @@ def _path(change: Callable[[Field], Parts]) -> Own:
 
 
 def _dirname(word: Field) -> Parts:
-    text = word.text.rstrip("/") or "/"
-    head = text.rpartition("/")[0] if "/" in text else ""
-    if not head:
-        return plain("/" if text.startswith("/") else ".")
-    return word.cut(0, len(head)).parts
+    head = word.text.rstrip("/").rpartition("/")[0]
+    return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
 
 
 def _basename(word: Field) -> Parts:
@@ -190,46 +235,36 @@ def _basename(word: Field) -> Parts:
     return word.cut(text.rfind("/") + 1, len(text)).parts
 
 
-def _cat(shell: Interpreter, words: Words, place: Place) -> Truth:
-    if words and words[0].text != "-":
-        names = [word.text for word in words]
-        if all(name in shell.state.files for name in names):
-            return _print(shell, tuple(part for name in names for part in shell.state.files[name]))
-        return _unprinted(shell, f"depends on the contents of {names[0] or 'a file'}", place)
-    if shell.stdin is None:
-        return _unprinted(shell, "depends on what is read while the script runs", place)
-    return _print(shell, shell.stdin)
+def _cat(shell: Shell, words: Words, place: Place) -> Truth:
+    names = [word.text for word in words if word.text != "-"]
+    if not names and shell.stdin is not None:
+        return _print(shell, shell.stdin)
+    if names and all(name in shell.state.files for name in names):
+        return _print(shell, tuple(part for name in names for part in shell.state.files[name]))
+    what = f"the contents of {names[0] or 'a file'}" if names else "what is read while the script runs"
+    return _unprinted(shell, f"depends on {what}", place)
 
 
-def _tee(shell: Interpreter, words: Words, place: Place) -> Truth:
-    names = [word.text for word in words if not word.text.startswith("-")]
+def _tee(shell: Shell, words: Words, place: Place) -> Truth:
     if shell.stdin and not unknown_of(shell.stdin):
-        for name in names:
-            shell.state.files[name] = shell.stdin
+        shell.state.files |= {word.text: shell.stdin for word in words if not word.text.startswith("-")}
     return _print(shell, shell.stdin or ())
 
 
-def _seq(shell: Interpreter, words: Words, place: Place) -> Truth:
-    try:
-        numbers = [int(word.text) for word in words if not word.unknown]
-        first, step, last = {1: (1, 1, *numbers), 2: (numbers[0], 1, numbers[-1])}.get(len(numbers)) or tuple(numbers)
-        values = range(first, last + (1 if step > 0 else -1), step)
-        if len(words) != len(numbers) or len(values) > 10_000:
-            raise ValueError
-    except (ValueError, IndexError, TypeError):
+def _seq(shell: Shell, words: Words, place: Place) -> Truth:
+    texts = [word.text for word in words]
+    if not 1 <= len(texts) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", text) for text in texts) or "0" in texts[1:-1]:
         return _unprinted(shell, "depends on the output of seq", place)
+    first, step, last = (int(text) for text in (*texts[:-1], *("1", "1")[len(texts) - 1 :], texts[-1]))
+    values = range(first, last + (1 if step > 0 else -1), step)
+    shell.budget.spend(len(values) / 8)
     return _print(shell, plain("\n".join(map(str, values)) + "\n"))
 
 
-def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
-    """Run `expr`, and `bc` of what is piped into it, on whole numbers; as of expr, it ends in an error where it
-    is 0.
-    """
-    parts: Parts = (
-        (shell.stdin or ()) if not words else tuple(part for word in words for part in (*word.parts, Part(" ")))
-    )
-    why = unknown_of(parts)
-    text = text_of(parts).strip()
+def _expr(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `expr` on whole numbers; it ends in an error where it is 0."""
+    parts = nested.joined(words)
+    why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
         return _unprinted(shell, why or "depends on the output of a calculation", place)
     try:
@@ -240,7 +275,7 @@ def _calculated(shell: Interpreter, words: Words, place: Place) -> Truth:
     return Truth(value != 0)
 
 
-def _which(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _which(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `which`, `type`, `command -v`: a path of which only the end is known."""
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
@@ -248,13 +283,8 @@ def _which(shell: Interpreter, words: Words, place: Place) -> Truth:
     return replace(STARTED, why=why)
 
 
-def _bracket(shell: Interpreter, words: Words, place: Place) -> Truth:
+def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
     return tested(shell.expander(CodeSource((), place), deciding=True), [word.parts for word in words])
-
-
-def _bc(shell: Interpreter, words: Words, place: Place) -> Truth:
-    _calculated(shell, (), place)
-    return STARTED
 
 
 def _always(status: Truth) -> Own:
@@ -265,7 +295,7 @@ def _always(status: Truth) -> Own:
 def _prepares(name: str) -> Own:
     """Run a program that makes folders and files ready: what it is given is kept, as it is of all programs."""
 
-    def run(shell: Interpreter, words: Words, place: Place) -> Truth:
+    def run(shell: Shell, words: Words, place: Place) -> Truth:
         shell.log.aside.append((Field((Part(name),), place), *words))
         return EXPECTED
 
@@ -280,32 +310,27 @@ _OWN: dict[str, Own] = {
     ),
     **{name: _prepares(name) for name in ("mkdir", "touch", "chmod", "cp", "mv", "rm", "ln")},
     **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)),
+    **{kind: _leave(kind) for kind in ("exit", "return", "break", "continue")},
+    **dict.fromkeys(("mapfile", "readarray"), _mapfile),
+    **dict.fromkeys(("source", "."), nested.source),
+    **dict.fromkeys(("cd", "pushd"), _cd),
+    **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.parts)),
+    **dict.fromkeys(("command", "type", "which"), _which),
     "false": _always(FALSE),
-    **VARIABLES,
-    "exit": _leave("exit"),
-    "return": _leave("return"),
-    "break": _leave("break"),
-    "continue": _leave("continue"),
+    "read": _read,
+    "let": _let,
+    "set": _set,
+    "shift": _shift,
     "exec": _exec,
-    "eval": _eval,
-    "source": nested.source,
-    ".": nested.source,
-    "cd": _cd,
-    "pushd": _cd,
+    "eval": nested.run_code,
     "pwd": _pwd,
     "echo": _echo,
     "printf": _printf,
     "dirname": _path(_dirname),
     "basename": _path(_basename),
-    "realpath": _path(lambda word: word.parts),
-    "readlink": _path(lambda word: word.parts),
     "cat": _cat,
     "tee": _tee,
     "seq": _seq,
-    "expr": _calculated,
-    "bc": _bc,
-    "command": _which,
-    "type": _which,
-    "which": _which,
+    "expr": _expr,
     "test": _bracket,
 }

@@ -1,200 +1,280 @@
-"""The interpreter: which statements run, in which order, and what is left open where nobody knows."""
+"""Which statements run, in which order: each kind of statement of the syntax tree has a method of its name.
+
+What depends on a condition that is not known runs on a copy of the state, and the copies are merged: what they disagree
+about is not known afterwards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from operator import methodcaller
 
 from tree_sitter import Node
 
-from symconfig.existing.launch.bash.arithmetic import Dark
-from symconfig.existing.launch.bash.conditions import TRUE, Truth, ended
-from symconfig.existing.launch.bash.expand import Expander
-from symconfig.existing.launch.bash.log import Leave, Log
-from symconfig.existing.launch.bash.nodes import errors_of, statements_of
-from symconfig.existing.launch.bash.shell import Budget, Exhausted, Outcome, State, merged, one_of
-from symconfig.existing.launch.bash.source import Source, parse
-from symconfig.existing.launch.bash.values import Field, Part, Parts, Value
+from symconfig.existing.launch.bash import source as code
+from symconfig.existing.launch.bash.conditions import FALSE, TRUE, Truth, double_tested, tested
+from symconfig.existing.launch.bash.expand import pattern
+from symconfig.existing.launch.bash.simple import Simple
+from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
+from symconfig.existing.launch.bash.state import Leave, Outcome, one_of, shortened
+from symconfig.existing.launch.bash.values import hole, text_of, unknown_of
 from symconfig.existing.launch.reading import Hides
 from symconfig.existing.launch.text import Place
 
-Handler: TypeAlias = "Callable[[Interpreter, Source, Node], Truth]"
+ROUNDS = 2_000  # of one loop
+_CLAUSES = ("elif_clause", "else_clause")
 
 
-@dataclass
-class Interpreter:
-    """Runs statements on a state, without running anything.
+class Interpreter(Simple):
+    """Runs statements on a state, without running anything."""
 
-    handlers: what runs each kind of statement (`statements.HANDLERS`), given here because those run statements, too.
-    output: what a substitution or a redirection collects; None: nobody. stdin: what a command reads, as far as known.
-    launcher: words before a nested shell, which start what it starts. maybe: reasons why this may not run at all.
-    pending: states in which a loop or a function may have been left. substituted: the status of the last substitution.
-    """
+    # ---- lists, branches
 
-    state: State
-    budget: Budget
-    log: Log
-    handlers: Mapping[str, Handler]
-    output: list[Part] | None = None
-    stdin: Parts | None = None
-    launcher: tuple[Field, ...] = ()
-    maybe: list[str] = field(default_factory=list)
-    captured: bool = False
-    sourcing: tuple[str, ...] = ()
-    pending: list[tuple[Leave, State]] = field(default_factory=list)
-    locals: list[dict[str, tuple[bool, Value]]] = field(default_factory=list)
-    substituted: Truth = TRUE
+    def _list(self, source: Source, node: Node) -> Truth:
+        """Run `a && b` and `a || b`, which may be parts of each other."""
+        links: list[tuple[bool, Node]] = []  # a command, and the result of the one before with which it is passed over
+        while node.type == "list":
+            links.insert(0, (any(child.type == "||" for child in node.children), node.children[-1]))
+            node = node.children[0]
+        return self._linked(source, node, links, self.execute(source, node))
 
-    # ---- programs
+    def _linked(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
+        """Run the rest of a list behind a command that ended so; where that is not known, for both ends."""
+        for index, (stop, right) in enumerate(links):
+            place, provided = place_at(source, node), any(stop for stop, _ in links)
+            if status.value is None or (status.status and provided):
+                ends: list[bool | None] = []
 
-    def program(self, source: Source) -> Truth:
-        """Run all of a source; return its status. Raises Leave, Exhausted."""
-        root = parse(source)
-        if root.has_error:
-            for node in errors_of(root, source.data):
-                self.unread(source, node, "is not understood as bash")
-        return self.statements(source, statements_of(root))
+                def rest(end: Truth, node: Node = node, index: int = index, ends: list[bool | None] = ends) -> None:
+                    ends.append(self._linked(source, node, links[index:], end).value)
 
-    def unread(self, source: Source, node: Node, why: str, hides: Hides = Hides.OPTIONS) -> None:
-        what = source.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
-        self.log.add(source.place(node.start_byte, node.end_byte), what, why, hides)
-
-    def expander(self, source: Source, deciding: bool = False) -> Expander:
-        return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
-
-    def capture(self, source: Source, place: Place) -> Parts:
-        """Return what the code prints, without line ends at its end."""
-        inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[], maybe=list(self.maybe))
-        self.budget.enter()
-        try:
-            self.substituted = inside.program(source)
-        except Leave as leave:
-            self.substituted = ended(leave)
-        finally:
-            self.budget.leave()
-        parts = list(inside.output or ())
-        while parts and not parts[-1].unknown and not parts[-1].text.rstrip("\n"):
-            parts.pop()
-        if parts and not parts[-1].unknown:
-            parts[-1] = parts[-1].cut(0, len(parts[-1].text.rstrip("\n")))
-        return tuple(parts)
-
-    def statements(self, source: Source, nodes: Sequence[Node]) -> Truth:
-        status = TRUE
-        for node in nodes:
-            status = self.execute(source, node)
+                # Programs are started to succeed: what stands behind one with && is what the script does.
+                why = opened(text_at(source, node), status)
+                self.undecided([partial(rest, TRUE), partial(rest, FALSE)], why, place, likely=status.status)
+                return Truth(ends[0] if len({*ends}) == 1 else None, status.why, status=status.status)
+            if status.value is not stop:
+                status = self.guarded(partial(self.execute, source, right), place)
+                node = right
         return status
 
-    def execute(self, source: Source, node: Node) -> Truth:
-        """Run one statement; return its status. Raises Leave, Exhausted."""
-        self.budget.spend()
-        self.budget.enter()
-        try:
-            handler = self.handlers.get(node.type)
-            return self._unknown(source, node) if handler is None else handler(self, source, node)
-        except Exhausted as error:
-            error.place = error.place or source.place(node.start_byte, node.end_byte)
-            raise
-        finally:
-            self.budget.leave()
+    def _negated_command(self, source: Source, node: Node) -> Truth:
+        return self.execute(source, node.children[-1]).negated()
 
-    def _unknown(self, source: Source, node: Node) -> Truth:
-        if node.is_named and node.type not in ("comment", "heredoc_body", "word", "number"):
-            return self.statements(source, statements_of(node))
+    def _if_statement(self, source: Source, node: Node) -> Truth:
+        return self._clauses(source, [node, *(child for child in node.children if child.type in _CLAUSES)])
+
+    def _clauses(self, source: Source, clauses: list[Node]) -> Truth:
+        """Run `if`, `elif` and `else`, which the parser has side by side behind the first."""
+        if not clauses:
+            return TRUE
+        node, *rest = clauses
+        at = next((index for index, child in enumerate(node.children) if child.type == "then"), 0)
+        parts = node.children[:at], node.children[at:]
+        conditions, body = (
+            [child for child in part if child.is_named and child.type not in _CLAUSES] for part in parts
+        )
+        run = partial(self.statements, source, body)
+        if not conditions:
+            return self.guarded(run)
+        truth, start, end = self.statements(source, conditions), conditions[0].start_byte, conditions[-1].end_byte
+        place = source.place(start, end)
+        if truth.value is None or truth.status:
+            why = opened(source.data[start:end].decode("utf-8", "replace"), truth)
+            self.undecided([run, partial(self._clauses, source, rest)], why, place)
+            return Truth(None, truth.why)
+        if not truth.value:
+            return self._clauses(source, rest)
+        before = dict(self.state.variables)
+        status = self.guarded(run, place)
+        for name in truth.presumed:
+            value = self.state.variables.get(name)
+            if name not in before and isinstance(value, tuple):
+                named = (part if part.overridden_by else replace(part, overridden_by=name) for part in value)
+                self.state.variables[name] = tuple(named)
+        return status
+
+    def _case_statement(self, source: Source, node: Node) -> Truth:
+        value = node.child_by_field_name("value")
+        if value is None:
+            return TRUE
+        items = [child for child in node.children if child.type == "case_item"]
+        word, place = (
+            self.expander(source, deciding=True).value(value.start_byte, value.end_byte),
+            place_at(source, value),
+        )
+        why = unknown_of(word) or ""
+        for index, item in enumerate(items):
+            matched = None if why else self._matches(source, item, text_of(word))
+            if matched:
+                return self.guarded(partial(self._case_item, source, item))
+            if matched is None:
+                rest: list[Callable[[], object]] = [partial(self._case_item, source, each) for each in items[index:]]
+                covered = any(self._matches(source, each, "\0") for each in items[index:])
+                reason = opened(f"case {text_at(source, value)}", Truth(None, why))
+                self.undecided(rest if covered else [*rest, lambda: None], reason, place)
+                return Truth(None, why)
         return TRUE
 
-    # ---- what is not decided
+    def _matches(self, source: Source, item: Node, text: str) -> bool | None:
+        """Return whether a text is of a branch's patterns; None where these are not known."""
+        expander = self.expander(source, deciding=True)
+        for start, end in word_ranges(source.data, item.children_by_field_name("value")):
+            self.budget.spend(0.05 + len(text) / 64)
+            if (glob := pattern(expander.value(start, end))) is None:
+                return None
+            if glob.match(text):
+                return True
+        return False
 
-    def undecided(self, branches: Sequence[Callable[[], object]], why: str, place: Place) -> None:
-        """Run branches of which any may run: what they disagree about is not known afterwards."""
-        before = Outcome(self.state, maybe=why)
-        ends = [self.tried(branch, before) for branch in branches]
-        outcomes = [end for end in ends if isinstance(end, Outcome)]
-        if not outcomes:
-            raise next(end for end in ends if isinstance(end, Leave))
-        self.goes_on(one_of(self.budget, outcomes, why, place))
+    def _case_item(self, source: Source, item: Node) -> Truth:
+        close = next((at for at, child in enumerate(item.children) if child.type == ")"), 0)
+        return self.statements(source, [child for child in item.children[close + 1 :] if child.is_named])
 
-    def tried(self, branch: Callable[[], object], before: Outcome) -> Outcome | Leave:
-        """Return how a branch ends that may run after `before`; this shell stays as it is."""
-        state, output = self.state, self.output
-        self.state, self.output = before.state.copy(), None if output is None else list(before.output)
-        if before.maybe:
-            self.maybe.append(before.maybe)
-        try:
-            branch()
-            return replace(before, state=self.state, output=tuple(self.output or ()))
-        except Leave as leave:
-            if leave.kind != "exit":
-                self.pending.append((leave, self.state))
-            return leave
-        finally:
-            if before.maybe:
-                self.maybe.pop()
-            self.state, self.output = state, output
+    # ---- loops, for a bounded number of rounds
 
-    def goes_on(self, outcome: Outcome) -> None:
-        self.state = outcome.state
-        if self.output is not None:
-            self.output += outcome.output
+    def _for_statement(self, source: Source, node: Node) -> Truth:
+        variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
+        if variable is None or body is None:
+            return TRUE
+        name, place, expander = text_at(source, variable), place_at(source, variable), self.expander(source)
+        if any(child.type == "in" for child in node.children):
+            ranges = word_ranges(source.data, node.children_by_field_name("value"))
+            values = [item for start, end in ranges for item in expander.fields(start, end)]
+        else:
+            values = list(self.state.arguments)
+            self.state.taken.update(item.place for item in values)
+        dark = next((item.unknown for item in values if item.several), None)
+        if node.children[0].type == "select":
+            dark = "depends on what a person chooses"
+        if dark is not None:
+            self.state.variables[name] = (hole(dark, place),)
+            return self._open_loop(source, node, body, dark)
+        rounds = iter(values)
 
-    def resume(self, kinds: tuple[str, ...], place: Place) -> None:
-        """Go on after a loop or a function with the states that may have left it."""
-        states = [state for leave, state in self.pending if leave.kind in kinds]
-        self.pending = [(leave, state) for leave, state in self.pending if leave.kind not in kinds]
-        if states:
-            why = "depends on where a loop or a function is left"
-            self.state = merged(self.budget, [self.state, *states], why, place)
-
-    def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
-        """Run a branch. One that ends in an error is a check: the script is read as it runs when its checks pass.
-
-        check: its condition, which holds.
-        """
-        before = self.state.copy()
-        try:
-            return branch()
-        except Leave as leave:
-            if leave.kind != "exit" or not leave.bad:
-                raise
-            self.state = before
-            if check is not None and not self.maybe:
-                self.log.stops.append(check)
+        def advance() -> Truth:
+            item = next(rounds, None)
+            if item is None:
+                return FALSE
+            self.expander(source).assign(name, tuple(replace(part, loose=False) for part in item.parts))
             return TRUE
 
-    # ---- arithmetic and functions
+        return self._loop(source, node, body, advance)
 
-    def arithmetic(self, source: Source, start: int, end: int) -> Truth:
-        try:
-            return Truth(self.expander(source, deciding=True).arithmetic(start, end) != 0)
-        except Dark as dark:
-            return Truth(None, str(dark))
+    def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
+        body = node.child_by_field_name("body")
+        opening, end = (next((child for child in node.children if child.type == mark), None) for mark in ("((", "))"))
+        if body is None or opening is None or end is None:
+            return TRUE
+        marks = [child.start_byte for child in node.children if child.type == ";" and child.end_byte <= end.start_byte]
+        if len(marks) != 2:
+            self.log.add(place_at(source, node), text_at(source, node), "is a loop that is not understood")
+            return TRUE
+        self.arithmetic(source, opening.end_byte, marks[0])
+        first = [True]
 
-    def call(self, name: str, arguments: Sequence[Field], place: Place) -> Truth:
-        """Run a function of the script."""
-        function = self.state.functions[name]
-        saved = self.state.arguments
-        outer, self.pending = self.pending, []
-        self.state.arguments = tuple(arguments)
-        self.locals.append({})
-        self.budget.enter()
+        def condition() -> Truth:
+            if not first[0]:
+                self.arithmetic(source, marks[1] + 1, end.start_byte)
+            first[0] = False
+            written = source.data[marks[0] + 1 : marks[1]].strip()
+            return self.arithmetic(source, marks[0] + 1, marks[1]) if written else TRUE
+
+        return self._loop(source, node, body, condition)
+
+    def _while_statement(self, source: Source, node: Node) -> Truth:
+        body, until = node.child_by_field_name("body"), node.children[0].type == "until"
+        conditions = [child for child in node.children_by_field_name("condition") if child.is_named]
+        if body is None:
+            return TRUE
+
+        def condition() -> Truth:
+            truth = self.statements(source, conditions)
+            if truth.status:
+                return Truth(None, truth.why)
+            return truth.negated() if until else truth
+
+        return self._loop(source, node, body, condition)
+
+    def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
+        place, outer, before = source.place(node.start_byte, body.start_byte), self.pending, self.state.copy()
+        self.pending = []
         try:
-            status = self.execute(function.source, function.body)
-        except Leave as leave:
-            if leave.kind != "return":
-                raise
-            status = ended(leave)
+            for _ in range(ROUNDS):
+                truth = condition()
+                if truth.value is None:
+                    return self._open_loop(source, node, body, truth.why)
+                if not truth.value or not self._round(source, body, place):
+                    return TRUE
         finally:
-            self.budget.leave()
-            others = [ended(leave).value for leave, _ in self.pending if leave.kind == "return"]
-            if any(value is not status.value for value in others):
-                status = Truth(None, "depends on where a function is left", status=status.status)
-            self.resume(("return",), place)
+            self.resume("break", place)
             self.pending += outer
-            self.state.arguments = saved
-            for variable, (known, value) in self.locals.pop().items():
-                if known:
-                    self.state.variables[variable] = value
-                else:
-                    self.state.variables.pop(variable, None)
-        return status
+        why = f"is set in a loop of more than {ROUNDS:,} rounds"
+        started = f"starts a loop of more than {ROUNDS:,} rounds"
+        self.log.add(place_at(source, node.children[0]), text_at(source, node.children[0]), started, Hides.NOTHING)
+        self.state = one_of(self.budget, [Outcome(before), Outcome(self.state)], why, place).state
+        return TRUE
+
+    def _round(self, source: Source, body: Node, place: Place) -> bool:
+        """Run one round; return whether the loop goes on."""
+        try:
+            self.statements(source, body.named_children)
+        except Leave as leave:
+            if leave.kind not in ("break", "continue"):
+                raise
+            return leave.kind == "continue"
+        finally:
+            self.resume("continue", place)
+        return True
+
+    def _open_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
+        """Run a loop of which nobody knows how often it runs: what it sets is not known."""
+        place, reason = (
+            source.place(node.start_byte, body.start_byte),
+            f"is set in a loop whose rounds are not known: {why}",
+        )
+        for _ in range(2):  # the second round sees what the first one left open
+            self.undecided([lambda: self._round(source, body, place), lambda: None], reason, place)
+        self.resume("break", place)
+        return Truth(None, reason)
+
+    # ---- other shells, tests, functions
+
+    def _pipeline(self, source: Source, node: Node) -> Truth:
+        stages, stdin, status = node.named_children, self.stdin, TRUE
+        for index, stage in enumerate(stages):
+            output = self.output if index == len(stages) - 1 else []
+            status = self.subshell(methodcaller("execute", source, stage), output=output, stdin=stdin)
+            stdin = tuple(output or ())
+        return Truth(None, status.why or "depends on a program", status=True)
+
+    def _subshell(self, source: Source, node: Node) -> Truth:
+        return self.subshell(methodcaller("statements", source, node.named_children))
+
+    def _compound_statement(self, source: Source, node: Node) -> Truth:
+        if node.children and node.children[0].type == "((":
+            return self.arithmetic(source, node.children[0].end_byte, node.children[-1].start_byte)
+        return self.statements(source, node.named_children)
+
+    def _test_command(self, source: Source, node: Node) -> Truth:
+        start, end, expander = node.children[0].end_byte, node.children[-1].start_byte, self.expander(source, True)
+        match node.children[0].type:
+            case "((":
+                return self.arithmetic(source, start, end)
+            case "[[":
+                return double_tested(expander, start, end)
+        words = (item for word in code.words(source.data, start, end) for item in expander.fields(*word))
+        return tested(expander, [item.parts for item in words])
+
+    def _function_definition(self, source: Source, node: Node) -> Truth:
+        name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
+        if name is not None and body is not None:
+            self.state.functions[text_at(source, name)] = source, body
+        return TRUE
+
+
+def opened(written: str, truth: Truth) -> str:
+    """Say why what is set under a condition is not known."""
+    why = f", which {truth.why}" if truth.why else ""
+    return f"is set under a condition that is not known: {shortened(written)}{why}"

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.conditions import EXPECTED, TRUE, Truth, ended
-from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.log import Leave, shortened
-from symconfig.existing.launch.bash.shell import Cover, visible
+from symconfig.existing.launch.bash.shell import Shell
 from symconfig.existing.launch.bash.source import CodeSource, FileSource
+from symconfig.existing.launch.bash.state import Leave
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
 from symconfig.existing.launch.files import ROOT, leads_out, open_text, readable
 from symconfig.existing.launch.reading import Hides
@@ -29,39 +28,30 @@ _ACTIVATION = re.compile(
     r"|modules?(\.sh)?|init/(bash|sh))$|^/(usr|opt)/.*/(set_?env|setvars)\.sh$|/etc/profile"
 )
 # Options with a value of what runs code on another machine: the manuals of OpenSSH and pdsh.
-_REMOTE = {
-    "ssh": frozenset(f"-{letter}" for letter in "BbcDEeFIiJLlmOopQRSWw"),
-    "pdsh": frozenset(f"-{letter}" for letter in "wxglftuR"),
-}
+_REMOTE = {"ssh": "BbcDEeFIiJLlmOopQRSWw", "pdsh": "wxglftuR"}
 _DEPTH = 20  # of files that source each other
 
 
-def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
-    """Run `source FILE ARGUMENTS`. Raises InputError for files that source each other in a circle, or cannot be
-    text.
+def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
+    """Run `source FILE ARGUMENTS`. A file that is not read is taken to set nothing to which the script gives a value.
+    Raises InputError for files that source each other in a circle, or cannot be text.
     """
     if not words:
         return TRUE
-    written, shown = words[0].text, f"source {shell.log.written(words[0].place) or words[0].text}"
-    if _ACTIVATION.search(written):
-        shell.log.add(place, shown, "is a file of the machine that it runs on", Hides.NOTHING)
-        return EXPECTED
-    if words[0].unknown:
-        believed = _believed(shell, words[0])
-        if believed is None:
-            why = f"is read only where it runs: its name {words[0].unknown}"
-            cover(shell, place, shown, shown.partition(" ")[2], why)
-            return EXPECTED
-        written = believed
-    path, why = _file(shell, written)
+    shown, path = f"source {shell.log.written(words[0].place) or words[0].text}", None
+    hides, why = Hides.VARIABLES, f"is read only where it runs: its name {words[0].unknown}"
+    if _ACTIVATION.search(words[0].text):
+        hides, why = Hides.NOTHING, "is a file of the machine that it runs on"
+    elif not words[0].unknown:
+        path, why = _file(shell, words[0].text)
     if path is None:
-        cover(shell, place, shown, shown.partition(" ")[2], why)
+        shell.log.add(place, shown, why, hides)
         return EXPECTED
     saved = shell.state.arguments
     if len(words) > 1:
         shell.state.arguments = tuple(words[1:])
     try:
-        return run_file(shell, path)
+        return _run_file(shell, path)
     except Leave as leave:
         if leave.kind != "return":
             raise
@@ -71,57 +61,24 @@ def source(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
             shell.state.arguments = saved
 
 
-def cover(shell: Interpreter, place: Place, shown: str, name: str, why: str) -> None:
-    """Note code that is not read, which may set any variable; unless a person says that it does not.
-
-    shown: the statement, "source env.sh". name: what may set it, "env.sh".
-    """
-    if shell.log.harmless(f"{shown} {why}"):
-        shell.log.add(place, shown, why, Hides.NOTHING, assumed=True)
-        return
-    if place not in {each.place for each in shell.log.covers}:  # a loop comes by it again
-        shell.log.add(place, shown, why, Hides.VARIABLES)
-    main = shell.log.texts[0].file
-    where = f"line {place.line}" if place.file == main else f"{place.file}:{place.line}"
-    made = Cover(place, name.strip("\"'"), where)
-    shell.log.covers.append(made)
-    shell.state.cover(made)
-
-
-def _believed(shell: Interpreter, word: Field) -> str | None:
-    """Return the name of a file that is there, if code that is not read leaves the variables in it as they were: a
-    folder that the script has found for itself.
-    """
-    text = ""
-    for part in word.parts:
-        before = (cover.before.get(part.variables[-1]) for cover in shell.state.covers if part.variables)
-        name = part.text if not part.unknown else next((each for each in before if each is not None), None)
-        if name is None:
-            return None
-        text += name
-    return text if _file(shell, text)[0] is not None else None
-
-
-def _file(shell: Interpreter, written: str) -> tuple[Path | None, str]:
+def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
     """Return the file, where it may be read from here; otherwise why not."""
-    root = shell.log.folder
+    root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
-    base = shell.state.folder
     inside = str(root) if base is None or unknown_of(base) else text_of(base)
-    mine = written.startswith(f"{root}/")  # spelled from the script's own folder, as pwd says it
-    paths = [Path(written)] if mine else []
-    for path in [*paths, Path(inside) / written, root / written]:
-        if may_read(path) and os.path.lexists(path):
-            if not path.resolve().is_relative_to(readable(root)) and not leads_out(path, readable(root)):
-                break
-            return path, ""
-    else:
+    mine = [Path(written)] if written.startswith(f"{root}/") else []  # spelled from the script's own folder
+    paths = (
+        path for path in [*mine, Path(inside) / written, root / written] if may_read(path) and os.path.lexists(path)
+    )
+    if (path := next(paths, None)) is None:
         return None, "names a file that is not there"
-    return None, f"names a file outside of {readable(root)}, which {ROOT} DIR would let be read"
+    if not path.resolve().is_relative_to(readable(root)) and not leads_out(path, readable(root)):
+        return None, f"names a file outside of {readable(root)}, which {ROOT} DIR would let be read"
+    return path, ""
 
 
-def run_file(shell: Interpreter, path: Path) -> Truth:
+def _run_file(shell: Shell, path: Path) -> Truth:
     """Run a file's statements, in this shell's state; return their status. Raises InputError, Leave."""
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
@@ -134,123 +91,97 @@ def run_file(shell: Interpreter, path: Path) -> Truth:
     if text not in shell.log.texts:
         shell.log.texts.append(text)
     outer, shell.sourcing = shell.sourcing, (*shell.sourcing, real)
-    shell.budget.enter()
     try:
         return shell.program(FileSource(text))
     finally:
-        shell.budget.leave()
         shell.sourcing = outer
 
 
-def run_code(shell: Interpreter, words: Sequence[Field], place: Place) -> Truth:
+def joined(words: Sequence[Field]) -> Parts:
+    """Return words as one text, with blanks between them."""
+    return tuple(part for index, word in enumerate(words) for part in (*([Part(" ")] if index else []), *word.parts))
+
+
+def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
     """Run `eval`: words joined by blanks, as code in this shell's state; return its status."""
-    parts: list[Part] = []
-    for index, word in enumerate(words):
-        parts += [*((Part(" "),) if index else ()), *word.parts]
+    parts = joined(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
-        shown = shortened(shell.log.written(place) or "eval")
-        cover(
-            shell, place, shown, "eval", f"runs code that is not known, which may set any variable: it {first.unknown}"
-        )
-    shell.budget.enter()
-    try:
-        return shell.program(CodeSource(tuple(parts), place))
-    finally:
-        shell.budget.leave()
+        why = f"runs code that is not known, which may set any variable: it {first.unknown}"
+        shell.log.add(place, shell.log.written(place) or "eval", why, Hides.VARIABLES)
+    return shell.program(CodeSource(parts, place))
 
 
-def shell_code(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
-    """Tell whether this is `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE` or `sbatch <<EOF`. Its code runs in a
+def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
+    """Return whether this is `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE` or `sbatch <<EOF`. Its code runs in a
     shell of its own.
     """
-    if posixpath.basename(words[0].text) in (*_SHELLS, "sbatch"):
+    name = posixpath.basename(words[0].text)
+    if name in (*_SHELLS, "sbatch"):
         wrapped = next((index for index, word in enumerate(words) if word.text.startswith("--wrap")), None)
         if wrapped is not None:
             field = words[wrapped].cut(len("--wrap=")) if "=" in words[wrapped].text else words[-1]
-            _code(shell, [*words[:wrapped], field], 0, wrapped, place)
-            return True
+            return _code(shell, (), field.parts, (), place)
         if shell.stdin is not None and all(word.text.startswith("-") for word in words[1:]):
-            _code(shell, [words[0], Field(shell.stdin, place)], 0, 1, place)
-            return True
-    if _remote(shell, words, place):
-        return True
+            return _code(shell, (), shell.stdin, (), place)
+    if name in _REMOTE:  # the words behind the host are code of a shell there, which has none of this one's variables
+        at = 1
+        while at < len(words) and words[at].text.startswith("-"):
+            at += 2 if words[at].text[1:] in _REMOTE[name] else 1
+        at += name == "ssh"  # the host; pdsh has them as an option
+        code = (*joined(words[at:]), Part(" "))
+        return at < len(words) and _code(shell, words[:at], code, (), place, here=False)
     for index, word in enumerate(words):
-        if word.unknown or word.text.endswith(".py"):
-            if word.text.endswith(".py"):
-                return False
+        if word.text.endswith(".py"):
+            return False
+        script = word.text.endswith(".sh") and (index == 0 or not words[index - 1].text.startswith("-"))
+        if word.unknown or not (script or posixpath.basename(word.text) in _SHELLS):
             continue
-        if posixpath.basename(word.text) not in _SHELLS:
-            if word.text.endswith(".sh") and (index == 0 or not words[index - 1].text.startswith("-")):
-                return _script(shell, words, index, place)
-            continue
+        if script:
+            return _script(shell, words, index, place)
         at = index + 1
         while at < len(words) and words[at].text.startswith("-") and not words[at].unknown:
             if re.fullmatch(r"-[a-z]*c", words[at].text) and at + 1 < len(words):
-                _code(shell, words, index, at + 1, place)
-                return True
+                return _code(shell, words[:index], words[at + 1].parts, words[at + 3 :], place)
             at += 1
         if at < len(words) and not words[at].unknown and words[at].text.endswith(".sh"):
             return _script(shell, words, at, place)
     return False
 
 
-def _remote(shell: Interpreter, words: Sequence[Field], place: Place) -> bool:
-    """Tell whether this is `ssh HOST CODE`: the words behind the host are code of a shell there, which has none of this
-    one's variables.
-    """
-    name = posixpath.basename(words[0].text)
-    if name not in _REMOTE:
-        return False
-    at = 1
-    while at < len(words) and words[at].text.startswith("-"):
-        at += 2 if words[at].text in _REMOTE[name] else 1
-    at += name == "ssh"  # the host; pdsh has them as an option
-    if at >= len(words):
-        return False
-    code = tuple(part for word in words[at:] for part in (*word.parts, Part(" ")))
-    inside = replace(_inside(shell, words, at), captured=False)
-    inside.state.variables, inside.state.exported = {}, set()
-    _run(inside, code, place)
+def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
+    state = shell.state.seen_by_programs()
+    return replace(shell, state=state, launcher=(*shell.launcher, *launcher), pending=[], locals=[])
+
+
+def _code(
+    shell: Shell, launcher: Sequence[Field], code: Parts, words: Sequence[Field], place: Place, here: bool = True
+) -> bool:
+    """Run code in a shell of its own, which may leave it. here: on this machine."""
+    inside = _inside(shell, launcher)
+    inside.state.arguments = tuple(words)
+    if not here:
+        inside.captured, inside.state.variables, inside.state.exported = False, {}, set()
+    with suppress(Leave):
+        inside.program(CodeSource(code, place))
+    if here:
+        shell.state.files = inside.state.files
     return True
 
 
-def _inside(shell: Interpreter, words: Sequence[Field], index: int) -> Interpreter:
-    return replace(shell, state=visible(shell.state), launcher=(*shell.launcher, *words[:index]), pending=[], locals=[])
-
-
-def _run(inside: Interpreter, code: Parts, place: Place) -> None:
-    """Run code in a shell of its own, which may leave it."""
-    inside.budget.enter()
-    try:
-        inside.program(CodeSource(code, place))
-    except Leave:
-        pass
-    finally:
-        inside.budget.leave()
-
-
-def _code(shell: Interpreter, words: Sequence[Field], index: int, at: int, place: Place) -> None:
-    inside = _inside(shell, words, index)
-    inside.state.arguments = tuple(words[at + 2 :])
-    _run(inside, words[at].parts, place)
-    shell.state.files = inside.state.files
-
-
-def _script(shell: Interpreter, words: Sequence[Field], at: int, place: Place) -> bool:
+def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool:
     """Run a script beside this one that is started; False where it is not there: then it is a program like others."""
-    written = words[at].text
-    root = shell.log.folder
+    written, root = words[at].text, shell.log.folder
     if root is None or not (may_read(root / written) and os.path.lexists(root / written)):
         return False
     path, why = _file(shell, written)
     if path is None:
         shell.log.add(place, f"bash {written}", why)
         return False
-    shells = at - 1 if at and posixpath.basename(words[at - 1].text) in _SHELLS else at
-    inside = _inside(shell, words, shells)
+    called = bool(at) and posixpath.basename(words[at - 1].text) in _SHELLS
+    inside = _inside(shell, words[: at - called])
     inside.state.arguments = tuple(words[at + 1 :])
     inside.state.variables["0"] = plain(str(path))
     with suppress(Leave):
-        run_file(inside, path)
+        _run_file(inside, path)
     return True

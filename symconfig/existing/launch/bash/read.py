@@ -10,16 +10,13 @@ from pathlib import Path
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.bash import training
+from symconfig.existing.launch.bash.commands import run_words
 from symconfig.existing.launch.bash.interpret import Interpreter
-from symconfig.existing.launch.bash.log import Leave, Log, shortened
-from symconfig.existing.launch.bash.settings import Arguments, arguments, dark, may_be_options
-from symconfig.existing.launch.bash.shell import Budget, Cover, Exhausted, State
 from symconfig.existing.launch.bash.source import FileSource
-from symconfig.existing.launch.bash.statements import HANDLERS
-from symconfig.existing.launch.bash.training import Split
+from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
+from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
-from symconfig.existing.launch.reading import OTHER_RUN, Hidden, Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -62,13 +59,11 @@ def read_bash(
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
-    harmless: Harmless = NOTHING_HARMLESS,
 ) -> Bash:
     """Read the training command of a script, its options and what was not understood. Executes nothing.
 
     folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
-    script's arguments. harmless: files that are taken to change nothing. Raises InputError where nothing is a training
-    command, or sourced files cannot be read.
+    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -78,8 +73,8 @@ def read_bash(
             got=f"{longest:,} bytes",
             need=f"at most {LINE_BYTES:,}",
         )
-    log = Log([text], folder, assumed=harmless)
-    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, HANDLERS)
+    log = Log([text], folder)
+    shell = Interpreter(_state(text, folder, variables or {}, extra), Budget(), log, run_words)
     path = folder / Path(text.file).name if folder is not None else None
     shell.sourcing = (str(path.resolve()),) if path is not None else ()
     try:
@@ -136,7 +131,6 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
-    reading = replace(reading, hidden=tuple(hidden(reading, log.covers)))
     readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
     return Bash(
@@ -289,12 +283,7 @@ def _nothing(text: Text, log: Log) -> Problem:
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
     why, hint = "", "the script that holds the training command, or its arguments as one line"
-    if log.covers:
-        cover = log.covers[0]
-        own = next((name for name in reversed(names) if name.isidentifier()), None)
-        why = f", and {cover.name} ({cover.where}) is not read"
-        hint = f"{cover.name} beside the script, if {own or 'the training'} is a function of it, or {hint}"
-    elif first is not None:
+    if first is not None:
         why = f"; {first.place}: {first.what} {first.why}"
     return Problem(
         "starts no training program that can be recognised" + why,
@@ -325,24 +314,3 @@ def _started_as(folder: Path, text: Text) -> str:
     """Return what $0 is: the script is started in its own folder, or by its whole path."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"
-
-
-_DEPENDS = re.compile(r"depends on \$(\w+), which ([^;]*)")
-
-
-def hidden(reading: Reading, covers: Sequence[Cover]) -> tuple[Hidden, ...]:
-    """Return every value of the program, its launcher and its environment that a cover may set, once."""
-    names = (
-        Hidden(cover.place, name, option, place)
-        for option, place, why in _dark(reading)
-        for name, text in _DEPENDS.findall(why)
-        for cover in covers
-        if str(cover) in text
-    )
-    return tuple(dict.fromkeys(names))
-
-
-def _dark(reading: Reading) -> Iterator[tuple[str, Place, str]]:
-    """Yield whatever is not known: its name, its place and why."""
-    yield from ((name, word.place, word.unknown) for name, word in reading.words() if word.unknown)
-    yield from ((item.what, item.place, item.why) for item in reading.unread if item.options)

@@ -1,15 +1,18 @@
-"""Code that is read: bytes of a file, or of a value that is run as code, with the way back to where they stand."""
+"""Code that is read: bytes of a file, or of a value that is run as code, with the way back to where they stand; where
+quotes, brackets and words end in it, and its syntax tree."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
 import tree_sitter
 import tree_sitter_bash
+from tree_sitter import Node
 
 from symconfig.existing.launch.bash.values import Part, Parts, cover
 from symconfig.existing.launch.text import Place, Text
@@ -20,9 +23,10 @@ _BOM = b"\xef\xbb\xbf"
 # `DATA_PATH=<Specify path> (e.g., /x)`: no bash, but a common way to say that a value is to be filled in. With
 # the lines that it is continued on.
 _PLACEHOLDER = re.compile(rb"(?<=[\w\]]=)<(?!\()(?:[^\n]*\\\n)*[^\n]*")
-
 _ESCAPED_BLANK = re.compile(rb"(?<!\\)((?:\\\\)*)\\[ \t]")
 _LAST_CONTINUATION = re.compile(rb"(?<!\\)((?:\\\\)*)\\(\n?[ \t\n]*)\Z")
+_CLOSERS = {ord("("): ord(")"), ord("{"): ord("}"), ord("["): ord("]")}
+_BLANK, _ENDS = b" \t\n", b" \t\n;&|()<>"  # of a word: in lists, on a command line
 
 
 class Source(Protocol):
@@ -44,15 +48,9 @@ class FileSource:
         self.text = text
         body = text.data.removeprefix(_BOM)
         self._skipped = len(text.data) - len(body)
-        self._returns: list[int] = []  # offsets in `data` of the line ends that had a carriage return before them
-        self.data = body
-        if b"\r\n" in body:
-            lines = body.split(b"\r\n")
-            offset = 0
-            for line in lines[:-1]:
-                self._returns.append(offset + len(line))
-                offset += len(line) + 1
-            self.data = b"\n".join(lines)
+        # Offsets in `data` of the line ends that had a carriage return before them.
+        self._returns = [match.start() - count for count, match in enumerate(re.finditer(b"\r\n", body))]
+        self.data = body.replace(b"\r\n", b"\n")
         if _PLACEHOLDER.search(self.data) and _parser().parse(self.data).root_node.has_error:
             self.data = _PLACEHOLDER.sub(_masked, self.data)
 
@@ -72,8 +70,7 @@ class FileSource:
     def _run(self, start: int, end: int) -> Parts:
         if start >= end:
             return ()
-        place = self.place(start, end)
-        run = self.data[start:end]
+        place, run = self.place(start, end), self.data[start:end]
         if _MASK in run:
             return (Part("", unknown="is to be filled in", written=place),)
         return (Part(run.decode("utf-8", "replace"), place, written=place),)
@@ -86,12 +83,10 @@ class CodeSource:
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
         self._place = place
         self._starts: list[int] = []
-        encoded, offset = [], 0
+        self.data = b""
         for part in self._parts:
-            self._starts.append(offset)
-            encoded.append(part.text.encode())
-            offset += len(encoded[-1])
-        self.data = b"".join(encoded)
+            self._starts.append(len(self.data))
+            self.data += part.text.encode()
 
     def literal(self, start: int, end: int) -> Parts:
         parts = []
@@ -101,14 +96,11 @@ class CodeSource:
                 break
             data = part.text.encode()
             first, last = max(start - offset, 0), min(end - offset, len(data))
-            if first >= last:
-                continue
-            if part.unknown:
+            if first < last and part.unknown:
                 parts.append(replace(part, text=""))
-                continue
-            before = len(data[:first].decode("utf-8", "ignore"))
-            length = len(data[first:last].decode("utf-8", "ignore"))
-            parts.append(part.cut(before, before + length))
+            elif first < last:
+                before, length = (len(data[a:b].decode("utf-8", "ignore")) for a, b in ((0, first), (first, last)))
+                parts.append(part.cut(before, before + length))
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
@@ -128,9 +120,156 @@ def _parser() -> tree_sitter.Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
-def parse(source: Source) -> tree_sitter.Node:
+def parse(source: Source) -> Node:
     """Parse all of it to a syntax tree. The parser loses blanks that are escaped: it is shown words in their place. A
     continuation that nothing follows is no error.
     """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node
+
+
+# ---- bytes
+
+
+def skip(data: bytes, at: int, end: int) -> int:
+    """Return the place after the character, the quoted string or the expansion at `at`; `end` where it has no end."""
+    byte, two = data[at : at + 1], data[at : at + 2]
+    if byte == b"\\":
+        return min(at + 2, end)
+    if byte == b"'":
+        quote = data.find(b"'", at + 1, end)
+        return end if quote < 0 else quote + 1
+    if two in (b"$(", b"${", b"<(", b">("):
+        return min(closing(data, at + 1, end) + 1, end)
+    if byte not in (b'"', b"`") and two != b"$'":
+        return at + 1
+    mark = two[-1:] if two == b"$'" else byte
+    at += 2 if two == b"$'" else 1
+    while at < end and data[at : at + 1] != mark:
+        if data[at : at + 1] == b"\\":
+            at += 2
+        elif mark == b'"' and (data[at : at + 1] == b"`" or data[at : at + 2] in (b"$(", b"${")):
+            at = skip(data, at, end)
+        else:
+            at += 1
+    return min(at + 1, end)
+
+
+def closing(data: bytes, at: int, end: int) -> int:
+    """Return the bracket that closes the one at `at`; `end` where none does. Never recurses."""
+    stack = [_CLOSERS[data[at]]]
+    at += 1
+    while at < end:
+        byte = data[at]
+        if stack[-1] == ord('"'):
+            if byte == ord("\\"):
+                at += 2
+                continue
+            if byte == ord('"'):
+                stack.pop()
+            elif byte == ord("$") and data[at + 1 : at + 2] in (b"(", b"{"):
+                at += 1
+                stack.append(_CLOSERS[data[at]])
+        elif byte == stack[-1]:
+            stack.pop()
+            if not stack:
+                return at
+        elif byte == ord('"'):
+            stack.append(byte)
+        elif byte == ord("(") or (byte == ord("{") and data[at - 1 : at] == b"$"):
+            stack.append(_CLOSERS[byte])
+        elif byte in b"\\'`" and not (byte == ord("'") and ord('"') in stack and stack[-1] == ord("}")):
+            at = skip(data, at, end)
+            continue
+        at += 1
+    return end
+
+
+def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
+    """Return the end of the word that starts at `at`."""
+    while at < end and data[at] not in stops:
+        at = skip(data, at, end)
+    return min(at, end)
+
+
+def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
+    """Return the words between blanks, of `[[ ]]` and of array literals, without comments."""
+    ranges, at = [], start
+    while at < end:
+        if data[at] in _BLANK:
+            at += 1
+        elif data[at : at + 2] == b"\\\n":
+            at += 2
+        elif data[at : at + 1] == b"#":
+            line = data.find(b"\n", at, end)
+            at = end if line < 0 else line
+        else:
+            stop = word_end(data, at, end)
+            ranges.append((at, stop))
+            at = stop
+    return ranges
+
+
+# ---- nodes
+
+
+def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
+    """Return the bytes of words. The parser may break a word, join two, or end one before a character that is
+    escaped.
+    """
+    ranges: list[tuple[int, int]] = []
+    for node in nodes:
+        start, end = node.start_byte, max(node.end_byte, word_end(data, node.start_byte, len(data), _ENDS))
+        if start == node.end_byte:
+            continue
+        if ranges and start <= ranges[-1][1]:
+            start = ranges.pop()[0]
+        ranges += words(data, start, end) or [(start, end)]
+    return ranges
+
+
+def value_end(data: bytes, node: Node) -> int:
+    """Return where the value of an assignment ends."""
+    left = node.child_by_field_name("name")
+    at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
+    if data[at : at + 1] == b"(":
+        return closing(data, at, len(data)) + 1
+    return max(word_end(data, at, len(data), _ENDS), node.end_byte)
+
+
+def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
+    """Split what the parser may have joined: it may take the line after some assignments for a part of their
+    command.
+    """
+    lines: list[list[Node]] = [[]]
+    for node in nodes:
+        gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
+        if b"\n" in gap.replace(b"\\\n", b""):
+            lines.append([])
+        lines[-1].append(node)
+    return lines
+
+
+def text_at(source: Source, node: Node) -> str:
+    """Return what stands at a node."""
+    return source.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+
+def place_at(source: Source, node: Node) -> Place:
+    """Return where a node stands."""
+    return source.place(node.start_byte, node.end_byte)
+
+
+def errors_of(root: Node, data: bytes) -> Iterator[Node]:
+    """Yield the outermost pieces that the parser could not place, at most ten. What stands inside `${...}` is read
+    without it (`expand.Expander`), and counts where the parser ends the expansion elsewhere."""
+    stack, count = [root], 0
+    while stack and count < 10:
+        node = stack.pop()
+        if node.type == "ERROR" or node.is_missing:
+            count += 1
+            yield node
+        elif node.has_error and not (
+            node.type == "expansion" and closing(data, node.start_byte + 1, len(data)) == node.end_byte - 1
+        ):
+            stack += reversed(node.children)

@@ -181,14 +181,14 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
         Part(
-            text=part.text,
-            place=part.place,
-            variables=(name, *part.variables),
-            overridden_by=part.overridden_by or (name if default else None),
-            unknown=part.unknown,
-            loose=loose,
-            written=part.written if several and part.written else place,
-            brings=part.brings,
+            part.text,
+            part.place,
+            (name, *part.variables),
+            part.overridden_by or (name if default else None),
+            part.unknown,
+            loose,
+            part.written if several and part.written else place,
+            part.brings,
         )
         for part in parts
     )
@@ -197,27 +197,18 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
 def joined(parts: Parts) -> Iterator[Part]:
     """Join neighbours that stand side by side and came the same way. Empty runs are left out."""
     last: Part | None = None
-    for part in parts:
-        if not part.text:
-            continue
-        if last is not None and _adjacent(last, part) and last.place and part.place:
-            last = replace(last, text=last.text + part.text, place=replace(last.place, end=part.place.end))
+    for part in (part for part in parts if part.text):
+        here, there = last.place if last is not None else None, part.place
+        beside = here is not None and there is not None and (here.file, here.end) == (there.file, there.start)
+        alike = last is not None and (last.variables, last.overridden_by) == (part.variables, part.overridden_by)
+        if last and here and there and beside and alike:
+            last = replace(last, text=last.text + part.text, place=replace(here, end=there.end))
             continue
         if last is not None:
             yield last
         last = part
     if last is not None:
         yield last
-
-
-def _adjacent(left: Part, right: Part) -> bool:
-    return (
-        left.place is not None
-        and right.place is not None
-        and left.place.file == right.place.file
-        and left.place.end == right.place.start
-        and (left.variables, left.overridden_by) == (right.variables, right.overridden_by)
-    )
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
@@ -232,14 +223,14 @@ def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
             open_ = None
             continue
         if not part.loose or part.unknown:
-            open_ = _appended(open_ or [], part)
+            open_ = [*(open_ or ()), part]
             continue
         start = 0
         for index, character in enumerate((*part.text, None)):
             if character is not None and character not in ifs:
                 continue
             if index > start:
-                open_ = _appended(open_ or [], part.cut(start, index))
+                open_ = [*(open_ or ()), part.cut(start, index)]
             if character is not None:
                 # Blanks only separate; any other separator also ends an empty field.
                 if open_ is not None:
@@ -251,8 +242,3 @@ def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
     if open_ is not None:
         groups.append(open_)
     return [tuple(each) for each in groups]
-
-
-def _appended(parts: list[Part], part: Part) -> list[Part]:
-    parts.append(part)
-    return parts

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.document import shorten
 from symconfig.descriptor.yaml_strict import plain
-from symconfig.existing.launch.dialects.entry import Entry
+from symconfig.existing.launch.dialects.override import Entry
 from symconfig.existing.launch.reading import Piece, Word
 from symconfig.existing.launch.text import Place
 

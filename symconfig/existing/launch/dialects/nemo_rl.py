@@ -11,7 +11,7 @@ from dataclasses import replace
 from posixpath import basename
 from typing import Any, Final
 
-from symconfig.existing.launch.dialects.entry import Entry, entries
+from symconfig.existing.launch.dialects.override import Entry, entries
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, Tree, World
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from posixpath import basename
 
-from symconfig.existing.launch.reading import Assumption, Hides, Reading, Setting, Unread, Word, World
+from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
 
 # Options by any two of which a program is slime's train.py.
 _OWN = frozenset(
@@ -48,11 +48,6 @@ def started(reading: Reading, _around: object = None) -> Reading:
     unread = tuple(
         replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
     )
-    taken = tuple(
-        Assumption(item.place, item.what, (), options=True, by_person=False)
-        for item in reading.unread
-        if _grouped(item)
-    )
     settings = reading.settings
     if any(basename(word.text) == "ray" for word in reading.launcher):
         settings = tuple(replace(each, values=tuple(map(_of_job, each.values))) for each in settings)
@@ -62,7 +57,6 @@ def started(reading: Reading, _around: object = None) -> Reading:
         world=_world(settings),
         environment={**reading.environment, **_environment(reading.launcher)},
         unread=unread,
-        assumptions=(*reading.assumptions, *taken),
     )
 
 

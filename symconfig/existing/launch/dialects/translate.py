@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import shorten
-from symconfig.existing.launch.dialects.entry import Entry, spoken
+from symconfig.existing.launch.dialects.override import Entry, spoken
 from symconfig.existing.launch.reading import Hides, Setting, Unread, Word
 from symconfig.formats.bridge import BRIDGE
 from symconfig.frameworks.megatron.flags import FlagTable, flags, option, versions

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from symconfig.existing.launch.dialects.entry import Entry
+from symconfig.existing.launch.dialects.override import Entry
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, World
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.rl import Lengths, Rl
 from symconfig.errors import InputError, Problem
-from symconfig.existing.recover.rl.read import Read
+from symconfig.existing.recover.rl.step import Read
 from symconfig.existing.recover.run import Assumed
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.lengths import longest_of

@@ -15,15 +15,14 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.known import weight_bytes
+from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.namespace import Namespace, version_of
-from symconfig.existing.recover.rl.model import described
-from symconfig.existing.recover.rl.script import MANY, Script
+from symconfig.existing.recover.rl.script import MANY, Script, described
 from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
+from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}

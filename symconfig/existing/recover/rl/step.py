@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
-from symconfig.existing.recover.rl.read import Read
-from symconfig.existing.recover.rl.trainers import Trainer, Workers
+from symconfig.existing.recover.rl.values import Trainer, Workers
 from symconfig.plans.rl import PlannedReward, ReferencePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """Micro-batches of a step's samples that are read and not learnt from. room: tokens of one, on all ranks of context
+    parallelism. passes: of them on each replica. fill: the share of their room that has tokens."""
+
+    room: int
+    passes: int
+    fill: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

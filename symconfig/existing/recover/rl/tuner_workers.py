@@ -15,18 +15,15 @@ from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.accelerate import Launched, launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, settings
 from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
-from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
-from symconfig.existing.recover.rl.model import adapted, without_images
-from symconfig.existing.recover.rl.script import Script
-from symconfig.existing.recover.rl.trainers import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Workers
-from symconfig.existing.recover.rl.values import Values
+from symconfig.existing.recover.rl.script import Script, adapted, without_images
+from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
 from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN

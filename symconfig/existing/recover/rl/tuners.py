@@ -12,8 +12,8 @@ from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.existing.recover.rl.step import Alone, Step
-from symconfig.existing.recover.rl.trainers import TUNERS, Trainer
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
+from symconfig.existing.recover.rl.values import TUNERS, Trainer
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.tuners import TRANSFORMERS
 from symconfig.graph.count import parameters

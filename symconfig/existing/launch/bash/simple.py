@@ -1,0 +1,265 @@
+"""Simple commands: their words, assignments, declarations and redirections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+
+from tree_sitter import Node
+
+from symconfig.existing.launch.bash import source as code
+from symconfig.existing.launch.bash.arithmetic import Dark
+from symconfig.existing.launch.bash.conditions import TRUE, Truth
+from symconfig.existing.launch.bash.parameters import Expander
+from symconfig.existing.launch.bash.shell import Shell
+from symconfig.existing.launch.bash.source import Source, place_at, text_at, word_ranges
+from symconfig.existing.launch.bash.values import Array, Field, Part, Parts, Value, text_of
+from symconfig.existing.launch.reading import Hides
+from symconfig.existing.launch.text import Place
+
+
+class Simple(Shell):
+    """Runs simple commands."""
+
+    def _variable_assignment(self, source: Source, node: Node) -> Truth:
+        return self._assigned(source, [node])
+
+    def _variable_assignments(self, source: Source, node: Node) -> Truth:
+        return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
+
+    def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
+        """Run assignments by themselves; they end as the last substitution in them."""
+        self.substituted = TRUE
+        for node in nodes:
+            self.assign(source, node)
+        return self.substituted
+
+    def _command(self, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
+        """Run a command. behind: words that stand after a redirection."""
+        status = TRUE
+        for children in code.lines_of(source.data, node.children):
+            assigned = [child for child in children if child.type == "variable_assignment"]
+            # The parser may end a value too early, `A=$B-$2`: what it takes for the command is the value's end.
+            start = max((code.value_end(source.data, child) for child in assigned), default=0)
+            named = [
+                child
+                for child in children
+                if (child.is_named or child.type in ("==", "=~"))
+                and child.type not in ("variable_assignment", "comment")
+                and not child.type.endswith("_redirect")
+                and child.start_byte >= start
+            ]
+            strings = [child for child in children if child.type.endswith("_redirect")]
+            run = partial(self._words, source, node, assigned, [*named, *behind])
+            status = self._redirected(source, strings, run)
+        return status
+
+    def _words(
+        self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node], extra: Sequence[Node] = ()
+    ) -> Truth:
+        """Run a simple command: its words are expanded first."""
+        expander, words = self.expander(source), list[Field]()
+        for start, end in word_ranges(source.data, [*named, *extra]):
+            words += expander.fields(start, end)
+            self.budget.spend(len(words) // 64)
+        if not words:
+            return self._assigned(source, assigned)
+        before, exported = dict(self.state.variables), set(self.state.exported)
+        names = [self.assign(source, child) for child in assigned]
+        self.state.exported |= set(names)
+        status = self.run_words(self, words, place_at(source, node))
+        for name in names:  # they hold for this command only
+            if name in before:
+                self.state.variables[name] = before[name]
+            else:
+                self.state.variables.pop(name, None)
+            if name not in exported:
+                self.state.exported.discard(name)
+        return status
+
+    def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
+        """Run `X=1`, `X+=1`, `A=(1 2)`, `A[0]=1`, and return the variable's name. keyed: of `declare -A`."""
+        left = node.child_by_field_name("name")
+        if left is None:
+            return ""
+        name, _, subscript = text_at(source, left).partition("[")
+        at = source.data.find(b"=", left.end_byte, node.end_byte + 1) + 1
+        added = source.data[at - 2 : at - 1] == b"+"
+        place, expander, state = (
+            source.place(node.start_byte, max(node.end_byte, at)),
+            self.expander(source),
+            self.state,
+        )
+        if source.data[at : at + 1] == b"(":
+            items = expander.items(at + 1, code.closing(source.data, at, len(source.data)))
+            old = state.variables.get(name)  # the items may have set it, `A+=(${A:=1})`
+            keyed = keyed or (isinstance(old, Array) and old.keyed)
+            value: Value = _array(expander, items, state.items(name, place) if added else {}, keyed, place)
+        else:
+            parts = expander.value(at, code.value_end(source.data, node)) or (Part("", written=place),)
+            own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
+            if own and len(parts) > 1 and parts[1].text[:1].isspace():
+                parts = parts[1:]  # `X="$X --more"`, where nothing sets it
+            # The value may have set it, `A+=${A:=1}`.
+            old = state.read(name) if added else state.variables.get(name)
+            if subscript or isinstance(old, Array):
+                inner = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()
+                key = text_of(inner) or "0"
+                before = expander.find(name, place, key) if added else None
+                expander.assign(f"{name}[{key}]", (*(before or ()), *parts))
+                return name
+            value = (*(old or ()), *parts) if added else parts
+        state.variables[name] = self.budget.kept(value)
+        return name
+
+    def _declaration_command(self, source: Source, node: Node) -> Truth:
+        """Run `declare`, `local`, `export`, `readonly`."""
+        keyword, flags, expander = node.children[0].type, "", self.expander(source)
+        for child in node.children[1:]:
+            if child.type == "variable_assignment":
+                left = child.child_by_field_name("name")
+                self._declare(keyword, flags, text_at(source, left).partition("[")[0] if left is not None else "")
+                name = self.assign(source, child, keyed="A" in flags)
+                self._exports(keyword, flags, name)
+                continue
+            if not child.is_named or child.type == "comment":
+                continue
+            for item in expander.fields(*word_ranges(source.data, [child])[0]):
+                name, equals, _ = item.text.partition("=")
+                if item.text.startswith("-") and not item.unknown:
+                    flags += item.text[1:]
+                elif item.several or (item.unknown and not name.isidentifier()):
+                    why = f"sets variables that are not known: it {item.unknown}"
+                    self.log.add(item.place, keyword, why, Hides.VARIABLES)
+                elif not item.unknown or equals:
+                    self._declare(keyword, flags, name)
+                    if equals:
+                        self.state.variables[name] = item.cut(len(name) + 1).parts
+                    elif keyword == "local":
+                        self.state.variables[name] = None
+                    if set(flags) & {"A", "a"} and not isinstance(self.state.variables.get(name), Array):
+                        self.state.variables[name] = Array({}, "A" in flags)
+                    elif keyword != "export" and not flags:
+                        self.state.variables.setdefault(name, None)
+                    self._exports(keyword, flags, name)
+        return TRUE
+
+    def _declare(self, keyword: str, flags: str, name: str) -> None:
+        """Keep a variable's value for the end of the function that has one of its own."""
+        frame = self.locals[-1] if self.locals and "g" not in flags else None
+        if keyword in ("local", "declare", "typeset") and frame is not None and name not in frame:
+            frame[name] = name in self.state.variables, self.state.variables.get(name)
+
+    def _exports(self, keyword: str, flags: str, name: str) -> None:
+        if (keyword == "export" and "n" not in flags) or "x" in flags:
+            self.state.exported.add(name)
+
+    def _unset_command(self, source: Source, node: Node) -> Truth:
+        for start, end in word_ranges(source.data, node.named_children):
+            for item in self.expander(source).fields(start, end):
+                name, _, subscript = item.text.partition("[")
+                value = self.state.variables.get(name)
+                if subscript and isinstance(value, Array):
+                    kept = {key: item for key, item in value.items.items() if str(key) != subscript.rstrip("]")}
+                    self.state.variables[name] = Array(kept, value.keyed)
+                elif not name.startswith("-"):
+                    self.state.variables[name] = None
+                    self.state.exported.discard(name)
+        return TRUE
+
+    # ---- redirections: what a command reads from the script, and files that the script writes, kept in memory
+
+    def _redirected_statement(self, source: Source, node: Node) -> Truth:
+        body = node.child_by_field_name("body")
+
+        def run(extra: Sequence[Node]) -> Truth:
+            if body is None:
+                return TRUE
+            return self._command(source, body, extra) if body.type == "command" else self.execute(source, body)
+
+        return self._redirected(source, node.children_by_field_name("redirect"), run)
+
+    def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
+        """Run a command with its redirections. run: is given words that stand after one."""
+        if not nodes:
+            return run(())
+        stdin, target, append, expander = self.stdin, None, False, self.expander(source)
+        extra: list[Node] = []
+        behind: list[tuple[str, Node]] = []
+        # A here-document holds those that stand behind it.
+        for node in (each for one in nodes for each in (one, *one.children_by_field_name("redirect"))):
+            if node.type == "heredoc_redirect":
+                stdin = self._document(source, node)
+                extra += node.children_by_field_name("argument")
+                mark, right = node.child_by_field_name("operator"), node.child_by_field_name("right")
+                behind += [] if right is None else [(mark.type if mark is not None else "&&", right)]
+                behind += [("|", child) for child in node.children if child.type == "pipeline"]
+            elif node.type == "herestring_redirect":
+                stdin = (*expander.value(node.children[-1].start_byte, node.children[-1].end_byte), Part("\n"))
+            elif node.type == "file_redirect":
+                destinations = node.children_by_field_name("destination")
+                extra += destinations[1:]
+                sign = next((child.type for child in node.children if not child.is_named), "")
+                descriptor = node.child_by_field_name("descriptor")
+                own = descriptor is None or text_at(source, descriptor) == "1"
+                if destinations and own and sign in (">", ">>", ">|", "&>", "&>>"):
+                    target = expander.value(destinations[0].start_byte, destinations[0].end_byte)
+                    append = sign.endswith(">>")
+        outer, before = self.stdin, self.output
+        self.stdin = stdin
+        if target is not None or any(sign == "|" for sign, _ in behind):
+            self.output = []
+        try:
+            status = run(extra)
+        finally:
+            made, self.stdin, self.output = tuple(self.output or ()), outer, before
+        # A name that is not known is the same without its holes where it is used again.
+        if target is not None and made and (name := text_of(target)):
+            self.state.files[name] = (*(self.state.files.get(name, ()) if append else ()), *made)
+        for sign, node in behind:
+            if sign == "|":
+                self.stdin = made
+                status = self.statements(source, node.named_children)
+                self.stdin = outer
+            elif sign == "&&":
+                status = self.execute(source, node)
+        return status
+
+    def _document(self, source: Source, node: Node) -> Parts:
+        """Return the text of a here-document, expanded unless its end mark is quoted."""
+        mark, body = (
+            next((child for child in node.children if child.type == f"heredoc_{part}"), None)
+            for part in ("start", "body")
+        )
+        if mark is None or body is None:
+            return ()
+        data, at = source.data, source.data.rfind(b"\n", 0, body.start_byte) + 1
+        ranges = [(at, body.end_byte)]
+        if any(child.type == "<<-" for child in node.children):
+            ranges = []
+            for line in data[at : body.end_byte].splitlines(keepends=True):
+                ranges.append((at + len(line) - len(line.lstrip(b"\t")), at + len(line)))
+                at += len(line)
+        literal = any(character in text_at(source, mark) for character in "'\"\\")
+        expand = source.literal if literal else self.expander(source).quoted
+        return tuple(part for first, last in ranges for part in expand(first, last))
+
+
+def _array(
+    expander: Expander,
+    added: list[tuple[str | None, Field]],
+    items: dict[int | str, Field],
+    keyed: bool,
+    place: Place,
+) -> Array:
+    """Return an array of what it has and of what is added."""
+    following = max((key for key in items if isinstance(key, int)), default=-1) + 1
+    for subscript, item in added:
+        key: int | str = following if subscript is None else subscript
+        if subscript is not None and not keyed:
+            with suppress(Dark):
+                key = expander.number(subscript, place)
+        items[key] = item
+        following = key + 1 if isinstance(key, int) else following
+    return Array(items, keyed)

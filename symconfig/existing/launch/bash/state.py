@@ -1,0 +1,308 @@
+"""The state of a shell while a script is read, what several states have in common, and what is found on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tree_sitter import Node
+
+from symconfig.existing.launch.bash.source import Source
+from symconfig.existing.launch.bash.values import (
+    Array,
+    Field,
+    Part,
+    Parts,
+    Value,
+    fields,
+    holds_options,
+    hole,
+    opens,
+    options_of,
+    text_of,
+)
+from symconfig.existing.launch.reading import Hides, Unread
+from symconfig.existing.launch.text import Place, Text
+
+STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
+CHARACTERS = 512  # of a value, kept in a step
+DEPTH = 60  # of statements, expansions and calls in each other
+SHOWN = 80  # characters of the source in a message
+MESSAGES = 200  # of one script
+
+
+class Exhausted(Exception):
+    """The script asks for more than the reading may take. place: where."""
+
+    place: Place | None = None
+
+
+class Budget:
+    """The steps and depth that are left to the reading."""
+
+    def __init__(self) -> None:
+        self._steps: float = STEPS
+        self._depth = 0
+
+    def spend(self, steps: float = 1) -> None:
+        """Spend steps. Raises Exhausted."""
+        self._steps -= steps
+        if self._steps < 0:
+            raise Exhausted("is too much work to follow")
+
+    def kept(self, value: Value) -> Value:
+        """Return the value; spend what keeping it takes. Raises Exhausted."""
+        if isinstance(value, Array):
+            self.spend(len(value.items) // 4)
+        elif value:
+            self.spend(len(value) + sum(len(part.text) for part in value) / CHARACTERS)
+        return value
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """Be one level deeper while inside. Raises Exhausted."""
+        if self._depth >= DEPTH:
+            raise Exhausted(f"is nested more than {DEPTH} deep")
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+
+
+class Leave(Exception):
+    """`break`, `continue`, `return` or `exit`. bad: with an error status; None: not known."""
+
+    def __init__(self, kind: str, bad: bool | None = False) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.bad = bad
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program that the script starts. maybe: it runs only under a condition that is not known, and why.
+
+    outer: the first words that belong to what starts the shell which it stands in, `docker exec box` of
+    `docker exec box bash -c '...'`.
+    """
+
+    words: tuple[Field, ...]
+    outer: int
+    environment: dict[str, Parts]
+    files: dict[str, Parts]
+    place: Place
+    maybe: str | None
+
+
+@dataclass
+class Log:
+    """The reading's notes. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
+    checks that do not pass."""
+
+    texts: list[Text]
+    folder: Path | None
+    commands: list[Command] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
+    aside: list[tuple[Field, ...]] = field(default_factory=list)
+    stops: list[Place] = field(default_factory=list)
+
+    def written(self, place: Place) -> str:
+        """Return what stands at a place; empty where it is in no file."""
+        return next((text.at(place) for text in self.texts if text.file == place.file), "")
+
+    def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS) -> None:
+        item = Unread(place, shortened(what), why, hides)
+        if item not in self.unread and len(self.unread) < MESSAGES:
+            self.unread.append(item)
+
+
+def shortened(what: str) -> str:
+    line = " ".join(what.replace("\\\n", " ").split())
+    return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
+
+
+@dataclass
+class State:
+    """Variables, functions (their bodies, in the code they are of) and arguments. A copy is independent: all that is in
+    it is immutable.
+
+    given: the variables that come from outside. taken: which of them were read, and the places of the arguments that
+    were: of all copies together.
+    """
+
+    variables: dict[str, Value] = field(default_factory=dict)
+    exported: set[str] = field(default_factory=set)
+    functions: dict[str, tuple[Source, Node]] = field(default_factory=dict)
+    arguments: tuple[Field, ...] = ()
+    folder: Parts | None = None
+    files: dict[str, Parts] = field(default_factory=dict)
+    given: Mapping[str, Parts] = field(default_factory=dict)
+    taken: set[str | Place] = field(default_factory=set)
+
+    @property
+    def ifs(self) -> str:
+        return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
+
+    def copy(self) -> State:
+        return replace(
+            self,
+            variables=dict(self.variables),
+            exported=set(self.exported),
+            functions=dict(self.functions),
+            files=dict(self.files),
+        )
+
+    def seen_by_programs(self) -> State:
+        """Return what a program that is started sees: exported variables and files."""
+        exported = {name: self.variables[name] for name in self.exported if name in self.variables}
+        return replace(self.copy(), variables=exported, functions={}, arguments=())
+
+    def environment(self) -> dict[str, Parts]:
+        """Return the exported scalars."""
+        values = ((name, self.variables.get(name)) for name in sorted(self.exported))
+        return {name: value for name, value in values if isinstance(value, tuple)}
+
+    def read(self, name: str) -> Value:
+        """Return what a variable has; None also where nothing sets it."""
+        value = self.variables.get(name)
+        if value is not None and value is self.given.get(name):
+            self.taken.add(name)
+        return value
+
+    def argument(self, index: int) -> Field | None:
+        """Return an argument, counted from 0."""
+        if index >= len(self.arguments):
+            return None
+        self.taken.add(self.arguments[index].place)
+        return self.arguments[index]
+
+    def missing(self, name: str) -> str:
+        """Say why a name that the script has not set has no known value."""
+        if name.isdigit():
+            return f"depends on the script's argument ${name}, which is not given"
+        known = name.isidentifier() and name != "_"
+        return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
+
+    def items(self, name: str, place: Place) -> dict[int | str, Field]:
+        """Return a variable's items; of a scalar, the one at 0, which is written at `place`."""
+        value = self.read(name)
+        if isinstance(value, Array):
+            return dict(value.items)
+        return {} if value is None else {0: Field(value, place)}
+
+    def text(self, name: str) -> str | None:
+        """Return a scalar's text where it is known."""
+        value = self.variables.get(name)
+        if value is None or isinstance(value, Array) or any(part.unknown for part in value):
+            return None
+        return text_of(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A state that the shell may be in. output: what was printed on the way."""
+
+    state: State
+    output: Parts = ()
+
+
+def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
+    """Merge several outcomes of which nobody knows which one it is: what differs becomes a hole. Raises Exhausted."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    outputs, states = [outcome.output for outcome in outcomes], [outcome.state for outcome in outcomes]
+    alike = all(_meaning(outputs[0]) == _meaning(output) for output in outputs[1:])
+    first = states[0].copy()
+    names = dict.fromkeys(name for state in states for name in state.variables)
+    budget.spend(len(names) * len(states) / 8)
+    for name in names:
+        # A name that a state does not have stands for what the environment has: a text that no value equals.
+        values = [state.variables.get(name, f"${name}") for state in states]
+        if not all(_same(values[0], value) for value in values[1:]):
+            first.variables[name] = _common(name, values, why, place)
+    for state in states[1:]:
+        first.exported |= state.exported
+        first.functions = {**state.functions, **first.functions}
+        for name, content in state.files.items():
+            known = first.files.get(name)
+            first.files[name] = content if known is None or _same(known, content) else (hole(why, place),)
+        if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
+            first.arguments = (Field((hole(why, place, loose=True),), place),)
+    return Outcome(first, outputs[0] if alike else _common_parts(outputs, why, place))
+
+
+def _same(left: Value | str, right: Value | str) -> bool:
+    """Return whether two values have the same text and the same holes."""
+    if isinstance(left, Array) and isinstance(right, Array):
+        return list(left.items) == list(right.items) and all(
+            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
+        )
+    if isinstance(left, tuple) and isinstance(right, tuple):
+        return left is right or _meaning(left) == _meaning(right)
+    return left == right
+
+
+def _meaning(parts: Parts) -> list[str]:
+    texts = [""]
+    for part in parts:
+        if part.unknown:
+            texts += [part.unknown, ""]
+        else:
+            texts[-1] += part.text
+    return texts
+
+
+def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
+    arrays = [value for value in values if isinstance(value, Array)]
+    if len(arrays) == len(values) and not any(value.keyed for value in arrays):
+        return _common_items([list(value.items.values()) for value in arrays], why, place)
+    texts = [value for value in values if isinstance(value, tuple)]
+    if len(texts) == len(values):
+        return _common_parts(texts, why, place)
+    if arrays:
+        return Array({0: Field((hole(why, place, loose=True),), place)})
+    # What the environment has instead is a value, unless the name says that it is options.
+    return (hole(why, place, brings=None if holds_options(name) else _brought(texts, place)),)
+
+
+def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
+    """Return what all begin with, and one item for all that may come after."""
+    meanings = [[_meaning(item.parts) for item in each] for each in items]
+    count = 0
+    while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
+        count += 1
+    while count and any(len(each) > count and not opens(each[count].text) for each in items):
+        count -= 1  # an option's name stays with its value
+        if opens(items[0][count].text):
+            break
+    rest = next((each[count] for each in items if len(each) > count), None)
+    there = rest.place if rest is not None else place
+    brings = options_of(item for each in items for item in each[count:])
+    unknown = Field((hole(why, there, loose=True, brings=brings),), there)
+    return Array(dict(enumerate((*items[0][:count], unknown))))
+
+
+def _common_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
+    """Return what all begin with, up to the last word that all have whole."""
+    count = 0
+    while all(len(value) > count and _meaning((value[count],)) == _meaning((values[0][count],)) for value in values):
+        count += 1
+    head, rests = list(values[0][:count]), [value[count:] for value in values]
+    whole = all(not rest or rest[0].text[:1].isspace() for rest in rests)
+    while head and not whole and not head[-1].unknown:
+        last = head.pop()
+        kept = len(last.text.rstrip()) if last.text[-1:].isspace() else max(last.text.rfind(" "), 0)
+        if kept:
+            head.append(last.cut(0, kept))
+            whole = True
+    there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
+    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_brought(rests, place)))
+
+
+def _brought(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
+    """Return the options among the words of values; None where there may be any."""
+    loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
+    return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))
