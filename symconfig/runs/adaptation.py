@@ -80,7 +80,6 @@ def adaptation(
     plan: Plan,
     variables: Mapping[str, str],
     extra: Sequence[str] = (),
-    *,
 ) -> Adaptation:
     """Adapt files to the plan.
 
