@@ -5,10 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from symconfig import partition, plan
-from symconfig.api.page import report_page
-from symconfig.report.page.partitioned import of_partition
-from symconfig.report.partition import blocks
+from symconfig import plan
 from symconfig.runs.candidates import COLUMNS
 from tests.report.page.browser import browser, opened
 from tools.generate.planned import columns
@@ -32,9 +29,5 @@ def main() -> None:
             seconds = seen.run("performance.getEntriesByName('drawn')[0].startTime") / 1e3
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
-        said = partition(**{**JOB, "gpus": 16, "global_batch_size": 32}).said()
-        file.write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
-        with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
-            seen.page.locator("#pictures").screenshot(path=folder / "partition.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
     fill(DOCS / "page.md", {**size, "candidates": columns(COLUMNS)})

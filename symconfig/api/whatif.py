@@ -20,16 +20,15 @@ def whatif(
     plan: AnyPlan,
     vary: Sequence[str],
     *,
-    mapped: bool = False,
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
     """Return over which ranges a plan stays the best.
 
-    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each. mapped: also a map of
-    the first two names. progress: is told how many searches are done. Raises InputError with all that is wrong.
+    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each.
+    progress: is told how many searches are done. Raises InputError with all that is wrong.
     """
     one = loaded(plan)
-    return run(one, varied(one, vary), mapped, progress)
+    return run(one, varied(one, vary), progress)
 
 
 @typed

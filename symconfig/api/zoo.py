@@ -11,8 +11,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_model, zoo_clusters, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.report.zoo import ClusterLine, ModelLine
-from symconfig.runs.families import Family, every
-from symconfig.runs.families import family as one_family
 
 
 def clusters() -> tuple[ClusterLine, ...]:
@@ -23,17 +21,6 @@ def clusters() -> tuple[ClusterLine, ...]:
 def models() -> tuple[ModelLine, ...]:
     """Return every model of the zoo in a line."""
     return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
-
-
-def families() -> tuple[Family, ...]:
-    """Return every family of models that transformers has: whether it is read, and which targets can be told it."""
-    return every()
-
-
-@typed
-def family(of: str) -> Family:
-    """Return one family by its model_type. Raises InputError."""
-    return one_family(of)
 
 
 @typed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +17,12 @@ if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
 
 NAME = "explain"
-DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule, drawn"
+DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule"
 EXAMPLES = (
     "symconfig explain out",
     "symconfig explain out --timeline --slow 1=1.5",
 )
 
-PLAIN_WIDTH = 120  # where no terminal says how wide it is
 MOST_SLOW = 100.0
 
 
@@ -37,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "symbol",
     )
     add = parser.add_argument_group("the schedule").add_argument
-    add("--timeline", action="store_true", help="draw what each stage does when, and its memory; compare schedules")
+    add("--timeline", action="store_true", help="the schedule, stage by stage, beside other ones")
     add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
     add(
@@ -91,8 +89,7 @@ def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
 
 
 def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
-    from symconfig.report.grid import page_width
-    from symconfig.report.timeline import compared, seen, terminal
+    from symconfig.report.timeline import compared, seen
     from symconfig.report.timeline.trace import trace
     from symconfig.solve.restore import retraced
 
@@ -110,14 +107,13 @@ def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Proble
     if path is not None:
         write_text(path, trace(chart), arguments.force)
         note(f"wrote {path}")
-    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
     show(
         arguments,
         lambda: compared.chart_data(chart, schedules),
         lambda: [
             chart.title,
             *chart.notes,
-            terminal.drawing(chart, page_width(sys.stdout) or PLAIN_WIDTH, ascii_only),
+            compared.stages(chart),
             *compared.blocks(schedules, candidate.target.backend, every=arguments.all),
         ],
     )

@@ -21,9 +21,7 @@ EXAMPLES = (
     "symconfig list models llama3.1-70b",
     "symconfig list recipes --model llama3.1-70b --cluster h100",
 )
-_HELP = (
-    "models, families (of config.json), clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
-)
+_HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
 Shown = tuple[Any, Sequence["Block"]]  # as JSON, and as text
 
 
@@ -67,15 +65,6 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
         return one.model_dump(mode="json", by_alias=True, exclude_defaults=True), model_shown(one)
     lines = zoo.models()
     return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
-
-
-def _families(_: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.api import zoo
-    from symconfig.report.families import family_list, family_shown
-
-    every = zoo.families() if name is None else (zoo.family(name),)
-    data = {"schema": "symconfig.families/1", "families": [one.to_dict() for one in every]}
-    return data, family_list(every) if name is None else family_shown(every[0])
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
@@ -176,7 +165,6 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[Bloc
 # Every kind: what makes its answer, and the options that are for it alone.
 KINDS: Mapping[str, tuple[Callable[[argparse.Namespace, str | None], Shown], tuple[str, ...]]] = {
     "models": (_models, ()),
-    "families": (_families, ()),
     "clusters": (_clusters, ()),
     "recipes": (_recipes, ("model", "cluster", "gpus", "task", "kind", "source")),
     "targets": (_targets, ("templates",)),

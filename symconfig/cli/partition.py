@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import MODEL, add_changes, add_page, changes
+from symconfig.cli.options import MODEL, add_changes, changes
 from symconfig.cli.shared import (
     MOST_TOP,
-    PAGE,
     PYTHON,
     as_changes,
     note,
@@ -20,7 +19,6 @@ from symconfig.cli.shared import (
     refuse,
     show,
     working,
-    write_report,
     write_text,
 )
 from symconfig.descriptor.document import Document
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
     from symconfig.report.grid import Block
-    from symconfig.report.page.pictures import Picture
     from symconfig.report.partition_contents import Contents
 
 NAME = "partition"
@@ -92,7 +89,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out("--explain", metavar="OPERATOR", help="one operator in full: layouts, collectives, what else it could do")
     out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    add_page(parser)
     out("--out", metavar="DIR", help="write partition.json, placements.py and, of a model, a plan")
     out("--force", action="store_true", help="replace what exists")
 
@@ -106,7 +102,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
     output(problems, "--placements", arguments.placements, arguments.force, PYTHON)
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
@@ -127,20 +122,9 @@ def run(arguments: argparse.Namespace) -> int:
     if problems.all or request is None or top is None:
         raise InputError([placed(problem) for problem in problems.all])
     with reworded(placed):
-        answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
-    show(arguments, lambda: answer.data, lambda: answer.shown)
-    write_report(html, answer.title, answer.shown, answer.pictures() if html else (), force=arguments.force)
+        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
+    show(arguments, lambda: data, lambda: shown)
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What is printed, as data or as text, and of a page the title and the pictures."""
-
-    data: Any
-    shown: Sequence[Block]
-    title: str
-    pictures: Callable[[], Sequence[Picture]] = tuple
 
 
 def _file(path: str | None) -> Document:
@@ -163,10 +147,9 @@ def _given(
     return given, words | ({"pin"} if arguments.pin else set())
 
 
-def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
     """Solve a graph and write the files of its partition."""
     from symconfig.api.partition import answered
-    from symconfig.report.page.partitioned import of_partition
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
     from symconfig.solve.partition.pinned import operators
@@ -179,11 +162,10 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
         note(f"wrote {arguments.placements}")
-    title = f"Partition of {result.found.net.program.name}"
-    return _Answer(to_dict(report), blocks(report), title, lambda: of_partition(report))
+    return to_dict(report), blocks(report)
 
 
-def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
     """Solve a pipeline and write its stages."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
@@ -192,7 +174,7 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
     data = to_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)
-    return _Answer(data, blocks(report), f"Stages of {report.pipeline.program.name}")
+    return data, blocks(report)
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:

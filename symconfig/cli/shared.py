@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
-    from symconfig.report.page.pictures import Picture
     from symconfig.report.progress import Progress
 
 # A field of a problem that is about a cluster, or of one among several, and what of it is changed.
@@ -157,16 +156,6 @@ def write_page(path: Path, html: str, force: bool) -> None:
     """Write one page, and a note that it is there."""
     write_text(path, html, force)
     note(f"wrote {path}")
-
-
-def write_report(
-    path: Path | None, title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = (), *, force: bool = True
-) -> None:
-    """Write an answer as a page, where one is asked for."""
-    if path is not None:
-        from symconfig.api.page import report_page
-
-        write_page(path, report_page(title, blocks, pictures), force)
 
 
 def file_of(text: str | None) -> Path | None:

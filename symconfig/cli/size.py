@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_jobs, add_page, add_some
-from symconfig.cli.shared import PAGE, as_changes, output, show, whole, working, write_report
+from symconfig.cli.options import MODEL, add_changes, add_jobs, add_some
+from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
@@ -39,25 +39,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
     add_some(job, "--memory-margin")
     add_jobs(parser)
-    add_page(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
     from symconfig.api.planning import Problems
-    from symconfig.report.page.pictures import of_size
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
     problems = Problems()
-    html = output(problems, "--html", arguments.html, True, PAGE)
     jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     question = _question(arguments, problems)
     with working() as progress:
         answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), jobs=jobs)
-    shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
-    show(arguments, lambda: to_dict(answer), lambda: shown)
-    write_report(html, title, shown, [of_size(answer)])
+    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     return 0 if answer.met else FailedError.exit_code
 
 

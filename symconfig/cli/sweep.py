@@ -8,18 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_jobs, add_page, changes
+from symconfig.cli.options import add_changes, add_jobs, changes
 from symconfig.cli.shared import (
     INTERRUPTED,
-    PAGE,
     as_changes,
-    file_of,
     note,
-    output,
     show,
     whole,
     working,
-    write_report,
 )
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -44,13 +40,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_changes(parser)
     add_jobs(parser)
     add("--limit", metavar="N", help="most combinations (default 10,000)")
-    add_page(parser)
     add("--force", action="store_true", help="start again, and replace a table that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
-    from symconfig.report.page.pictures import of_sweep
     from symconfig.report.sweep import blocks, to_dict
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
@@ -59,9 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     with working() as progress:
         tell = _telling(progress.say)
         swept = sweep(points.points, out, points.prices, arguments.force, tell, jobs=jobs)
-    shown = blocks(swept, points, out)
-    show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
-    write_report(file_of(arguments.html), f"Sweep of {Path(arguments.sweep).name}", shown, [of_sweep(swept)])
+    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
     if swept.interrupted:
         note("interrupted")
         return INTERRUPTED
@@ -82,7 +74,6 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, int | None]:
     problems = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     problems.collect(lambda: table.check(out))
-    output(problems, "--html", arguments.html, True, PAGE)
     limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
     jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     changed = problems.collect(lambda: changes(arguments)) or {}

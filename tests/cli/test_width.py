@@ -104,7 +104,6 @@ ANSWERS = {
     "measure": f"measure --times {KERNEL_TIMES} --cluster a100-80gb --out {{profile.yaml}}",
     "calibrate": "calibrate {korthikanti2022.yaml}",
     "validate": "validate {korthikanti2022.yaml}",
-    "validate a row": "validate {korthikanti2022.yaml} --explain kor-a",
     "sweep": "sweep {SWEEP.yaml} --out {table.csv}",
     "size": "size llama2-13b --clusters a100-80gb,h100 --tokens 1e10 --deadline 9d --gpus-max 64",
     "recipes": "list recipes --model deepseek-v3",

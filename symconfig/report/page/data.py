@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
 from symconfig.report.page.drawn import packed, roofline, schedule
-from symconfig.report.page.pictures import Picture
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
@@ -112,13 +110,9 @@ def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, e
     return data
 
 
-def report_data(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> dict[str, Any]:
-    """Return what the page of a command's answer shows: its tables, its sentences and its pictures."""
-    data: dict[str, Any] = {"schema": SCHEMA, "title": title, "sentence": ""}
-    data["blocks"] = [_block(block) for block in blocks]
-    if pictures:
-        data["pictures"] = [{"kind": one.kind, **asdict(one)} for one in pictures]
-    return data
+def report_data(title: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    """Return what a page of tables and sentences alone shows."""
+    return {"schema": SCHEMA, "title": title, "sentence": "", "blocks": [_block(block) for block in blocks]}
 
 
 def _block(block: Block) -> dict[str, Any]:

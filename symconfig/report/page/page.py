@@ -22,7 +22,6 @@ SCRIPTS = (
     "views/findings.js",
     "views/files.js",
     "views/plans.js",
-    "views/pictures.js",
     "views/lattice.js",
     "views/why.js",
     "views/ranks.js",

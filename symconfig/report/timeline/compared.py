@@ -39,6 +39,15 @@ def table(scheduled: Sequence[Scheduled]) -> Grid:
     return Grid.of(rows, title, words=("schedule", "fits", "runs in"), marked=marked)
 
 
+def stages(chart: Chart) -> Grid:
+    """Return a row for each stage: the share of the pipeline's time without work, and its peak memory."""
+    rows = (
+        {"stage": str(stage), "idle": percent(chart.idle(stage)), "peak GiB": gib(memory.peak_bytes)}
+        for stage, memory in enumerate(chart.memory)
+    )
+    return Grid.of(rows, fixed=("idle", "peak GiB"))
+
+
 def runnable(compared: Compared, backend: str) -> Compared:
     """Return the schedules that this framework has, and the plan's own."""
     return Compared(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import LEAST_WIDTH, markdown_rows
+from symconfig.report.grid import markdown_rows
 from symconfig.report.timeline.chart import Chart
 from symconfig.report.timeline.compared import refusals, runnable, table
 from symconfig.report.timeline.seen import compared, seen
-from symconfig.report.timeline.terminal import drawing
 from symconfig.report.timeline.trace import trace
 from symconfig.solve.restore import retraced
 from symconfig.solve.schedules import Compared
@@ -29,11 +28,8 @@ def written(plan: Plan) -> tuple[str, str | None]:
 
 def section(chart: Chart, compared: Compared) -> str:
     """Write the section in Markdown. compared: the schedules that are shown beside the plan's."""
-    drawn = f"```\n{drawing(chart, LEAST_WIDTH)}\n```"
-    where = (
-        "`trace.json` holds it for https://ui.perfetto.dev, and `symconfig explain --timeline` draws other schedules."
-    )
-    parts = ["## Schedule", *chart.notes, drawn, where]
+    where = "`trace.json` holds it for https://ui.perfetto.dev; `symconfig explain --timeline` compares schedules."
+    parts = ["## Schedule", *chart.notes, where]
     if compared.able:
         grid = table(compared.able)
         parts += [

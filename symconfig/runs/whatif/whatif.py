@@ -12,7 +12,6 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.whatif.vary import RATES, Vary
 
 SAMPLES = 7  # values that are planned before borders are looked for
-CELLS = 7  # along each side of a map
 NOTHING = "no plan fits"
 
 
@@ -45,23 +44,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
-    """Two names varied at once: the best plan at each pair of values, [first][second]."""
-
-    first: Vary
-    second: Vary
-    firsts: tuple[float, ...]
-    seconds: tuple[float, ...]
-    answers: tuple[tuple[Answer, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class WhatIf:
     """A plan's ranges. now: the plan itself; plans: searches that were run; weighed: candidates in all of them."""
 
     now: Answer
     lines: tuple[Line, ...]
-    map: Map | None
     plans: int
     weighed: int
 
@@ -154,8 +141,8 @@ class _Planner:
         return Answer(named(plan.best), step_s, plan.search.candidates)
 
 
-def whatif(plan: Plan, varies: tuple[Vary, ...], mapped: bool, progress: Callable[[int], None]) -> WhatIf:
-    """Return the ranges of each name, and a map of the first two where it is wanted and there are two.
+def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
+    """Return the ranges of each name.
 
     Between two values with different best plans the planner is asked again half way, until the border is known to the
     next whole step, or a factor to 1e-3. A plan that is best only between two planned values is missed.
@@ -163,8 +150,7 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], mapped: bool, progress: Callabl
     planner = _Planner(plan, progress)
     now = planner.at({})
     lines = tuple(Line(vary, tuple(_spans(planner, vary))) for vary in varies)
-    drawn = _map(planner, *varies[:2]) if mapped and len(varies) > 1 else None
-    return WhatIf(now, lines, drawn, len(planner.known), sum(each.weighed for each in planner.known.values()))
+    return WhatIf(now, lines, len(planner.known), sum(each.weighed for each in planner.known.values()))
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
@@ -190,9 +176,3 @@ def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[flo
     if middle is None:
         return [high]
     return [*_between(planner, vary, low, middle), *_between(planner, vary, middle, high)]
-
-
-def _map(planner: _Planner, first: Vary, second: Vary) -> Map:
-    firsts, seconds = first.samples(CELLS), second.samples(CELLS)
-    answers = tuple(tuple(planner.at({first.name: one, second.name: other}) for other in seconds) for one in firsts)
-    return Map(first, second, tuple(firsts), tuple(seconds), answers)
