@@ -6,9 +6,7 @@ import tempfile
 from pathlib import Path
 
 from symconfig import plan
-from symconfig.runs.candidates import COLUMNS
 from tests.report.page.browser import browser, opened
-from tools.generate.planned import columns
 from tools.pages import DOCS, fill
 
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
@@ -30,4 +28,4 @@ def main() -> None:
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
-    fill(DOCS / "page.md", {**size, "candidates": columns(COLUMNS)})
+    fill(DOCS / "page.md", size)

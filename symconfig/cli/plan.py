@@ -60,7 +60,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_job(parser)
     add_answer(parser)
-    add("--candidates", metavar="FILE", help="all that was weighed, as .csv or .parquet")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,8 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
     out = file_of(arguments.out)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
     html = output(problems, "--html", arguments.html, arguments.force, PAGE)
-    table = file_of(arguments.candidates)
-    problems.read(lambda table: _check_table(table, arguments.force), table)
     top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))
@@ -117,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
     untold = result.untold
-    outputs = Outputs(out, files, html, table) if untold is None else Outputs(None, None, None, table)
+    outputs = Outputs(out, files, html) if untold is None else Outputs(None, None, None)
     answer(arguments, result.plan, outputs, result.to_dict, shown)
     if untold is None or (out is None and html is None):
         return 0
@@ -134,7 +131,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster,
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
 
-    names = ("html", "candidates", "launcher", "templates")
+    names = ("html", "launcher", "templates")
     refuse(problems, arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
     out = file_of(arguments.out)
     with reworded(partial(as_options, request=job)), working() as progress:
@@ -161,11 +158,3 @@ def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) 
 
     job = read_job(request.document, model_base=request.model_base, cluster_base=request.cluster_base)
     write_page(path, refused_page(job, error), force)
-
-
-def _check_table(path: Path, force: bool) -> None:
-    from symconfig.resources import check_free as check_file
-    from symconfig.runs.sweep import table
-
-    table.check(path, "--candidates")
-    check_file(path, force)

@@ -179,12 +179,11 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files that are asked for beside an answer: a plan's folder, its page, and all that was weighed."""
+    """The files that are asked for beside an answer: a plan's folder, and its page."""
 
     out: Path | None
     files: Wanted | None
     html: Path | None
-    candidates: Path | None = None
 
 
 def answer(
@@ -205,11 +204,6 @@ def answer(
         from symconfig.api.page import plan_page
 
         write_page(outputs.html, plan_page(plan, files, before), arguments.force)
-    if outputs.candidates is not None:
-        from symconfig.runs import candidates
-
-        candidates.write(outputs.candidates, plan)
-        note(f"wrote {outputs.candidates}")
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 

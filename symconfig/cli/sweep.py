@@ -20,7 +20,7 @@ from symconfig.cli.shared import (
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.runs.sweep.points import Points
+    from symconfig.runs.sweep.job import Points
     from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--out",
         metavar="FILE",
-        help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
+        help="the table, a .csv (default: SWEEP.csv, here); what is done stays done "
         "in FILE.journal, and the same command goes on from there",
     )
     add_changes(parser)
@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     points, out, jobs = _points(arguments)
     with working() as progress:
         tell = _telling(progress.say)
-        swept = sweep(points.points, out, points.prices, arguments.force, tell, jobs=jobs)
+        swept = sweep(points.points, out, arguments.force, tell, jobs)
     show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
     if swept.interrupted:
         note("interrupted")
@@ -67,18 +67,17 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path, int | None]:
     wrong, before any work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.api.planning import Problems
-    from symconfig.runs.sweep import table
-    from symconfig.runs.sweep.journal import path_of
-    from symconfig.runs.sweep.points import LIMIT
+    from symconfig.runs.sweep.job import LIMIT
+    from symconfig.runs.sweep.run import check, journal_of
 
     problems = Problems()
     out = api_sweep.table_of(arguments.sweep, arguments.out)
-    problems.collect(lambda: table.check(out))
+    problems.collect(lambda: check(out))
     limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
     jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     changed = problems.collect(lambda: changes(arguments)) or {}
     points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
-    if out.exists() and not path_of(out).exists() and not arguments.force:
+    if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:

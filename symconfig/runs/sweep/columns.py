@@ -1,5 +1,5 @@
-"""The columns of a sweep's table: what each holds, in which unit, and where it comes from. One list makes the CSV, the
-Parquet schema and the page that documents them."""
+"""The columns of a sweep's table: what each holds, in which unit, and where it comes from. One list makes the CSV and
+the page that documents it."""
 
 from __future__ import annotations
 
@@ -182,7 +182,6 @@ COSTS = (
         "for a billion tokens of steady steps",
         lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu),
     ),
-    Column("cost", "number", "as in `prices`", "of a billion tokens; empty without a price of the cluster"),
 )
 COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 
