@@ -17,7 +17,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
-from symconfig.report.estimate import SPENT, cost, stages
+from symconfig.report.estimate import SPENT, certainty, stages
 from symconfig.report.grid import Block, Grid, present, titled
 
 FORMATS = {
@@ -42,7 +42,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     if judged is not None and judged.plan.steps:
         spent = rl.stated(judged.plan)
     elif judged is not None:
-        spent = [stages(judged), table.parts(judged.plan, SPENT), cost(judged.plan)]
+        spent = [stages(judged), table.parts(judged.plan, SPENT), certainty(judged.plan)]
     better: list[Block] = [f"No better plan: {audit.infeasible}"] if audit.infeasible else []
     if audit.better is not None:
         better = way(audit, audit.better)

@@ -11,9 +11,9 @@ from symconfig.format import count, gib, grouped, mib, milliseconds, percent, se
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid, present
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
-from symconfig.report.symbols import broken, listed
+from symconfig.report.symbols import spaced
 from symconfig.report.table import footer, headline, loss, losses, parts, ranking, ranking_reasons
 from symconfig.report.timeline import compared
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from symconfig.solve.explain import CollectiveLine, Explanation, OperatorLine
     from symconfig.solve.schedules import Compared
     from symconfig.solve.strategies import Strategies, Strategy, StrategyLine
-
-_ROOM = LEAST_WIDTH - 4  # of a formula's lines, behind their indent
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +107,9 @@ def formula_text(explanation: Explanation) -> str:
     for line in explanation.formulas:
         arguments = [f"{name} = {value:,.6g}" for name, value in line.numbers]
         value = f"{gib(line.value)} GiB" if line.unit == "bytes" else f"{line.value:.6g} {line.unit}".rstrip()
-        text += _indented(2, broken(f"{line.name} = {line.expression}", _ROOM))
-        text += _indented(4, listed([f"with {arguments[0]}", *arguments[1:]], _ROOM))
-        text += _indented(4, [f"gives {value} ({line.source})"])
+        text += [f"  {line.name} = {spaced(line.expression)}", f"    with {', '.join(arguments)}"]
+        text.append(f"    gives {value} ({line.source})")
     return "\n".join(text)
-
-
-def _indented(letters: int, lines: Sequence[str]) -> list[str]:
-    return [" " * letters + line for line in lines]
 
 
 def blocks(plan: Plan, explanation: Explanation, schedules: Compared, *, every: bool = False) -> list[Block]:

@@ -73,7 +73,7 @@ def test_the_runner_up_and_what_binds_are_there() -> None:
 def test_formulas_come_with_numbers_and_source() -> None:
     line = FormulaLine("pipeline_s", "m*slowest_s", (("m", 4.0), ("slowest_s", 0.5)), 2.0, "s", "GPipe, 1F1B")
     text = formula_text(Explanation("dense", (line,), (), (), (), UNSPLIT))
-    assert "pipeline_s = m*slowest_s" in text
+    assert "pipeline_s = m * slowest_s" in text
     assert "with m = 4, slowest_s = 0.5" in text
     assert "gives 2 s (GPipe, 1F1B)" in text
 

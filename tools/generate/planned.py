@@ -18,6 +18,7 @@ from symconfig.report.grid import Block, plain
 from symconfig.report.symbols import blocks as formulas
 from symconfig.report.symbols import symbols as symbol_table
 from symconfig.report.whatif import blocks as ranges
+from symconfig.runs.sweep.columns import COLUMNS
 from tools.pages import table
 
 # --- adaptability -----------------------------------------------------------------------------------------------------
