@@ -18,7 +18,6 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.frameworks.megatron import environment as variables
 from symconfig.render import megatron
@@ -28,7 +27,6 @@ from symconfig.runs.embed.start import OnMismatch, started
 Provider = Callable[[ArgumentParser], ArgumentParser]
 
 
-@typed
 def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
@@ -52,7 +50,6 @@ def extra_args_provider(
     return provide
 
 
-@typed
 def args_defaults(
     plan: AnyPlan, *, argv: list[str] | None = None, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> dict[str, Any]:
@@ -69,13 +66,11 @@ def args_defaults(
     return values
 
 
-@typed
 def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> list[str]:
     """Return all options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
     return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))
 
 
-@typed
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
     """Return the variables that launch.sh exports, for `os.environ.update` before CUDA starts.
 

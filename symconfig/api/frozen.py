@@ -10,7 +10,6 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from symconfig.api.arguments import typed
 from symconfig.api.fallback import NAME as FALLBACK
 from symconfig.api.fallback import fallback_files
 from symconfig.api.planning import Wanted, files
@@ -56,7 +55,6 @@ class _Recorded(BaseModel):
     smaller: tuple[_Lost, ...]
 
 
-@typed
 def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
     """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
 

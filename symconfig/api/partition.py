@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from symconfig.api.arguments import typed
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import Mesh
@@ -236,7 +235,6 @@ class PartitionResult:
         return to_dict(self.said())
 
 
-@typed
 def partition(
     model: Any = None,
     cluster: Any = None,

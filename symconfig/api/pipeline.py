@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
 from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError
@@ -59,7 +58,6 @@ class PipelineResult:
         return to_dict(self.said())
 
 
-@typed
 def pipeline(
     model: Any = None,
     cluster: Any = None,

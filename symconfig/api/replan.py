@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, named
 from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import Task
-from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
+from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
@@ -35,14 +31,13 @@ from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.inputs import revised
 from symconfig.runs.replan.replan import Replan
-from symconfig.runs.replan.replanned import Wishes, replanned
+from symconfig.runs.replan.replanned import Wishes as Asked
+from symconfig.runs.replan.replanned import replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
 MOST_STEPS = 10**9
-# Arguments of `replan` that are no fields of a job.
-_NO_FIELDS = ("plan", "release", "keep", "checkpoint", "at_step", "schedule", "accept_edits", "top", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +61,20 @@ class ReplanResult:
         return to_dict(self.found)
 
 
-@typed
+class Wishes(JobFields, total=False):
+    """Fields of a job that replace those that a plan has recorded."""
+
+    model: str | Path | ModelDescriptor | None
+    cluster: AnyCluster | None
+    gpus: int | Literal["auto"] | None
+    global_batch_size: int | None
+    seq_length: int | None
+
+
 def replan(
     plan: AnyPlan,
     *,
-    model: str | Path | ModelDescriptor | None = None,
-    cluster: AnyCluster | None = None,
-    gpus: int | Literal["auto"] | None = None,
-    global_batch_size: int | None = None,
-    seq_length: int | None = None,
-    backend: Backend | None = None,
-    megatron_version: str | None = None,
-    target: str | None = None,
-    task: Task | None = None,
-    precision: str | None = None,
-    attention: Literal["flash", "unfused"] | None = None,
-    objective: Literal["time", "symtensor"] | None = None,
-    pins: Mapping[str, str | int] | None = None,
     release: Iterable[str] = (),
-    allow: Sequence[str] | None = None,
-    without: Sequence[str] | None = None,
-    lora: Lora | Mapping[str, Any] | None = None,
-    images: Images | Mapping[str, Any] | None = None,
-    sequences: Sequences | Mapping[str, Any] | None = None,
-    preference: Preference | Mapping[str, Any] | None = None,
-    rl: Rl | Mapping[str, Any] | None = None,
-    limits: Limits | Mapping[str, Any] | None = None,
-    training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
     checkpoint: str | Path | None = None,
     at_step: int | None = None,
@@ -100,6 +82,7 @@ def replan(
     accept_edits: bool = False,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
+    **wishes: Unpack[Wishes],
 ) -> ReplanResult:
     """Solve a plan's recorded inputs again, with those that are given in their place.
 
@@ -110,11 +93,10 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    of_cluster = {"cluster": cluster.get("base") if isinstance(cluster, Mapping) else cluster}
-    wishes = job_fields(locals() | of_cluster, "of_cluster", *_NO_FIELDS)
-    changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
+    model, cluster = wishes.get("model"), wishes.get("cluster")
+    base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
     wanted = Wanted(
-        wishes=wishes,
+        wishes=job_fields({**wishes, "cluster": base}),
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -123,7 +105,7 @@ def replan(
         top=top,
         model=model if isinstance(model, ModelDescriptor) else None,
         cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
-        changes=changes,
+        changes=changes_of(cluster) if isinstance(cluster, Mapping) else {},
         accept_edits=accept_edits,
     )
     return replan_again(plan, wanted, progress=progress)
@@ -192,7 +174,7 @@ def replan_again(
     return ReplanResult(
         replanned(
             before,
-            Wishes(
+            Asked(
                 model=laid,
                 cluster=cluster,
                 job=laid_job,
@@ -208,7 +190,6 @@ def replan_again(
     )
 
 
-@typed
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     """Compare two plans: every choice and every predicted part in which they differ."""
     problems = Problems()

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import in_sweep, named
 from symconfig.api.planning import Problems
 from symconfig.descriptor.document import Document
@@ -30,7 +29,6 @@ ALL = "all"
 DEFAULT_SEQUENCE = 4096  # as a job's
 
 
-@typed
 def sweep(
     source: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
@@ -72,7 +70,6 @@ def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> 
     return Path(Path(source).stem + ".csv")
 
 
-@typed
 def size(
     model: str | Path,
     deadline: str,

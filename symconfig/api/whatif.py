@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.plans.file import loaded
@@ -15,7 +14,6 @@ from symconfig.runs.whatif.whatif import WhatIf
 from symconfig.runs.whatif.whatif import whatif as run
 
 
-@typed
 def whatif(
     plan: AnyPlan,
     vary: Sequence[str],
@@ -31,7 +29,6 @@ def whatif(
     return run(one, varied(one, vary), progress)
 
 
-@typed
 def whatif_changes(
     plan: AnyPlan,
     changes: Sequence[Mapping[str, Any]],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as load
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -23,13 +22,11 @@ def models() -> tuple[ModelLine, ...]:
     return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
 
 
-@typed
 def cluster(of: AnyCluster) -> ClusterDescriptor:
     """Return a cluster as a whole, by name, path, or what differs from one. Raises InputError."""
     return load(of)
 
 
-@typed
 def model(of: str | Path) -> ModelDescriptor:
     """Return a model as a whole, by name or path. Raises InputError."""
     return load_model(str(of))
