@@ -11,7 +11,7 @@ from tools.pages import DOCS, fill
 
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
 WIDTH = 1240
-VIEWS = ("files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline")
+VIEWS = ("files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_page, add_script, variables
+from symconfig.cli.options import add_page, add_script, add_some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
@@ -49,16 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
     )
     add_script(parser)
-    add = parser.add_argument_group("what it does not say itself").add_argument
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor; without it nothing is predicted")
-    add("--gpus", metavar="N", help="how many GPUs it runs on (default: what its launcher says)")
-    add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
-    add("--seq-length", metavar="S", help="tokens, where the configuration does not say")
-    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
-    add("--prompt-length", metavar="T", help="tokens of a prompt in the mean, of reinforcement learning")
-    add("--response-length", metavar="T", help="tokens of a response in the mean")
-    add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, main (default: the newest that fits)")
-    add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
+    group = parser.add_argument_group("what it does not say itself (without --cluster nothing is predicted)")
+    add_some(group, "cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin")
+    add = group.add_argument
+    add("--vocab-size", metavar="N", help="tokens of the vocabulary")
+    add("--prompt-length", metavar="N", help="tokens of a prompt in the mean, of reinforcement learning")
+    add("--response-length", metavar="N", help="tokens of a response in the mean")
     add = parser.add_argument_group("the answer").add_argument
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")

@@ -49,11 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    add_some(log, "--model")
-    log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
-    log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
-    add_some(log, "--global-batch-size")
-    log.add_argument("--seq-length", metavar="S", help="tokens")
+    add_some(log, "model", "gpus", "global_batch_size", "seq_length")
+    log.add_argument("--micro-batch-size", metavar="N", help="sequences of one GPU at a time")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")
 
 

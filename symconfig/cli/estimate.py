@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from symconfig.cli.audit import supplied
-from symconfig.cli.options import FIELDS, add_job, add_script
+from symconfig.cli.options import add_job, add_script, job_options
 from symconfig.cli.shared import named_cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
@@ -17,7 +17,7 @@ EXAMPLES = (
     "symconfig estimate --script train.sh --cluster h100",
 )
 # Options of a job that say what a script does not.
-_OF_SCRIPT = ("--model", "--cluster", "--gpus", "--seq-length", "--megatron-version", "--memory-margin")
+_OF_SCRIPT = ("model", "cluster", "gpus", "seq_length", "megatron_version", "limits.memory_margin", "target")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = of_all(price, named, fits_on=arguments.fits_on)
     else:
         problems = Problems()
-        others = [one.flag[2:].replace("-", "_") for one in FIELDS if one.flag not in (*_OF_SCRIPT, "--target")]
+        others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
         refuse(problems, arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
         given = supplied(arguments, arguments.script, problems)
         cluster = problems.read(named_cluster, arguments.cluster)

@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import zip_longest
 from typing import NoReturn, Protocol, cast
 
-from symconfig.cli.options import FIELDS
+from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
 from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
@@ -198,7 +198,8 @@ def _open_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
-    parser = parser_of(words)
+    named = words[:1] and not words[0].startswith("-")
+    parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
     if end < len(words):  # what follows is a script's own
@@ -215,7 +216,7 @@ def _run(words: list[str]) -> int:
 def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
     """Rewrite the field of a problem that no file has in the words of the command's option that sets it."""
     field = problem.field or ""
-    flag = next((option.flag for option in FIELDS if option.field == field), "--" + field.replace("_", "-"))
+    flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
     section, _, pin = field.partition(".")
     if section == "pins" and "--pin" in options:
         field = f"--pin {pin}"
@@ -276,8 +277,9 @@ def _silence() -> None:
             continue
 
 
-def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Make the parser of the command that comes first of some words; of all commands where none does."""
+def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of the command that comes first of some words; of all commands where none does. whole: with the
+    options of each."""
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
@@ -293,7 +295,8 @@ def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
             allow_abbrev=False,
             formatter_class=_Formatter,
         )
-        each.add_options(command)
+        if whole:
+            each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         if first := getattr(each, "FIRST", ()):
             command.first = ("--help", "--help-all", *first)

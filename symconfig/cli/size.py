@@ -35,9 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = job.add_argument
     add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
     add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
-    add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
+    add_some(job, "seq_length", "backend", "megatron_version", "precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
-    add_some(job, "--memory-margin")
+    add_some(job, "limits.memory_margin")
     add_jobs(parser)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from symconfig import install
 from symconfig.errors import InputError
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
@@ -34,11 +34,10 @@ class Ability:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A data folder: where it is and how many files of each kind it holds; `path` is None when it is missing."""
+    """A data folder: where it is; None: it is missing."""
 
     name: str
     path: str | None
-    files: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,9 @@ def examine() -> Health:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages=packages,
-        folders=tuple(_folder(name) for name in ("model_zoo", "templates")),
+        folders=tuple(
+            Folder(name, path and str(path)) for name in ("model_zoo", "templates") for path in (_data(name),)
+        ),
         models=_zoo("models"),
         clusters=_zoo("clusters"),
         abilities=_abilities(packages),
@@ -117,14 +118,6 @@ def _data(name: str) -> Path | None:
         return data_dir(name)
     except FileNotFoundError:
         return None
-
-
-def _folder(name: str) -> Folder:
-    path = _data(name)
-    if path is None:
-        return Folder(name, None, {})
-    inner = sorted(child for child in path.iterdir() if child.is_dir() and child.name != "__pycache__")
-    return Folder(name, str(path), {child.name: sum(file.is_file() for file in child.rglob("*")) for child in inner})
 
 
 def _zoo(kind: str) -> tuple[str, ...]:
@@ -187,37 +180,16 @@ def _megatron_source() -> bool:
 
 def blocks(health: Health) -> list[Block]:
     """Write the doctor's report."""
-    packages = tuple(
-        (name, version or "absent", "" if version or name in BASE else "optional")
-        for name, version in health.packages.items()
-    )
-    folders = tuple(
-        (one.name, ", ".join(f"{count} in {name}" for name, count in one.files.items()), one.path or "MISSING")
-        for one in health.folders
-    )
+    packages = (f"{name} {version or 'absent'}" for name, version in health.packages.items())
+    folders = ((one.name, one.path or "MISSING") for one in health.folders)
+    abilities = tuple((one.name, "yes" if one.possible else one.enable) for one in health.abilities)
     sites = tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites)
-    commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
-    abilities = tuple(
-        (
-            ability.name,
-            "yes" if ability.possible else "no",
-            f"({commands.index(ability.enable) + 1})" if ability.enable else "",
-        )
-        for ability in health.abilities
-    )
-    enable = "\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))
-    return [
-        f"symconfig {health.symconfig}, Python {health.python}, {health.system}",
-        Grid(("package", "version", ""), packages, left=(0, 1, 2)),
-        Grid(("folder", "files", "where"), folders, left=(0, 1, 2)),
-        f"{len(health.models)} models: {' '.join(health.models)}\n"
-        f"{len(health.clusters)} clusters: {' '.join(health.clusters)}",
-        Grid(("what can be verified here", "", "to enable it"), abilities, left=(0, 1, 2)),
-        *([enable] if enable else []),
+    works = "Planning and rendering work here."
+    ill = "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."
+    return present(
+        f"symconfig {health.symconfig}, Python {health.python}, {health.system}\n{', '.join(packages)}",
+        Grid.pairs((*folders, ("models", f"{len(health.models)} in the zoo"), ("clusters", f"{len(health.clusters)}"))),
+        Grid(("what can be verified here", "possible, or how"), abilities, left=(0, 1), fixed=(1,)),
         Grid(("option of a plan", "--without", "wanted where the job runs", "here"), sites, left=(0, 1, 2, 3)),
-        "`symconfig plan … --without NAME` plans without one of these options. launch.sh exports the variables, and "
-        "looks for the modules before it starts.",
-        "Planning and rendering work here."
-        if health.healthy
-        else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`.",
-    ]
+        works if health.healthy else ill,
+    )

@@ -19,7 +19,7 @@ from symconfig.format import grouped, picked
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
-from symconfig.report.page.drawn import packed, roofline, schedule
+from symconfig.report.page.drawn import packed, schedule
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
@@ -54,7 +54,6 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         ],
         "levels": [level.name for level in plan.cluster.levels],
         "schedule": _schedule(plan),
-        "roofline": roofline(point, parts),
         "basis": plan.best.predicted.basis("time"),
         "commands": _commands(plan, files),
         "files": [{"name": name, "text": text} for name, text in files.items()],

@@ -26,7 +26,6 @@ SCRIPTS = (
     "views/why.js",
     "views/ranks.js",
     "views/schedule.js",
-    "views/kernels.js",
     "views/main.js",
 )
 FRAME_PIXELS = 900  # of a notebook's cell

@@ -32,7 +32,7 @@ LONG = {  # 20,000 tasks
     "model": "gpt3-175b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1536, "seq_length": 2048,
     "pins": {"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
 }  # fmt: skip
-VIEWS = ["files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline"]
+VIEWS = ["files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule"]
 SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "train_13b.sh"
 HOSTILE = "</script><script>alert(1)</script>\u202e<img src=x onerror=alert(2)>"
 
