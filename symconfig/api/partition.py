@@ -28,7 +28,7 @@ from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases, costs_of, net_of
+from symconfig.solve.partition.run import Case, Partition, cases, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -78,17 +78,9 @@ class PartitionResult:
     @cached_property
     def clock(self) -> Clock:
         """Count a step of this partition as the planner counts seconds, whatever was minimised."""
-        return self._clocked(Case(self.found.net, self.found.costs.training), self.found.rows)
-
-    def clock_of(self, one: Expressed) -> Clock:
-        """Count a step of what a framework can be told, in the same way."""
-        training = one.by.training
-        case = Case(net_of(self.asked.source.programs, training.turns), training)
-        return self._clocked(case, one.by.rows.tolist())
-
-    def _clocked(self, case: Case, rows: Sequence[Sequence[int]]) -> Clock:
         timed = replace(self.found.ask, objective=Objective.TIME)
-        return clock(costs_of(case, timed, self.found.axes), self.found.axes, rows)
+        case = Case(self.found.net, self.found.costs.training)
+        return clock(costs_of(case, timed, self.found.axes), self.found.axes, self.found.rows)
 
     @cached_property
     def projection(self) -> Projection:

@@ -100,18 +100,16 @@ class PlanResult:
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
-    def timeline(
-        self, candidate: int = 1, schedule: str | None = None, slow: Mapping[int, float] | None = None
-    ) -> Chart:
+    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
         """Simulate the step of a candidate (1: the best) as its framework runs it, or under the schedule of a name.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. slow: stages that
-        take longer than planned, and how many times. Raises InputError.
+        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. Raises
+        InputError.
         """
         from symconfig.report.timeline import seen
 
         one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, one, other, slow)
+        return seen.seen(self.plan, one, other)
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols. Raises

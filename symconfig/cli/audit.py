@@ -13,13 +13,13 @@ from symconfig.cli.shared import (
     JSON,
     PAGE,
     SARIF,
-    named_cluster,
+    cluster,
     note,
     one_at_a_time,
     output,
     say,
     show,
-    whole,
+    whole_of,
     working,
     write_page,
     write_text,
@@ -70,17 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
 
-    problems, failed = Problems(), Problems()
-    one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
+    problems, failed = arguments.problems, Problems()
+    one_at_a_time(arguments, arguments.source, "json", "html", "best")
     # The files to write, by their kind; problems of their paths are reported before the work.
-    paths = {
-        name: output(problems, f"--{name}", getattr(arguments, name), arguments.force, kind)
-        for name, kind in (("sarif", SARIF), ("best", JSON))
-    }
+    paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
         problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
     outputs = {name: path for name, path in paths.items() if path is not None}
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    html = output(arguments, "html", PAGE)
     audits = []
     for source in arguments.source:
         done = failed.collect(partial(_audited, arguments, source, problems))
@@ -110,12 +107,12 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
     from symconfig.api.planning import Problems
 
     problems = Problems(outside.all)
-    cluster = problems.read(named_cluster, arguments.cluster)
+    on_cluster = problems.read(cluster, arguments.cluster)
     given = supplied(arguments, source, problems)
     with working() as progress:
         return api_audit.audit(
             source,
-            cluster,
+            on_cluster,
             **given,
             plan=not arguments.no_plan,
             problems=problems.all,
@@ -130,7 +127,7 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
     return {
         "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
         **{
-            name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+            name: problems.read(whole_of(name), getattr(arguments, name))
             for name in numbers
             if hasattr(arguments, name)
         },

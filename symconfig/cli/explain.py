@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import JSON, note, output, ranged, refuse, show, write_text
+from symconfig.cli.shared import JSON, note, output, plan_of, refuse, show, whole, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.plans.plan import Plan
 
 NAME = "explain"
 DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule"
 EXAMPLES = (
     "symconfig explain out",
-    "symconfig explain out --timeline --slow 1=1.5",
+    "symconfig explain out --timeline",
 )
-
-MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,33 +30,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument_group("the schedule").add_argument
     add("--timeline", action="store_true", help="the schedule, stage by stage, beside other ones")
-    add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
+    add("--candidate", metavar="N", type=whole, default=1, help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
-    add(
-        "--slow",
-        action="append",
-        default=[],
-        metavar="STAGE=TIMES",
-        help="a straggler: a stage's number, and how many times longer it takes; may be given again",
-    )
     add("--trace", metavar="FILE.json", help="write its events there, for ui.perfetto.dev or chrome://tracing")
     add("--force", action="store_true", help="replace a file that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
-
-    problems = Problems()
     if not arguments.timeline:
-        alone = ("candidate", "schedule", "slow", "trace", "force")
-        refuse(problems, arguments, alone, "is of the schedule", need="--timeline")
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+        refuse(arguments, ("schedule", "trace", "force"), "is of the schedule", need="--timeline")
+    plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
     if arguments.timeline:
-        return _timeline(arguments, plan, problems)
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+        return _timeline(arguments, plan)
+    if arguments.problems.all or plan is None:
+        raise InputError(arguments.problems.all)
     return _formulas(arguments, plan)
 
 
@@ -88,22 +70,24 @@ def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
     return 0
 
 
-def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
+def _timeline(arguments: argparse.Namespace, plan: Plan | None) -> int:
     from symconfig.report.timeline import compared, seen
     from symconfig.report.timeline.trace import trace
     from symconfig.solve.restore import retraced
 
-    slow = _slow(arguments.slow, problems)
-    path = output(problems, "--trace", arguments.trace, arguments.force, JSON)
+    problems = arguments.problems
+    path = output(arguments, "trace", JSON)
     other = problems.read(seen.schedule, arguments.schedule)
     every = () if plan is None else (plan.best, *plan.alternatives)
-    number = problems.collect(lambda: ranged("--candidate", arguments.candidate or "1", 1, max(len(every), 1)))
-    if problems.all or plan is None or number is None:
+    if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
+        need = f"a whole number from 1 to {len(every)}"
+        problems.add(Problem("out of range", field="--candidate", got=str(arguments.candidate), need=need))
+    if problems.all or plan is None:
         raise InputError(problems.all)
-    candidate = every[number - 1]
+    candidate = every[arguments.candidate - 1]
     with retraced(arguments.plan):
-        chart = seen.seen(plan, candidate, other, slow)
-        schedules = seen.compared(plan, candidate, slow)
+        chart = seen.seen(plan, candidate, other)
+        schedules = seen.compared(plan, candidate)
     if path is not None:
         write_text(path, trace(chart), arguments.force)
         note(f"wrote {path}")
@@ -118,20 +102,3 @@ def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Proble
         ],
     )
     return 0
-
-
-def _slow(words: Sequence[str], problems: Problems) -> dict[int, float]:
-    """Read the stragglers that --slow names; what is wrong with them is gathered."""
-    stages: dict[int, float] = {}
-    for text in words:
-        where, _, times = text.partition("=")
-        try:
-            factor = float(times)
-        except ValueError:
-            factor = 0.0
-        if 1.0 <= factor <= MOST_SLOW and re.fullmatch("[0-9]{1,6}", where):
-            stages[int(where)] = factor
-        else:
-            need = f"a stage's number, =, and 1 to {MOST_SLOW:g}, as 2=1.5"
-            problems.add(Problem("this is no straggler", field="--slow", got=text, need=need))
-    return stages

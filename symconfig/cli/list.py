@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import file_of, named_cluster, refuse, show, whole
+from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole
 from symconfig.errors import InputError
 from symconfig.format import picked
 
@@ -33,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("of recipes").add_argument
     add("--model", metavar="M", help="of this zoo model")
     add("--cluster", metavar="C", help="on this zoo cluster")
-    add("--gpus", metavar="N", help="on so many GPUs")
+    add("--gpus", metavar="N", type=whole, help="on so many GPUs")
     add("--task", metavar="T", help="pretrain or sft")
     add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
     add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
@@ -43,14 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list, or one of it. Exit 0."""
-    from symconfig.api.problems import Problems
-
     make, options = KINDS[arguments.of]
-    problems = Problems()
     others = [name for _, names in KINDS.values() for name in names if name not in options]
-    refuse(problems, arguments, others, f"is not for {arguments.of}")
-    if problems.all:
-        raise InputError(problems.all)
+    refuse(arguments, others, f"is not for {arguments.of}")
+    if arguments.problems.all:
+        raise InputError(arguments.problems.all)
     data, blocks = make(arguments, arguments.name)
     show(arguments, lambda: data, lambda: blocks)
     return 0
@@ -72,7 +68,7 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.report.zoo import cluster_list, cluster_shown
 
     if name is not None:  # as JSON a descriptor, which --cluster takes
-        one = named_cluster(name, "NAME")
+        one = cluster(name, "NAME")
         return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_shown(one)
     lines = zoo.clusters()
     return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
@@ -86,15 +82,14 @@ def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
         one = recipe(name).to_dict()
         return {"schema": "symconfig.recipe/1", **one}, shown(one)
     filters = picked(arguments, "model", "cluster", "task", "kind", "source")
-    rows = [one.to_dict() for one in recipes(gpus=whole("--gpus", arguments.gpus), **filters)]
+    rows = [one.to_dict() for one in recipes(gpus=arguments.gpus, **filters)]
     return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.plans.file import load_plan
     from symconfig.report.targets import blocks, targets, to_dict
 
-    carried = targets(None if name is None else load_plan(Path(name)), file_of(arguments.templates))
+    carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
     return to_dict(carried), blocks(carried)
 
 

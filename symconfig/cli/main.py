@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
@@ -99,6 +99,10 @@ class _Parser(argparse.ArgumentParser):
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
     first: Sequence[str] = ()  # options that the help shows; none: all
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.wrong: list[Problem] = []  # with the values of options
+
     def format_help(self) -> str:
         """Return the help; of all commands, in groups."""
         if not self.groups:
@@ -118,6 +122,15 @@ class _Parser(argparse.ArgumentParser):
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Read the value of an option; what is wrong with it is gathered, so that all is said at once."""
+        try:
+            return super()._get_value(action, arg_string)
+        except InputError as error:
+            field = action.option_strings[0] if action.option_strings else str(action.metavar)
+            self.wrong += [problem if problem.field else replace(problem, field=field) for problem in error.problems]
+            return None
 
     def error(self, message: str) -> NoReturn:
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
@@ -208,6 +221,9 @@ def _run(words: list[str]) -> int:
         arguments.extra = words[end + 1 :]
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
+    from symconfig.api.problems import Problems
+
+    arguments.problems = Problems(arguments.command_parser.wrong)
     command: Callable[[argparse.Namespace], int] = arguments.command
     with reworded(partial(_as_typed, options=arguments.command_parser._option_string_actions)):
         return command(arguments)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
+from symconfig.cli.shared import MOST_TOP, whole, within
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
@@ -128,7 +129,9 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
 def add_answer(parser: argparse.ArgumentParser) -> None:
     """Add the options for how much of the answer is shown, and where its files go."""
     out = parser.add_argument_group("the answer")
-    out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
+    out.add_argument(
+        "--top", metavar="K", type=within(1, MOST_TOP), default=5, help="how many candidates to rank (default 5)"
+    )
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
     add_page(out)
@@ -163,7 +166,9 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", metavar="N", help="plans at once on this machine (default: one on each core)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
+    )
 
 
 def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:

@@ -15,9 +15,9 @@ from symconfig.cli.shared import (
     as_changes,
     note,
     output,
-    ranged,
     refuse,
     show,
+    within,
     working,
     write_text,
 )
@@ -87,7 +87,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("the answer").add_argument
     out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")
     out("--explain", metavar="OPERATOR", help="one operator in full: layouts, collectives, what else it could do")
-    out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
+    out(
+        "--top",
+        metavar="K",
+        type=within(1, MOST_TOP),
+        default=1,
+        help="how many other ways of each operator (default 1; --explain, --json)",
+    )
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
     out("--out", metavar="DIR", help="write partition.json, placements.py and, of a model, a plan")
     out("--force", action="store_true", help="replace what exists")
@@ -96,20 +102,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
     from symconfig.api.graph_job import partition_job
-    from symconfig.api.problems import Problems, check_free, stated
+    from symconfig.api.problems import check_free, stated
 
-    problems = Problems()
+    problems = arguments.problems
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
-    output(problems, "--placements", arguments.placements, arguments.force, PYTHON)
+    output(arguments, "placements", PYTHON)
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
-        refuse(problems, arguments, ("explain", "baselines", "placements"), what, need="no --stages")
+        refuse(arguments, ("explain", "baselines", "placements"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """Give a problem the line of the file that says it, else the name of an option."""
@@ -119,10 +124,10 @@ def run(arguments: argparse.Namespace) -> int:
                 return stated(known, document)
         return as_changes(problem, changed)
 
-    if problems.all or request is None or top is None:
+    if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])
     with reworded(placed):
-        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
+        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request, arguments.top)
     show(arguments, lambda: data, lambda: shown)
     return 0
 
@@ -195,8 +200,6 @@ def _written(result: PartitionResult, out: Path, report: Contents, force: bool) 
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.by.framework.label}'s degrees: {error.problems[0]}"
             report = replace(report, notes=(*report.notes, why))
-    if plan is not None:
-        report = _planned(report, result, plan)
     texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
     _put(out, texts, force, plan)
     return report
@@ -215,22 +218,3 @@ def _put(out: Path, texts: Mapping[str, str], force: bool, plan: PlanResult | No
     note(f"wrote {out}: {', '.join(names)}")
     if stays := [name for name in former if name not in names]:
         note(f"note: of an earlier partition: {', '.join(stays)}")
-
-
-def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
-    """Add the planner's figures of the plan that was made, and what that is."""
-    from symconfig.format import gib
-    from symconfig.report.partition_tables import words
-
-    chosen, best = result.chosen, plan.best.predicted
-    planned = (best.step_s, best.peak_bytes)
-    tellings = tuple(
-        replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.tellings
-    )
-    what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
-    text = (
-        f"plan/ is for {chosen.by.framework.label} and {what}: {words(chosen.by.way)}; the planner predicts "
-        f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
-    )
-    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.by.memory)} GiB"
-    return replace(report, tellings=tellings, notes=(*report.notes, text))

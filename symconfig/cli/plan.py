@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job, wanted
 from symconfig.cli.shared import (
-    MOST_TOP,
     PAGE,
     Outputs,
     answer,
     file_of,
     note,
     output,
-    ranged,
     refuse,
     replaced,
     show,
@@ -27,7 +25,6 @@ from symconfig.cli.shared import (
 from symconfig.errors import InfeasibleError, InputError, reworded
 
 if TYPE_CHECKING:
-    from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
     from symconfig.descriptor.mixed import MixedCluster
 
@@ -71,18 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.table import blocks
     from symconfig.solve.near_batch import near_batch, replicas_sentence
 
-    problems = api.Problems()
+    problems = arguments.problems
     out = file_of(arguments.out)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
+    html = output(arguments, "html", PAGE)
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))
     if job is None:
         raise InputError(problems.all)
     before = len(problems.all)
     if (mixed := problems.collect(lambda: mixed_of(job.document, job.cluster_base))) is not None:
-        return _run_mixed(arguments, job, mixed, problems, top or 1)
+        return _run_mixed(arguments, job, mixed)
     if len(problems.all) > before:
         raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
     with reworded(partial(as_options, request=job)):
@@ -92,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
                     job.document,
                     model_base=job.model_base,
                     cluster_base=job.cluster_base,
-                    top=top or 1,
+                    top=arguments.top or 1,
                     writes=out is not None,
                     compares=True,
                     problems=(*problems.all, *job.problems),
@@ -125,23 +121,23 @@ def run(arguments: argparse.Namespace) -> int:
     return untold.exit_code
 
 
-def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster, problems: Problems, top: int) -> int:
+def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster) -> int:
     """Print the plans over two kinds of GPUs and write their files."""
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
 
     names = ("html", "launcher", "templates")
-    refuse(problems, arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
+    refuse(arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
     out = file_of(arguments.out)
     with reworded(partial(as_options, request=job)), working() as progress:
         result = solve(
             job.document,
             mixed,
             model_base=job.model_base,
-            top=top,
+            top=arguments.top or 1,
             writes=out is not None,
-            problems=(*problems.all, *job.problems),
+            problems=(*arguments.problems.all, *job.problems),
             progress=progress,
         )
     written = result.write(out, arguments.force, replaced) if out is not None else []

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
 from symconfig.cli.shared import (
-    MOST_TOP,
     PAGE,
     Outputs,
     answer,
     file_of,
     note,
     output,
-    ranged,
     refuse,
     replaced,
     show,
@@ -41,7 +39,6 @@ EXAMPLES = (
     "symconfig replan out --lose-nodes 1..2 --out smaller",
 )
 
-_STEP = re.compile(r"[0-9]{1,9}")
 # Options that say how one run goes on as another.
 _OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedule", "html")
 
@@ -59,7 +56,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
     run = parser.add_argument_group("the run")
     run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
-    run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint or the plan says)")
+    run.add_argument(
+        "--at-step", metavar="K", type=_step, help="iterations done (default: as the checkpoint or the plan says)"
+    )
     run.add_argument(
         "--schedule",
         metavar="S",
@@ -81,15 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.report.replan import blocks
 
-    problems = api.Problems()
+    problems = arguments.problems
     job = request(arguments)
     lost = problems.read(_range, arguments.lose_nodes)
     if arguments.lose_nodes is not None:
-        refuse(problems, arguments, _OF_A_RUN, "is not for --lose-nodes")
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
-    step = problems.collect(lambda: _step(arguments.at_step))
+        refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
     files = problems.collect(lambda: files_wanted(arguments))
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    html = output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
     wanted = api_replan.Wanted(
@@ -97,9 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
         release=_names(arguments.release),
         keep=_names(arguments.keep),
         checkpoint=arguments.checkpoint,
-        at_step=step,
+        at_step=arguments.at_step,
         schedule=arguments.schedule or "keep",
-        top=top or 1,
+        top=arguments.top or 1,
         changes=job.changes,
         accept_edits=arguments.accept_edits,
     )
@@ -164,7 +161,7 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text is not None else ()
 
 
-def _step(text: str | None) -> int | None:
-    if text is None or _STEP.fullmatch(text):
-        return None if text is None else int(text)
-    raise InputError("wrong value", field="--at-step", got=text, need="a step from 0")
+def _step(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    raise InputError("wrong value", got=text, need="a step from 0")

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_changes(parser)
     add_jobs(parser)
-    add("--limit", metavar="N", help="most combinations (default 10,000)")
+    add("--limit", metavar="N", type=whole, help="most combinations (default 10,000)")
     add("--force", action="store_true", help="start again, and replace a table that exists")
 
 
@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out, jobs = _points(arguments)
+    points, out = _points(arguments)
     with working() as progress:
         tell = _telling(progress.say)
-        swept = sweep(points.points, out, arguments.force, tell, jobs)
+        swept = sweep(points.points, out, arguments.force, tell, arguments.jobs)
     show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
     if swept.interrupted:
         note("interrupted")
@@ -62,27 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path, int | None]:
-    """Return the combinations, the table's file, and how many plans to make at once. Raises InputError with all that is
-    wrong, before any work."""
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
+    """Return the combinations, and the table's file. Raises InputError with all that is wrong, before any work."""
     from symconfig.api import sweep as api_sweep
-    from symconfig.api.planning import Problems
     from symconfig.runs.sweep.job import LIMIT
     from symconfig.runs.sweep.run import check, journal_of
 
-    problems = Problems()
+    problems = arguments.problems
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     problems.collect(lambda: check(out))
-    limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
     changed = problems.collect(lambda: changes(arguments)) or {}
-    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
+    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT, changed))
     if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
-    return points, out, jobs
+    return points, out
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

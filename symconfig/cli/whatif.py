@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import show, working
+from symconfig.cli.shared import plan_of, show, working
 from symconfig.errors import InputError
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
+    from symconfig.api.problems import Problems
     from symconfig.plans.plan import Plan
 
 NAME = "whatif"
@@ -45,12 +44,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where a changed job has no plan; bad input is exit 2."""
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
-
-    problems = Problems()
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
-    return (_changed if arguments.change else _varied)(arguments, plan, problems)
+    plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
+    return (_changed if arguments.change else _varied)(arguments, plan, arguments.problems)
 
 
 def _varied(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:

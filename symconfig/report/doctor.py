@@ -95,9 +95,7 @@ def examine() -> Health:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages=packages,
-        folders=tuple(
-            Folder(name, path and str(path)) for name in ("model_zoo", "templates") for path in (_data(name),)
-        ),
+        folders=tuple(Folder(name, str(_data(name) or "") or None) for name in ("model_zoo", "templates")),
         models=_zoo("models"),
         clusters=_zoo("clusters"),
         abilities=_abilities(packages),

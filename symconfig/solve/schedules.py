@@ -13,7 +13,6 @@ from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Array
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.memory import stage_memory
@@ -56,10 +55,8 @@ class Compared:
     refused: tuple[Refused, ...] = ()
 
 
-def compare(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Compared:
-    """Return the candidate under each schedule, on stages that are slower than planned by as much as `slow` of
-    `Times`.
-    """
+def compare(prospect: Prospect, parts: Costed) -> Compared:
+    """Return the candidate under each schedule."""
     if prospect.split.pp == 1:
         return Compared()
     own = timeline(prospect, parts)
@@ -77,7 +74,7 @@ def compare(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Com
         except InputError as error:
             refused.append(Refused(schedule, "; ".join(problem.what for problem in error.problems)))
         else:
-            line = timeline(cut, remade, schedule, slow)
+            line = timeline(cut, remade, schedule)
             able.append(_scheduled(cut, remade, line, schedule is own_schedule(prospect), rest_s))
     return Compared(tuple(sorted(able, key=lambda row: (row.step_s, row.schedule.name))), tuple(refused))
 

@@ -76,7 +76,6 @@ ANSWERS = {
     "explain zero": "explain {zero}",
     "timeline": "explain {405b} --timeline",
     "timeline compared": "explain {experts} --timeline --all",
-    "timeline of a straggler": "explain {405b} --timeline --slow 3=1.5",
     "timeline of one stage": "explain {lora} --timeline",
     "targets": "list targets {experts}",
     "diff": "diff {dense} {405b}",
