@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole
+from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole, write_data
 from symconfig.errors import InputError
 from symconfig.format import picked
 
@@ -21,7 +21,7 @@ EXAMPLES = (
     "symconfig list recipes --model llama3.1-70b --cluster h100",
 )
 _HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
-Shown = tuple[Any, Sequence["Block"]]  # as JSON, and as text
+Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,29 +47,36 @@ def run(arguments: argparse.Namespace) -> int:
     refuse(arguments, others, f"is not for {arguments.of}")
     if arguments.problems.all:
         raise InputError(arguments.problems.all)
-    data, blocks = make(arguments, arguments.name)
-    show(arguments, lambda: data, lambda: blocks)
+    data, shown = make(arguments, arguments.name)
+    if isinstance(shown, str) and not arguments.json:
+        write_data(shown)
+    else:
+        show(arguments, lambda: data, lambda: shown)
     return 0
 
 
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.api import zoo
-    from symconfig.report.zoo import model_list, model_shown
+    from symconfig.descriptor.write import descriptor_yaml
+    from symconfig.report.zoo import model_list, model_sizes
 
-    if name is not None:  # as JSON a descriptor, which --model takes
+    if name is not None:  # a descriptor, which --model takes
         one = zoo.model(name)
-        return one.model_dump(mode="json", by_alias=True, exclude_defaults=True), model_shown(one)
+        return one.model_dump(
+            mode="json", by_alias=True, exclude_defaults=True
+        ), f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
     return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.api import zoo
-    from symconfig.report.zoo import cluster_list, cluster_shown
+    from symconfig.descriptor.write import cluster_yaml
+    from symconfig.report.zoo import cluster_list
 
-    if name is not None:  # as JSON a descriptor, which --cluster takes
+    if name is not None:  # a descriptor, which --cluster takes
         one = cluster(name, "NAME")
-        return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_shown(one)
+        return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_yaml(one)
     lines = zoo.clusters()
     return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
 
