@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
@@ -18,6 +18,7 @@ from symconfig.cli.shared import (
     file_of,
     note,
     output,
+    plan_of,
     refuse,
     replaced,
     show,
@@ -26,9 +27,7 @@ from symconfig.cli.shared import (
 from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
-    from symconfig.api import replan as api_replan
     from symconfig.api.planning import Wanted
-    from symconfig.api.problems import Problems
     from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import Fallback
 
@@ -89,24 +88,26 @@ def run(arguments: argparse.Namespace) -> int:
     html = output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
-    wanted = api_replan.Wanted(
-        wishes=job.document.data,
-        release=_names(arguments.release),
-        keep=_names(arguments.keep),
-        checkpoint=arguments.checkpoint,
-        at_step=arguments.at_step,
-        schedule=arguments.schedule or "keep",
-        top=arguments.top or 1,
-        changes=job.changes,
-        accept_edits=arguments.accept_edits,
-    )
+    options: dict[str, Any] = {
+        "release": _names(arguments.release),
+        "keep": _names(arguments.keep),
+        "checkpoint": arguments.checkpoint,
+        "at_step": arguments.at_step,
+        "schedule": arguments.schedule or "keep",
+        "top": arguments.top or 1,
+        "changes": job.changes,
+        "accept_edits": arguments.accept_edits,
+    }
+    wishes = job.document.data
     for problem in job.problems:
         problems.add(problem)
     with reworded(partial(as_options, request=job)), working() as progress:
         if arguments.lose_nodes is not None:
-            fallback = _on_fewer_nodes(arguments.plan, wanted, lost, problems, progress)
+            fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
         else:
-            result = api_replan.replan_again(arguments.plan, wanted, problems.all, progress)
+            result = api_replan.replan_again(
+                arguments.plan, wishes, **options, problems=problems.all, progress=progress
+            )
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
@@ -115,21 +116,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_fewer_nodes(
-    plan: str, wanted: api_replan.Wanted, lost: range | None, problems: Problems, progress: Progress
+    arguments: argparse.Namespace,
+    wishes: Mapping[str, Any],
+    options: Mapping[str, Any],
+    lost: range | None,
+    progress: Progress,
 ) -> Fallback:
     """Plan for fewer nodes; where options change the plan itself, that is made again first."""
-    from symconfig.api import replan as api_replan
-    from symconfig.plans.file import load_plan
+    from symconfig.api.replan import replan_again
     from symconfig.runs.replan.fallback import fallback
 
-    wishes = {name: value for name, value in wanted.wishes.items() if name != "target"}  # which is of the files here
-    whole = problems.collect(lambda: load_plan(Path(plan)))
-    if wishes or wanted.changes:
+    problems = arguments.problems
+    wishes = {name: value for name, value in wishes.items() if name != "target"}  # which is of the files here
+    whole = problems.collect(lambda: plan_of(arguments.plan))
+    if wishes or options["changes"]:
         note("note: the plan itself is made again first")
-        whole = api_replan.replan_again(plan, replace(wanted, wishes=wishes), problems.all, progress).found.new
+        again = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
+        whole = again.found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)
-    return fallback(whole, lost, top=wanted.top, progress=progress)
+    return fallback(whole, lost, top=options["top"], progress=progress)
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:

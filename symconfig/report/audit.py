@@ -49,7 +49,6 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     return present(
         "" if headed else read(audit),
         unread(audit.reading),
-        *hidden(audit.reading),
         "\n".join(map(_assumption, audit.assumptions)),
         understood(judged) if judged is not None else "",
         "" if headed else findings(audit),
@@ -109,28 +108,9 @@ def _hides(item: Unread, reading: Reading) -> str:
         case Hides.NAMED:
             return ", ".join(one.spelled for one in reading.possible if one.place == item.place)
         case Hides.VARIABLES:
-            return "values, see below" if reading.variables_of(item) else "no value that is used"
+            return ", ".join(reading.variables_of(item)) or "no value that is used"
         case _:
             return "nothing, as assumed" if item.assumed else "nothing"
-
-
-def hidden(reading: Reading) -> Iterator[str]:
-    """Yield each variable that unread places may set, with what has its value and where."""
-    hiding = (item for item in reading.unread if item.hides is Hides.VARIABLES)
-    for uses, items in grouped((tuple(_uses(item, reading)), item) for item in hiding).items():
-        if uses:
-            whose = ", ".join(f"{item.what} (line {item.place.line})" for item in items)
-            yield titled(f"What {whose} may set, which is not read:", uses)
-
-
-def _uses(item: Unread, reading: Reading) -> Iterator[str]:
-    """Yield each variable that a place may set, with what has its value."""
-    used: dict[str, dict[str, None]] = {}
-    for one in reading.hidden:
-        if one.by == item.place:
-            otherwise = "" if one.otherwise is None else f", else {shorten(one.otherwise, 40)}"
-            used.setdefault(one.variable, {})[f"{shorten(one.option, 40)} (line {one.place.line}{otherwise})"] = None
-    yield from (f"{name}: {', '.join(uses)}" for name, uses in used.items())
 
 
 def _assumption(item: Assumption) -> str:

@@ -88,12 +88,9 @@ def whole_step(plan: Plan) -> list[Block]:
 
 
 def _footer(plan: Plan) -> str:
-    weighed = (
-        "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
-        "move what is not needed was weighed; other layouts were not, so a better one may exist."
-    )
     longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
     plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
+    weighed = "Engines were weighed around the planner's best plans of an update alone, so a better one may exist."
     return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
 
 

@@ -288,7 +288,7 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
     shown = plain(blocks(found))
     assert f"with {option}, from its first save on: then every plan here goes on" in shown
     assert "12 bytes of host memory for each parameter of a rank" in shown
-    assert "To go on from one saved without that option on 1 node:" in shown
+    assert "For 1 node a checkpoint saved without that option is converted by the old run" in shown
     grids.write(tmp_path / "out")
     assert f"`bash launch.sh {option}`" in (tmp_path / "out/launch.sh").read_text()
     said = json.loads((tmp_path / "out/fallback.json").read_text())
@@ -318,8 +318,8 @@ def test_a_conversion_that_no_node_is_left_for_is_said(grids: FallbackResult) ->
     found = grids.fallback
     (one,) = found.smaller
     few = Fallback(found.plan, found.nodes, (replace(one, gpus=4),))
-    assert "The old layout needs at least 8 GPUs.\n" in plain(blocks(found)) + "\n"
-    assert "The old layout needs at least 8 GPUs: 1 node cannot do that any more." in plain(blocks(few))
+    assert "its layout needs at least 8 GPUs. " in plain(blocks(found))
+    assert "its layout needs at least 8 GPUs, and 1 node cannot do that any more. " in plain(blocks(few))
 
 
 def test_the_fewest_gpus_of_the_old_layout_have_its_memory() -> None:
