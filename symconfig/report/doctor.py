@@ -1,10 +1,8 @@
-"""What is installed and found here, and what can be verified; each lack with the command that ends it."""
+"""What is installed and found here, and what plans' options want where their jobs run."""
 
 from __future__ import annotations
 
 import platform
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -12,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
-from symconfig.errors import InputError
 from symconfig.report.grid import Block, Grid, present
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "sympy", "tree-sitter", "tree-sitter-bash")
@@ -21,15 +18,6 @@ EXTRA = (
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
-
-
-@dataclass(frozen=True, slots=True)
-class Ability:
-    """One kind of verification. `enable`: the command that makes it possible, empty where it is."""
-
-    name: str
-    possible: bool
-    enable: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +54,6 @@ class Health:
     folders: tuple[Folder, ...]
     models: tuple[str, ...]
     clusters: tuple[str, ...]
-    abilities: tuple[Ability, ...]
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -98,7 +85,6 @@ def examine() -> Health:
         folders=tuple(Folder(name, str(_data(name) or "") or None) for name in ("model_zoo", "templates")),
         models=_zoo("models"),
         clusters=_zoo("clusters"),
-        abilities=_abilities(packages),
     )
 
 
@@ -123,31 +109,6 @@ def _zoo(kind: str) -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in (path / kind).glob("*.yaml"))) if path else ()
 
 
-def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
-    def has(*names: str) -> bool:
-        return all(packages[name] for name in names)
-
-    megatron = has("torch") and _megatron_source()
-    fetch = install.MEGATRON if has("torch") else f"{install.EXTRA} && {install.MEGATRON}"
-    extra = (
-        ("Megatron arguments through megatron-core's config classes", has("torch", "megatron-core"), install.EXTRA),
-        ("Megatron arguments through Megatron-LM's own parser", megatron, fetch),
-        ("ranks that Megatron-LM builds, and what they keep: verify --build, --trace", megatron, fetch),
-        ("this machine's kernels: measure", has("torch"), install.EXTRA),
-        ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed", "transformers"), install.EXTRA),
-        (
-            "ranks that DeepSpeed builds: verify --build",
-            has("torch", "deepspeed", "transformers", "peft"),
-            install.EXTRA,
-        ),
-        ("parameter counts through transformers", has("torch", "transformers"), install.EXTRA),
-        ("adapters through PEFT", has("torch", "transformers", "peft"), install.EXTRA),
-        ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), install.SHELLCHECK),
-        ("launch.sh and sbatch.sh by a dry run", shutil.which("bash") is not None, "install bash"),
-    )
-    return tuple(Ability(name, possible, "" if possible else enable) for name, possible, enable in extra)
-
-
 def _sites() -> Iterator[Site]:
     """Yield what options of either framework want."""
     from symconfig.frameworks.known import BACKENDS
@@ -161,33 +122,16 @@ def _sites() -> Iterator[Site]:
                 yield Site(option.name, option.label, f"{name}={value}", need.hint, None)
 
 
-def _shellcheck() -> bool:
-    neighbour = Path(sys.executable).with_name("shellcheck")
-    return neighbour.is_file() or shutil.which("shellcheck") is not None
-
-
-def _megatron_source() -> bool:
-    """Tell whether Megatron-LM's own parser is on this machine, as the room that runs it finds it."""
-    from symconfig.verify import megatron_source
-
-    try:
-        return megatron_source.find() is not None
-    except InputError:  # $MEGATRON_PATH names a folder that is none
-        return False
-
-
 def blocks(health: Health) -> list[Block]:
     """Write the doctor's report."""
     packages = (f"{name} {version or 'absent'}" for name, version in health.packages.items())
     folders = ((one.name, one.path or "MISSING") for one in health.folders)
-    abilities = tuple((one.name, "yes" if one.possible else one.enable) for one in health.abilities)
     sites = tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites)
     works = "Planning and rendering work here."
     ill = "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."
     return present(
         f"symconfig {health.symconfig}, Python {health.python}, {health.system}\n{', '.join(packages)}",
         Grid.pairs((*folders, ("models", f"{len(health.models)} in the zoo"), ("clusters", f"{len(health.clusters)}"))),
-        Grid(("what can be verified here", "possible, or how"), abilities, left=(0, 1), fixed=(1,)),
         Grid(("option of a plan", "--without", "wanted where the job runs", "here"), sites, left=(0, 1, 2, 3)),
         works if health.healthy else ill,
     )

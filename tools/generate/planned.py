@@ -101,8 +101,7 @@ def _gain(change: dict[str, Any]) -> str:
 
 def columns() -> str:
     """One row a column."""
-    rows = ((f"`{column.name}`", column.kind, column.unit, column.says) for column in COLUMNS)
-    return table(("column", "kind", "unit", "what it is"), rows)
+    return table(("column", "what it is"), ((f"`{column.name}`", column.says) for column in COLUMNS))
 
 
 def sweep() -> dict[str, str]:

@@ -22,9 +22,8 @@ sweep:
   gpus: [8, 16, 32, 64]
   global_batch_size: [64, 128]
 """
-_OF_KIND: dict[str, Any] = {"text": "x", "whole": 1, "number": 1.0, "yes/no": False}
 PLANNED: dict[str, Any] = {
-    **{column.name: _OF_KIND[column.kind] for column in COLUMNS if column.of is not None},
+    **{column.name: 1 for column in COLUMNS if column.of is not None},
     "gpus": 8,
     "step_s": 2.0,
     "mfu": 0.5,

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 def test_the_columns_are_those_of_the_tables() -> None:
     text = (DOCS / "sweep.md").read_text(encoding="utf-8")
     assert is_current("sweep"), "python -m tools generate sweep"
-    assert "| `step_s` | number | s |" in text
+    assert "| `step_s` | s: a steady optimizer step |" in text
 
 
 def test_its_example_is_a_sweep() -> None:
