@@ -63,7 +63,7 @@ INPUTS = (
     Column("fields", "every other field of the job that was set: pins, limits, packing and so on, as JSON"),
     Column(
         "status",
-        "planned, infeasible (nothing fits), refused (can never run), defect (symconfig failed), or lost with its worker",
+        "planned, infeasible (nothing fits), refused (can never run), defect (of symconfig), or lost with its worker",
     ),
     Column("reason", "why there is no plan"),
 )
