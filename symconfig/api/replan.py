@@ -32,8 +32,7 @@ from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.inputs import revised
 from symconfig.runs.replan.replan import Replan
-from symconfig.runs.replan.replanned import Wishes as Asked
-from symconfig.runs.replan.replanned import replanned
+from symconfig.runs.replan.replanned import Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
@@ -62,7 +61,7 @@ class ReplanResult:
         return to_dict(self.found)
 
 
-class Wishes(JobFields, total=False):
+class ReplanFields(JobFields, total=False):
     """Fields of a job that replace those that a plan has recorded."""
 
     model: str | Path | ModelDescriptor | None
@@ -83,7 +82,7 @@ def replan(
     accept_edits: bool = False,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
-    **wishes: Unpack[Wishes],
+    **wishes: Unpack[ReplanFields],
 ) -> ReplanResult:
     """Solve a plan's recorded inputs again, with those that are given in their place.
 
@@ -173,7 +172,7 @@ def replan_again(
     return ReplanResult(
         replanned(
             before,
-            Asked(
+            Wishes(
                 model=laid,
                 cluster=cluster,
                 job=laid_job,

@@ -131,8 +131,8 @@ def _on_fewer_nodes(
     whole = problems.collect(lambda: plan_of(arguments.plan))
     if wishes or options["changes"]:
         note("note: the plan itself is made again first")
-        again = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
-        whole = again.found.new
+        remade = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
+        whole = remade.found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)
     return fallback(whole, lost, top=options["top"], progress=progress)

@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_read_is_assumed_harmless_and_marked(run: Run, tmp
     given = ("audit", script, "--cluster", "h100", "--no-plan")
     before = run(*given)
     assert before.code == 0
-    assert "TP: --tensor-model-parallel-size (line 2, else 2)" in before.out
+    assert "names a file that is not there  TP, LR\n" in before.out
     assert "Try: --assume-harmless /site/env.sh (then 2), or --set TP=VALUE" in before.out.replace("\n  ", " ")
     after = run(*given, "--assume-harmless", "/site/env.sh")
     assert after.code == 0

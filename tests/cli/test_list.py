@@ -67,7 +67,7 @@ def test_every_model_of_the_zoo_is_a_line_with_its_sizes(run: Run) -> None:
 def test_one_model_is_shown_with_its_parameters_and_its_source(run: Run) -> None:
     told = run("list", "models", "qwen3-30b-a3b").out
     assert told.startswith("# 30,532,122,624 parameters (30.53 B), 3,353,032,704 active for a token\n")
-    assert "source: https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
+    assert "https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
     assert run("list", "models", "llama2-70b-lora").out.partition("\n")[0].endswith(", 65,536,000 trained")
 
 

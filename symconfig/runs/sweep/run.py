@@ -54,10 +54,10 @@ class Swept:
     @property
     def records(self) -> list[dict[str, Value]]:
         """Return the table's rows, by column."""
-        found = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
+        answered = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
         return [
             {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
-            for point, row in found
+            for point, row in answered
         ]
 
 
