@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.render import deepspeed
 from symconfig.runs.embed.start import OnMismatch, started
 
 
-@typed
 def config(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, Any]:
     """Return the configuration for `deepspeed.initialize(config=…)`: the content of ds_config.json.
 

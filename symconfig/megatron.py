@@ -16,7 +16,6 @@ import os
 from argparse import ArgumentParser
 from collections.abc import Callable
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.frameworks.megatron import environment as variables
 from symconfig.render import megatron
@@ -25,7 +24,6 @@ from symconfig.runs.embed.start import OnMismatch, started
 Provider = Callable[[ArgumentParser], ArgumentParser]
 
 
-@typed
 def extra_args_provider(
     plan: AnyPlan, then: Provider | None = None, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail"
 ) -> Provider:
@@ -55,7 +53,6 @@ def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatc
     return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))
 
 
-@typed
 def environment(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> dict[str, str]:
     """Return the variables that launch.sh exports, for `os.environ.update` before CUDA starts.
 

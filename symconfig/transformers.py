@@ -11,7 +11,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from symconfig import install
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.render import deepspeed, monitors, trainer
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 
-@typed
 def training_arguments(
     plan: AnyPlan, *, output_dir: str, world_size: int | None = None, on_mismatch: OnMismatch = "fail", **more: Any
 ) -> TrainingArguments:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from symconfig import partition, plan
-from symconfig.api.page import report_page
-from symconfig.report.page.partitioned import of_partition
-from symconfig.report.partition import blocks
-from symconfig.runs.candidates import COLUMNS
+from symconfig import plan
 from tests.report.page.browser import browser, opened
-from tools.generate.planned import columns
 from tools.pages import DOCS, fill
 
 JOB = {"model": "mixtral-8x7b", "cluster": "h100", "gpus": 64, "global_batch_size": 256, "seq_length": 4096}
 WIDTH = 1240
-VIEWS = ("files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline")
+VIEWS = ("files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule")
 
 
 def main() -> None:
@@ -32,9 +27,5 @@ def main() -> None:
             seconds = seen.run("performance.getEntriesByName('drawn')[0].startTime") / 1e3
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
-        said = partition(**{**JOB, "gpus": 16, "global_batch_size": 32}).said()
-        file.write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
-        with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
-            seen.page.locator("#pictures").screenshot(path=folder / "partition.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
-    fill(DOCS / "page.md", {**size, "candidates": columns(COLUMNS)})
+    fill(DOCS / "page.md", size)

@@ -63,8 +63,6 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
     data = {name: within(value, (name,)) if name in ("job", "sweep") else value for name, value in data.items()}
     if isinstance(data.get("exclude"), list):
         data["exclude"] = [within(rule, ("exclude", number)) for number, rule in enumerate(data["exclude"])]
-    if isinstance(data.get("prices"), dict):
-        data["prices"] = {named(name, changes): price for name, price in data["prices"].items()}
     if problems:
         raise InputError(problems)
     return replace(document, data=data)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as cluster_of
 from symconfig.api.existing import audit
@@ -51,7 +50,6 @@ class EstimateResult:
         return report.to_dict(self.estimate, self.fits_on, known=self.known)
 
 
-@typed
 def estimate(
     model: str | Path | ModelDescriptor | None = None,
     cluster: AnyCluster | None = None,

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as cluster_of
 from symconfig.api.planning import AnyPlan, Problems
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from symconfig.runs.adaptation import Adaptation
 
 
-@typed
 def audit(
     source: str | Path,
     cluster: AnyCluster | None = None,
@@ -95,7 +93,6 @@ def audit(
     return done
 
 
-@typed
 def adapt(
     source: str | Path,
     plan: AnyPlan,

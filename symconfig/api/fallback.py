@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan, Wanted, check_top, files, put
 from symconfig.format import json_text
 from symconfig.plans.file import loaded
@@ -27,7 +26,6 @@ class FallbackResult:
 
     fallback: Fallback
 
-    @typed
     def write(
         self,
         out: str | Path,
@@ -48,7 +46,6 @@ class FallbackResult:
         return to_dict(self.fallback)
 
 
-@typed
 def replan_lost_nodes(
     plan: AnyPlan,
     lose_nodes: int | tuple[int, int] = (1, 4),

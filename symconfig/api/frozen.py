@@ -8,27 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
-from symconfig.api.arguments import typed
 from symconfig.api.fallback import NAME as FALLBACK
-from symconfig.api.fallback import fallback_files
 from symconfig.api.planning import Wanted, files
-from symconfig.descriptor.json_strict import load_json_strict
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.validate import validate
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.file import load_plan, read_plan
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render import summary
 from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.summary import duration, short
 from symconfig.runs.best import best_plan
 from symconfig.runs.imaged import as_trained
-from symconfig.runs.replan.fallback import Fallback, Smaller, loaded
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,
@@ -43,20 +37,6 @@ Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
-class _Lost(BaseModel):
-    """Facts of fallback.json that no plan holds."""
-
-    lost: int = Field(ge=1)
-    nodes: int
-    gpus: int
-    problems: tuple[Problem, ...]
-
-
-class _Recorded(BaseModel):
-    smaller: tuple[_Lost, ...]
-
-
-@typed
 def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
     """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
 
@@ -124,84 +104,44 @@ def _stale(error: SymconfigError, file: str) -> list[Finding]:
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """Check the folder that `replan --lose-nodes` wrote: the files above, and those of every plan."""
+    """Check the folder that `replan --lose-nodes` wrote: the files of every plan, and those above as they were
+    written."""
     notes: list[str] = []
-    plans, findings = _plans(folder, manifest)
-    command = ""
-    now: Mapping[str, File] = {}
-    needed = [path for path in manifest.files if path == FALLBACK or _PLAN.fullmatch(path)]
-    if not findings and all((folder / path).is_file() for path in needed):
-        try:
-            rebuilt = _written(folder, plans)
-            lost = [each.lost for each in rebuilt.smaller]
-            command = f"replan {sh(folder / subfolder(rebuilt.nodes.count))} --lose-nodes {min(lost)}..{max(lost)}"
-            now = texts(fallback_files(rebuilt, Wanted(manifest.target, manifest.launchers, templates)))
-        except SymconfigError as error:
-            findings += _stale(error, FALLBACK)
-    findings += of_templates(manifest, templates)
-    paths = {finding.path for finding in findings}
-    findings += [each for each in of_files(folder, manifest, now) if each.path not in paths]
+    findings = list(of_templates(manifest, templates))
+    plans: dict[int, Plan] = {}
+    for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
+        nodes = int(match[1])
+        inner = folder / subfolder(nodes)
+        if not (inner / "plan.json").is_file():  # which is missing
+            below = list(of_files(inner, _below(manifest, nodes), {}))
+        else:
+            plans[nodes], below = _plan(inner / "plan.json")
+            below += _files(inner, _below(manifest, nodes), None if below else plans[nodes], templates)
+            below += _solved(plans[nodes]) if solve else []
+        findings += [replace(each, path=f"{subfolder(nodes)}/{each.path}") for each in below]
+    above = {path: digest for path, digest in manifest.files.items() if "/" not in path or path.endswith(f"/{NAME}")}
+    findings += of_files(folder, manifest.model_copy(update={"files": above}), {})
     findings += left_over(folder, manifest)
-    for nodes, plan in plans.items():
-        below = left_over(folder / subfolder(nodes), _below(manifest, nodes))
-        findings += [
-            replace(each, path=f"{subfolder(nodes)}/{each.path}")
-            for each in (*below, *(_solved(plan) if solve else ()))
-        ]
-    whole = plans[max(plans)] if plans else None
-    others = _inputs(whole, notes) if whole is not None else {}
+    whole = max(plans, default=0)
+    others = _inputs(plans[whole], notes) if plans else {}
+    lost = [whole - nodes for nodes in plans if nodes != whole] or [1]
     return Checked(
         place=folder,
-        plan=folder / subfolder(max(plans, default=0)) / "plan.json",
+        plan=folder / subfolder(whole) / "plan.json",
         manifest=manifest,
         findings=(*findings, *others.values()),
         notes=tuple(notes),
         templates=templates,
-        inputs=_names(whole, others) if whole else {},
-        again=command or "replan PLAN.json --lose-nodes N",
+        inputs=_names(plans[whole], others) if plans else {},
+        again=f"replan {sh(folder / subfolder(whole))} --lose-nodes {min(lost)}..{max(lost)}",
     )
-
-
-def _plans(folder: Path, manifest: Manifest) -> tuple[dict[int, Plan], list[Finding]]:
-    """Read the plans by number of nodes; a missing one is left out, and `of_files` reports it."""
-    plans: dict[int, Plan] = {}
-    findings: list[Finding] = []
-    for match in filter(None, map(_PLAN.fullmatch, manifest.files)):
-        if (folder / match[0]).is_file():
-            plans[int(match[1])], edited = _plan(folder / match[0])
-            findings += [replace(each, path=match[0]) for each in edited]
-    return plans, findings
 
 
 def _below(manifest: Manifest, nodes: int) -> Manifest:
-    """Return the part of the manifest on one plan's folder."""
+    """Return the part of the manifest on one plan's folder, without the manifest there."""
     start = f"{subfolder(nodes)}/"
-    files = {path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)}
-    return manifest.model_copy(update={"files": files})
-
-
-def _written(folder: Path, plans: Mapping[int, Plan]) -> Fallback:
-    """Rebuild the fallback from the plans and, where there is none, from the reasons that fallback.json has. Raises
-    InputError."""
-    lost = validate(load_json_strict(folder / FALLBACK), _Recorded)
-    if not plans or not lost.smaller:
-        raise InputError("names no plan", file=str(folder / FALLBACK))
-    whole = plans[max(plans)]
-    return Fallback(
-        whole,
-        summary.nodes(whole),
-        tuple(
-            Smaller(
-                each.lost,
-                each.nodes,
-                each.gpus,
-                plans.get(each.nodes),
-                loaded(whole, plans[each.nodes]) if each.nodes in plans else (),
-                each.problems,
-            )
-            for each in lost.smaller
-        ),
-    )
+    names = {path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)}
+    return manifest.model_copy(update={"files": {path: sha256 for path, sha256 in names.items() if path != NAME}})
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
 
 from symconfig.api.clusters import loaded
 from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
@@ -17,6 +18,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.errors import InputError
+from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
 from symconfig.report.partition_contents import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
@@ -37,6 +39,26 @@ _PRECISIONS = ("auto", *WIDE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
 _UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
 Word = TypeVar("Word", bound=StrEnum)
+
+
+class GraphFields(TypedDict, total=False):
+    """What `symconfig.partition` and `symconfig.pipeline` take by name, as the options of `symconfig partition` do.
+
+    None is as good as absent. pins: as {"layers.*.up_proj": "batch/2, ffn/4"}, or texts with a sign of equality.
+    memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. limit_s: of the exact solver."""
+
+    program: str | Path | Program | None
+    module: str | None
+    mesh: str | Path | Mesh | None
+    solver: str | None
+    memory_limit: str | float | None
+    flat: bool
+    num_microbatches: int | None
+    recompute: str | None
+    limit_s: float | None
+    precision: str | None
+    attention: str | None
+    pins: Mapping[str, str | int] | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from symconfig.api.arguments import typed
-from symconfig.api.planning import Tell, check_top, job_fields, put, read_job
+from symconfig.api.planning import JobFields, Tell, check_top, job_fields, put, read_job
 from symconfig.api.problems import Problems, stated
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Limits, Packing
 from symconfig.descriptor.load import MixedCluster, mixed_of
+from symconfig.descriptor.mixed import MixedCluster, mixed_of
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.training import Training
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
@@ -34,7 +31,6 @@ class MixedResult:
         """Return the fastest candidate, with what lies on which kind."""
         return self.plan.best
 
-    @typed
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
         """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none. tell: see
         `planning.put`. Raises InputError when `out` exists and `force` is not given."""
@@ -51,33 +47,22 @@ class MixedResult:
         return json_text(self.to_dict())
 
 
-@typed
 def plan_mixed(
     model: str | Path | ModelDescriptor,
     cluster: str | Path,
     global_batch_size: int | None = None,
     seq_length: int | None = None,
     *,
-    megatron_version: str | None = None,
-    task: Literal["pretrain", "sft"] | None = None,
-    precision: str | None = None,
-    attention: Literal["flash", "unfused"] | None = None,
-    optimizer: str | Optimizer | Mapping[str, Any] | None = None,
-    pins: Mapping[str, str | int] | None = None,
-    allow: Sequence[str] | None = None,
-    without: Sequence[str] | None = None,
-    edited: Sequence[str] | None = None,
-    packing: Packing | Mapping[str, Any] | None = None,
-    limits: Limits | Mapping[str, Any] | None = None,
-    training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
+    **fields: Unpack[JobFields],
 ) -> MixedResult:
     """Return the fastest pipeline found over two kinds of GPUs, for Megatron-LM. Arguments as of `symconfig.plan`.
 
     cluster: `h100*16 + a100-80gb*16`, or a file that lists them. Raises InputError, InfeasibleError when nothing fits.
     """
-    document = Document(job_fields(locals(), "top", "progress"), file="")
+    named = {"model": model, "cluster": cluster, "global_batch_size": global_batch_size, "seq_length": seq_length}
+    document = Document(job_fields({**named, **fields}), file="")
     mixed = mixed_of(document)
     if mixed is None:
         need = "two kinds, as h100*16 + a100-80gb*16"

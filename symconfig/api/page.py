@@ -13,7 +13,6 @@ from symconfig.report import audit as report
 from symconfig.report.grid import Block
 from symconfig.report.page.data import audit_data, plan_data, refused_data, report_data
 from symconfig.report.page.page import drawn
-from symconfig.report.page.pictures import Picture
 from symconfig.runs.best import prepared
 from symconfig.runs.compared import with_every_option
 
@@ -39,8 +38,3 @@ def audited_data(audit: Audit, source: str) -> dict[str, Any]:
     blocks, better = report.blocks(audit, headed=True), audit.better
     data = report_data("", blocks) if better is None else page_data(better, page_files(better, Wanted()), blocks)
     return audit_data(audit, source, data)
-
-
-def report_page(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> str:
-    """Return the page of a command's answer."""
-    return drawn(report_data(title, blocks, pictures))

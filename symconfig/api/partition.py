@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from symconfig.api.arguments import typed
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InputError
 from symconfig.format import seconds
 from symconfig.report.partition_contents import Contents, Telling, names_of
@@ -29,11 +26,11 @@ from symconfig.solve.partition.placements import Placements, placements
 from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.project import Projection, pins, project
 from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases, costs_of, net_of
+from symconfig.solve.partition.run import Case, Partition, cases, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import PartitionJob
+    from symconfig.api.graph_job import GraphFields, PartitionJob
     from symconfig.api.planning import PlanResult
 
 PLANNED = "a model of the zoo, or of a descriptor"
@@ -79,17 +76,9 @@ class PartitionResult:
     @cached_property
     def clock(self) -> Clock:
         """Count a step of this partition as the planner counts seconds, whatever was minimised."""
-        return self._clocked(Case(self.found.net, self.found.costs.training), self.found.rows)
-
-    def clock_of(self, one: Expressed) -> Clock:
-        """Count a step of what a framework can be told, in the same way."""
-        training = one.by.training
-        case = Case(net_of(self.asked.source.programs, training.turns), training)
-        return self._clocked(case, one.by.rows.tolist())
-
-    def _clocked(self, case: Case, rows: Sequence[Sequence[int]]) -> Clock:
         timed = replace(self.found.ask, objective=Objective.TIME)
-        return clock(costs_of(case, timed, self.found.axes), self.found.axes, rows)
+        case = Case(self.found.net, self.found.costs.training)
+        return clock(costs_of(case, timed, self.found.axes), self.found.axes, self.found.rows)
 
     @cached_property
     def projection(self) -> Projection:
@@ -236,7 +225,6 @@ class PartitionResult:
         return to_dict(self.said())
 
 
-@typed
 def partition(
     model: Any = None,
     cluster: Any = None,
@@ -244,31 +232,19 @@ def partition(
     global_batch_size: int | None = None,
     seq_length: int | None = None,
     *,
-    program: str | Path | None = None,
-    module: str | None = None,
-    mesh: str | Path | Mesh | None = None,
-    solver: str = "auto",
     objective: str = "time",
-    memory_limit: str | float | None = None,
-    flat: bool = True,
-    num_microbatches: int | None = None,
-    recompute: str = "auto",
-    limit_s: float | None = None,
-    precision: str = "auto",
     gamma: float | Mapping[str, float] | None = None,
-    attention: str | None = None,
-    pins: Mapping[str, str | int] | Sequence[str] = (),
+    **fields: Unpack[GraphFields],
 ) -> PartitionResult:
     """Find the best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
-    pins: as {"layers.*.up_proj": "batch/2, ffn/4"}, or texts with a sign of equality.
 
-    memory_limit: bytes of tensors on a GPU, or text as `60GiB` or `80%`. Raises InputError (all problems at once),
-    InfeasibleError when nothing fits.
+    Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
-    given = locals()
     from symconfig.api.graph_job import partition_job
 
-    return answered(partition_job(given))
+    named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
+    sought = {"seq_length": seq_length, "objective": objective, "gamma": gamma}
+    return answered(partition_job({**named, **sought, **fields}))
 
 
 def answered(job: PartitionJob) -> PartitionResult:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from symconfig.api.arguments import typed
 from symconfig.api.partition import PartitionResult
-from symconfig.descriptor.mesh import Mesh
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
@@ -22,7 +18,7 @@ from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
 
 if TYPE_CHECKING:
-    from symconfig.api.graph_job import PartitionJob
+    from symconfig.api.graph_job import GraphFields, PartitionJob
 
 
 @dataclass(frozen=True)
@@ -59,7 +55,6 @@ class PipelineResult:
         return to_dict(self.said())
 
 
-@typed
 def pipeline(
     model: Any = None,
     cluster: Any = None,
@@ -68,26 +63,15 @@ def pipeline(
     seq_length: int | None = None,
     *,
     stages: int | str = "1..8",
-    program: str | Path | None = None,
-    module: str | None = None,
-    mesh: str | Path | Mesh | None = None,
-    solver: str = "auto",
-    memory_limit: str | float | None = None,
-    flat: bool = True,
-    num_microbatches: int | None = None,
-    recompute: str = "auto",
-    limit_s: float | None = None,
-    precision: str = "auto",
-    attention: str | None = None,
-    pins: Mapping[str, str | int] | Sequence[str] = (),
+    **fields: Unpack[GraphFields],
 ) -> PipelineResult:
     """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
     `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
     """
-    given = locals()
     from symconfig.api.graph_job import partition_job
 
-    return answered(partition_job(given))
+    named = {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": global_batch_size}
+    return answered(partition_job({**named, "seq_length": seq_length, "stages": stages, **fields}))
 
 
 def answered(job: PartitionJob) -> PipelineResult:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from pydantic import BaseModel
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, in_job
 from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from symconfig.report.timeline.chart import Chart
     from symconfig.solve.plan_symbols import Symbolic
 
-T = TypeVar("T")
 _MAX_TOP = 1000
 
 
@@ -93,7 +91,6 @@ class PlanResult:
 
         return deepspeed.config(self.plan)
 
-    @typed
     def write(
         self,
         out: str | Path,
@@ -109,21 +106,17 @@ class PlanResult:
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
-    @typed
-    def timeline(
-        self, candidate: int = 1, schedule: str | None = None, slow: Mapping[int, float] | None = None
-    ) -> Chart:
+    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
         """Simulate the step of a candidate (1: the best) as its framework runs it, or under the schedule of a name.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. slow: stages that
-        take longer than planned, and how many times. Raises InputError.
+        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. Raises
+        InputError.
         """
         from symconfig.report.timeline import seen
 
         one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, one, other, slow)
+        return seen.seen(self.plan, one, other)
 
-    @typed
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
 
@@ -193,7 +186,32 @@ AnyPlan = Plan | PlanResult | str | Path
 Tell = Callable[[Sequence[str]], None]
 
 
-@typed
+class JobFields(TypedDict, total=False):
+    """Fields of JOB.yaml beside model, cluster, gpus, global_batch_size and seq_length, as Python functions take them;
+    None is as good as absent."""
+
+    backend: Backend | None
+    megatron_version: str | None
+    target: str | None
+    task: Task | None
+    precision: str | None
+    attention: Literal["flash", "unfused"] | None
+    optimizer: str | Optimizer | Mapping[str, Any] | None
+    objective: Literal["time", "symtensor"] | None
+    pins: Mapping[str, str | int] | None
+    allow: Sequence[str] | None
+    without: Sequence[str] | None
+    edited: Sequence[str] | None
+    packing: Packing | Mapping[str, Any] | None
+    lora: Lora | Mapping[str, Any] | None
+    images: Images | Mapping[str, Any] | None
+    sequences: Sequences | Mapping[str, Any] | None
+    preference: Preference | Mapping[str, Any] | None
+    rl: Rl | Mapping[str, Any] | None
+    limits: Limits | Mapping[str, Any] | None
+    training: Training | Mapping[str, Any] | None
+
+
 def plan(
     model: str | Path | ModelDescriptor,
     cluster: AnyCluster,
@@ -201,35 +219,17 @@ def plan(
     global_batch_size: int | None = None,
     seq_length: int | None = None,
     *,
-    backend: Backend | None = None,
-    megatron_version: str | None = None,
-    target: str | None = None,
-    task: Task | None = None,
-    precision: str | None = None,
-    attention: Literal["flash", "unfused"] | None = None,
-    optimizer: str | Optimizer | Mapping[str, Any] | None = None,
-    objective: Literal["time", "symtensor"] = "time",
-    pins: Mapping[str, str | int] | None = None,
-    allow: Sequence[str] | None = None,
-    without: Sequence[str] | None = None,
-    edited: Sequence[str] | None = None,
-    packing: Packing | Mapping[str, Any] | None = None,
-    lora: Lora | Mapping[str, Any] | None = None,
-    images: Images | Mapping[str, Any] | None = None,
-    sequences: Sequences | Mapping[str, Any] | None = None,
-    preference: Preference | Mapping[str, Any] | None = None,
-    rl: Rl | Mapping[str, Any] | None = None,
-    limits: Limits | Mapping[str, Any] | None = None,
-    training: Training | Mapping[str, Any] | None = None,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
+    **fields: Unpack[JobFields],
 ) -> PlanResult:
     """Find the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
 
     cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    document = Document(job_fields(locals(), "top", "progress"), file="")
+    named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
+    document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
     given_model = None if isinstance(model, str | Path) else model
     given_cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
     return solve(document, given_model, given_cluster, top=top, progress=progress)
@@ -330,10 +330,9 @@ def check_top(top: int) -> None:
         raise InputError("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}")
 
 
-def job_fields(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """Return a call's arguments as fields of a job. others: those that are none, as None is none."""
-    given = {name: value for name, value in arguments.items() if name not in others and value is not None}
-    return {name: as_field(value) for name, value in given.items()}
+def job_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments as fields of a job, those that are not None."""
+    return {name: as_field(value) for name, value in arguments.items() if value is not None}
 
 
 def as_field(value: Any) -> Any:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any, Literal, Unpack
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster, named
 from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import changes_of
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import Task
-from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
+from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
@@ -40,8 +37,6 @@ from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
 
 MOST_STEPS = 10**9
-# Arguments of `replan` that are no fields of a job.
-_NO_FIELDS = ("plan", "release", "keep", "checkpoint", "at_step", "schedule", "accept_edits", "top", "progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,33 +60,20 @@ class ReplanResult:
         return to_dict(self.found)
 
 
-@typed
+class ReplanFields(JobFields, total=False):
+    """Fields of a job that replace those that a plan has recorded."""
+
+    model: str | Path | ModelDescriptor | None
+    cluster: AnyCluster | None
+    gpus: int | Literal["auto"] | None
+    global_batch_size: int | None
+    seq_length: int | None
+
+
 def replan(
     plan: AnyPlan,
     *,
-    model: str | Path | ModelDescriptor | None = None,
-    cluster: AnyCluster | None = None,
-    gpus: int | Literal["auto"] | None = None,
-    global_batch_size: int | None = None,
-    seq_length: int | None = None,
-    backend: Backend | None = None,
-    megatron_version: str | None = None,
-    target: str | None = None,
-    task: Task | None = None,
-    precision: str | None = None,
-    attention: Literal["flash", "unfused"] | None = None,
-    objective: Literal["time", "symtensor"] | None = None,
-    pins: Mapping[str, str | int] | None = None,
     release: Iterable[str] = (),
-    allow: Sequence[str] | None = None,
-    without: Sequence[str] | None = None,
-    lora: Lora | Mapping[str, Any] | None = None,
-    images: Images | Mapping[str, Any] | None = None,
-    sequences: Sequences | Mapping[str, Any] | None = None,
-    preference: Preference | Mapping[str, Any] | None = None,
-    rl: Rl | Mapping[str, Any] | None = None,
-    limits: Limits | Mapping[str, Any] | None = None,
-    training: Training | Mapping[str, Any] | None = None,
     keep: Iterable[str] = (),
     checkpoint: str | Path | None = None,
     at_step: int | None = None,
@@ -99,6 +81,7 @@ def replan(
     accept_edits: bool = False,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
+    **wishes: Unpack[ReplanFields],
 ) -> ReplanResult:
     """Solve a plan's recorded inputs again, with those that are given in their place.
 
@@ -109,11 +92,11 @@ def replan(
     iterations. accept_edits: a file whose inputs were edited is solved as it stands.
     Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
-    of_cluster = {"cluster": cluster.get("base") if isinstance(cluster, Mapping) else cluster}
-    wishes = job_fields(locals() | of_cluster, "of_cluster", *_NO_FIELDS)
-    changes = changes_of(cluster) if isinstance(cluster, Mapping) else {}
-    wanted = Wanted(
-        wishes=wishes,
+    model, cluster = wishes.get("model"), wishes.get("cluster")
+    base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
+    return replan_again(
+        plan,
+        job_fields({**wishes, "cluster": base}),
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -122,46 +105,40 @@ def replan(
         top=top,
         model=model if isinstance(model, ModelDescriptor) else None,
         cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
-        changes=changes,
+        changes=changes_of(cluster) if isinstance(cluster, Mapping) else {},
         accept_edits=accept_edits,
+        progress=progress,
     )
-    return replan_again(plan, wanted, progress=progress)
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """wishes: fields of a job. model, cluster: where they are not to be looked up by these names. changes: of the
-    cluster that is asked for, else of the recorded one."""
-
-    wishes: Mapping[str, Any]
-    release: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    checkpoint: str | Path | None = None
-    at_step: int | None = None
-    schedule: Mode = "keep"
-    top: int = TOP
-    model: ModelDescriptor | None = None
-    cluster: ClusterDescriptor | None = None
-    changes: Mapping[str, str] = field(default_factory=dict)
-    accept_edits: bool = False
 
 
 def replan_again(
     plan: AnyPlan,
-    wanted: Wanted,
+    wishes: Mapping[str, Any],
+    *,
+    release: tuple[str, ...] = (),
+    keep: tuple[str, ...] = (),
+    checkpoint: str | Path | None = None,
+    at_step: int | None = None,
+    schedule: Mode = "keep",
+    top: int = TOP,
+    model: ModelDescriptor | None = None,
+    cluster: ClusterDescriptor | None = None,
+    changes: Mapping[str, str] = MappingProxyType({}),
+    accept_edits: bool = False,
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
-    """Plan again with what differs; problems: those of the caller."""
+    """Plan again with what differs: arguments as of `replan`. model, cluster: where they are not to be looked up by the
+    names in `wishes`. changes: of the cluster that is asked for, else of the recorded one. problems: the caller's."""
     gathered = Problems(problems)
-    old = gathered.collect(lambda: loaded(plan, wanted.accept_edits))
+    old = gathered.collect(lambda: loaded(plan, accept_edits))
     file = Path(plan) if isinstance(plan, str | Path) else None
-    changed = edited(file) if file is not None and old is not None and wanted.accept_edits else ()
-    kept = gathered.collect(lambda: kept_pins.names(wanted.keep, "keep"))
-    released = gathered.collect(lambda: kept_pins.names(wanted.release, "release"))
-    gathered.collect(lambda: check_top(wanted.top))
-    gathered.collect(lambda: _check(wanted))
-    saved = gathered.read(read, None if wanted.checkpoint is None else Path(wanted.checkpoint))
+    changed = edited(file) if file is not None and old is not None and accept_edits else ()
+    kept = gathered.collect(lambda: kept_pins.names(keep, "keep"))
+    released = gathered.collect(lambda: kept_pins.names(release, "release"))
+    gathered.collect(lambda: check_top(top))
+    gathered.collect(lambda: _check(at_step, schedule))
+    saved = gathered.read(read, None if checkpoint is None else Path(checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
         for name in released or ():
@@ -169,13 +146,16 @@ def replan_again(
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
     if old is None or kept is None or released is None:
         raise InputError(gathered.all)
-    wishes = _wished(old, wanted)
+    if changes:  # the name of the cluster holds them
+        wishes = {**wishes, "cluster": named(wishes.get("cluster", old.job.cluster), changes)}
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, released), file="")
     with_section = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
     gathered.collect(lambda: check_batch(Document(with_section, file="")))
     job = gathered.collect(lambda: validate(document, Job))
-    model = gathered.collect(lambda: _model(old, wanted))
-    cluster = gathered.collect(lambda: _cluster(old, wanted))
+    given = wishes.get("model")
+    if model is None:
+        model = gathered.collect(lambda: bare(old.model, old.job) if given is None else load_model(str(given)))
+    cluster = gathered.collect(lambda: _cluster(old, wishes.get("cluster"), cluster, changes))
     if job is not None:
         gathered.collect(lambda: pin_values.parse(job.pins))
         for name in kept:
@@ -196,10 +176,10 @@ def replan_again(
                 cluster=cluster,
                 job=laid_job,
                 keep=kept,
-                step=wanted.at_step,
-                mode=wanted.schedule,
+                step=at_step,
+                mode=schedule,
                 checkpoint=saved,
-                top=wanted.top,
+                top=top,
                 edited=changed,
             ),
             progress,
@@ -207,7 +187,6 @@ def replan_again(
     )
 
 
-@typed
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     """Compare two plans: every choice and every predicted part in which they differ."""
     problems = Problems()
@@ -217,30 +196,17 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
     return compared(one, other)
 
 
-def _model(old: Plan, wanted: Wanted) -> ModelDescriptor:
-    name = wanted.wishes.get("model")
-    return wanted.model or (bare(old.model, old.job) if name is None else load_model(str(name)))
-
-
-def _cluster(old: Plan, wanted: Wanted) -> ClusterDescriptor:
+def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the wanted cluster; else the recorded one, whose file may be gone."""
-    name = wanted.wishes.get("cluster")
-    if wanted.cluster is None and name is not None:
-        return cluster_of(str(name), wanted.changes)
-    cluster = wanted.cluster or old.cluster
-    return with_changes(cluster, wanted.changes) if wanted.changes else cluster
+    if given is None and name is not None:
+        return cluster_of(str(name), changes)
+    cluster = given or old.cluster
+    return with_changes(cluster, changes) if changes else cluster
 
 
-def _wished(old: Plan, wanted: Wanted) -> Mapping[str, Any]:
-    """Return the wanted fields, with the name of a cluster that has changes."""
-    if not wanted.changes:
-        return wanted.wishes
-    return {**wanted.wishes, "cluster": named(wanted.wishes.get("cluster", old.job.cluster), wanted.changes)}
-
-
-def _check(wanted: Wanted) -> None:
+def _check(at_step: int | None, schedule: str) -> None:
     """Refuse wrong statements about the run: raise InputError."""
-    if wanted.at_step is not None and not 0 <= wanted.at_step <= MOST_STEPS:
-        raise InputError("out of range", field="at_step", got=str(wanted.at_step), need="a step from 0")
-    if wanted.schedule not in ("keep", "as-is"):
-        raise InputError("wrong value", field="schedule", got=repr(wanted.schedule), need="keep or as-is")
+    if at_step is not None and not 0 <= at_step <= MOST_STEPS:
+        raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
+    if schedule not in ("keep", "as-is"):
+        raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")

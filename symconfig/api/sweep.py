@@ -4,55 +4,48 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.arguments import typed
-from symconfig.api.clusters import in_sweep
+from symconfig.api.clusters import in_sweep, named
 from symconfig.api.planning import Problems
 from symconfig.descriptor.document import Document
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import load_json_strict
-from symconfig.descriptor.load import zoo_clusters
+from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
 from symconfig.descriptor.strict import MAX_GPUS
-from symconfig.descriptor.validate import as_json
+from symconfig.descriptor.validate import as_json, validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.errors import InputError, Problem, reworded
-from symconfig.runs.sweep.amounts import time_s
-from symconfig.runs.sweep.amounts import tokens as count_of
-from symconfig.runs.sweep.file import sectioned
-from symconfig.runs.sweep.job import SweepJob, sweep_job
-from symconfig.runs.sweep.points import LIMIT, Points, points
+from symconfig.errors import InputError, Problem
+from symconfig.runs.sweep.job import LIMIT, Points, points
 from symconfig.runs.sweep.run import Done, Swept
 from symconfig.runs.sweep.run import sweep as run
-from symconfig.runs.sweep.size import BATCH_TOKENS, MOST_GPUS, Question, Size, even_batch
+from symconfig.runs.sweep.size import BATCH_TOKENS, MOST_GPUS, Question, Size, even_batch, time_s, token_count
 from symconfig.runs.sweep.size import size as run_size
+from symconfig.solve.pins import parse
 
 ALL = "all"
 DEFAULT_SEQUENCE = 4096  # as a job's
 
 
-@typed
 def sweep(
     source: str | Path | Mapping[str, Any],
     out: str | Path | None = None,
     *,
     jobs: int | None = None,
-    executor: Executor | None = None,
     fresh: bool = False,
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
     """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
 
-    out: .csv or .parquet; None: the source's name with .csv, here. What is done stays done in a journal beside it.
-    jobs: plans at once; None: as many as there are cores. executor: runs the plans in place of processes of this
-    machine, as Dask's `Client.get_executor()`. fresh: forget the journal. limit: of combinations. Raises InputError
-    (all problems at once) on bad input.
+    out: None: the source's name with .csv, here. What is done stays done in a journal beside it.
+    jobs: plans at once; None: as many as there are cores. fresh: forget the journal. limit: of combinations. Raises
+    InputError (all problems at once) on bad input.
     """
     read, table = read_sweep(source, limit), table_of(source, out)
-    return run(read.points, table, read.prices, fresh, progress, executor, jobs)
+    return run(read.points, table, fresh, progress, jobs)
 
 
 def read_sweep(
@@ -65,7 +58,7 @@ def read_sweep(
         path = Path(source)
         document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
         folder = path.parent
-    return points(sweep_job(in_sweep(sectioned(document), changes or {}), folder), limit)
+    return points(in_sweep(document, changes or {}), folder, limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
@@ -77,7 +70,6 @@ def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> 
     return Path(Path(source).stem + ".csv")
 
 
-@typed
 def size(
     model: str | Path,
     deadline: str,
@@ -91,7 +83,6 @@ def size(
     goodput: float = 1.0,
     prices: Mapping[str, float] | None = None,
     jobs: int | None = None,
-    executor: Executor | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
@@ -99,7 +90,7 @@ def size(
 
     clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
     tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
-    prices: of a GPU-hour. jobs, executor: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
+    prices: of a GPU-hour. jobs: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
     so on). Raises InputError.
     """
     named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
@@ -114,7 +105,7 @@ def size(
         goodput=goodput,
         prices=prices or {},
     )
-    return run_size(question, progress, executor, jobs)
+    return run_size(question, progress, jobs)
 
 
 def read_size(
@@ -136,8 +127,8 @@ def read_size(
     """
     gathered = Problems(problems)
     deadline_s = gathered.collect(lambda: time_s("deadline", deadline))
-    total = gathered.collect(lambda: count_of("tokens", tokens))
-    of_batch = gathered.collect(lambda: count_of("batch_tokens", batch_tokens)) if batch_tokens is not None else None
+    total = gathered.collect(lambda: token_count("tokens", tokens))
+    of_batch = gathered.collect(lambda: token_count("batch_tokens", batch_tokens)) if batch_tokens is not None else None
     if of_batch is not None and "global_batch_size" in job:
         gathered.add(Problem("says what global_batch_size says, too", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
@@ -145,33 +136,29 @@ def read_size(
     if not 1 <= most_gpus <= MAX_GPUS:
         gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MAX_GPUS:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    known = gathered.collect(lambda: _known(job, names, prices, changes or {}))
-    if gathered.all or known is None or deadline_s is None or total is None:
+    names = [str(named(name, changes or {})) for name in names]
+    prices = {str(named(name, changes or {})): price for name, price in prices.items()}
+    known = {name: gathered.collect(partial(load_cluster, name)) for name in names}
+    model = gathered.read(load_model, job.get("model"))
+    first = {"cluster": names[0] if names else None, "gpus": 1, "global_batch_size": 1, **job}
+    checked = gathered.collect(lambda: validate(Document(first, file=""), Job))
+    gathered.collect(lambda: parse(checked.pins if checked is not None else {}))
+    clusters_known = {name: cluster for name, cluster in known.items() if cluster is not None}
+    for name in prices.keys() - {*known, *(cluster.name for cluster in clusters_known.values())}:
+        what, need = "is none of the clusters that are asked for", f"one of {', '.join(known)}"
+        gathered.add(Problem(what, field=f"prices.{name}", need=need))
+    if gathered.all or model is None or deadline_s is None or total is None:
         raise InputError(gathered.all)
-    model = known.models[job["model"]]
     length = int(job.get("seq_length") or min(model.max_position_embeddings, DEFAULT_SEQUENCE))
     batch = job.get("global_batch_size") or even_batch(of_batch or BATCH_TOKENS, length)
     whole = {**job, "seq_length": length, "global_batch_size": batch}
     return Question(
         model=model,
-        clusters=known.clusters,
+        clusters=clusters_known,
         job=whole,
         tokens=total,
         deadline_s=deadline_s,
         goodput=goodput,
         most_gpus=most_gpus,
-        prices=known.prices,
+        prices=prices,
     )
-
-
-def _known(
-    job: Mapping[str, Any], clusters: Sequence[str], prices: Mapping[str, float], changes: Mapping[str, str]
-) -> SweepJob:
-    """Ask it as a sweep over the clusters, whose fields and descriptors are checked as any sweep's are."""
-    data = {
-        "job": {"global_batch_size": 1, **job},
-        "sweep": {"cluster": list(clusters), "gpus": [1]},
-        "prices": dict(prices),
-    }
-    with reworded(lambda problem: replace(problem, field=(problem.field or "").removeprefix("job."))):
-        return sweep_job(in_sweep(Document(data, file=""), changes), None)

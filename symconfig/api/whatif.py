@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from symconfig.api.arguments import typed
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
 from symconfig.plans.file import loaded
@@ -14,7 +13,6 @@ from symconfig.runs.whatif.whatif import WhatIf, varied
 from symconfig.runs.whatif.whatif import whatif as run
 
 
-@typed
 def whatif(
     plan: AnyPlan,
     vary: Sequence[str],
@@ -23,14 +21,13 @@ def whatif(
 ) -> WhatIf:
     """Return over which ranges a plan stays the best.
 
-    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each. progress: is told how
-    many searches are done. Raises InputError with all that is wrong.
+    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each.
+    progress: is told how many searches are done. Raises InputError with all that is wrong.
     """
     one = loaded(plan)
     return run(one, varied(one, vary), progress)
 
 
-@typed
 def whatif_changes(
     plan: AnyPlan,
     changes: Sequence[Mapping[str, Any]],

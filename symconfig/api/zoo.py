@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symconfig.api.arguments import typed
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as load
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_model, zoo_clusters, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.report.zoo import ClusterLine, ModelLine
-from symconfig.runs.families import Family, every
-from symconfig.runs.families import family as one_family
 
 
 def clusters() -> tuple[ClusterLine, ...]:
@@ -25,24 +22,11 @@ def models() -> tuple[ModelLine, ...]:
     return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
 
 
-def families() -> tuple[Family, ...]:
-    """Return every family of models that transformers has: whether it is read, and which targets can be told it."""
-    return every()
-
-
-@typed
-def family(of: str) -> Family:
-    """Return one family by its model_type. Raises InputError."""
-    return one_family(of)
-
-
-@typed
 def cluster(of: AnyCluster) -> ClusterDescriptor:
     """Return a cluster as a whole, by name, path, or what differs from one. Raises InputError."""
     return load(of)
 
 
-@typed
 def model(of: str | Path) -> ModelDescriptor:
     """Return a model as a whole, by name or path. Raises InputError."""
     return load_model(str(of))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_script, variables
-from symconfig.cli.shared import print_json, write_data
+from symconfig.cli.shared import plan_of, print_json, write_data
 from symconfig.errors import InputError
 from symconfig.format import masked
 
@@ -44,11 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error. 1: something
     has to be put in by hand, or an error is left."""
     from symconfig.api import existing
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
 
-    problems = Problems()
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    problems = arguments.problems
+    plan = problems.collect(lambda: plan_of(arguments.plan))
     instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
     given = problems.collect(lambda: variables(arguments.set, arguments.source, instead))
     if plan is None or given is None or problems.all:

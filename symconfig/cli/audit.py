@@ -8,18 +8,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_page, add_script, variables
+from symconfig.cli.options import add_page, add_script, add_some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
     SARIF,
-    named_cluster,
+    cluster,
     note,
     one_at_a_time,
     output,
     say,
     show,
-    whole,
+    whole_of,
     working,
     write_page,
     write_text,
@@ -49,16 +49,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
     )
     add_script(parser)
-    add = parser.add_argument_group("what it does not say itself").add_argument
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor; without it nothing is predicted")
-    add("--gpus", metavar="N", help="how many GPUs it runs on (default: what its launcher says)")
-    add("--model", metavar="M", help="zoo name, descriptor or config.json, where the configuration names no model")
-    add("--seq-length", metavar="S", help="tokens, where the configuration does not say")
-    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the configuration does not say")
-    add("--prompt-length", metavar="T", help="tokens of a prompt in the mean, of reinforcement learning")
-    add("--response-length", metavar="T", help="tokens of a response in the mean")
-    add("--megatron-version", metavar="V", help="core_v0.12.1 to core_v0.19.0, main (default: the newest that fits)")
-    add("--memory-margin", metavar="X", help="share of the GPU's memory that must stay free (default 0.04)")
+    group = parser.add_argument_group("what it does not say itself (without --cluster nothing is predicted)")
+    add_some(group, "cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin")
+    add = group.add_argument
+    add("--vocab-size", metavar="N", help="tokens of the vocabulary")
+    add("--prompt-length", metavar="N", help="tokens of a prompt in the mean, of reinforcement learning")
+    add("--response-length", metavar="N", help="tokens of a response in the mean")
     add = parser.add_argument_group("the answer").add_argument
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
@@ -74,17 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
 
-    problems, failed = Problems(), Problems()
-    one_at_a_time(problems, arguments, arguments.source, "json", "html", "best")
+    problems, failed = arguments.problems, Problems()
+    one_at_a_time(arguments, arguments.source, "json", "html", "best")
     # The files to write, by their kind; problems of their paths are reported before the work.
-    paths = {
-        name: output(problems, f"--{name}", getattr(arguments, name), arguments.force, kind)
-        for name, kind in (("sarif", SARIF), ("best", JSON))
-    }
+    paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:
         problems.add(Problem("is the plan that --no-plan does not look for", field="--best"))
     outputs = {name: path for name, path in paths.items() if path is not None}
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    html = output(arguments, "html", PAGE)
     audits = []
     for source in arguments.source:
         done = failed.collect(partial(_audited, arguments, source, problems))
@@ -114,12 +107,12 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
     from symconfig.api.planning import Problems
 
     problems = Problems(outside.all)
-    cluster = problems.read(named_cluster, arguments.cluster)
+    on_cluster = problems.read(cluster, arguments.cluster)
     given = supplied(arguments, source, problems)
     with working() as progress:
         return api_audit.audit(
             source,
-            cluster,
+            on_cluster,
             **given,
             plan=not arguments.no_plan,
             problems=problems.all,
@@ -134,7 +127,7 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
     return {
         "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
         **{
-            name: problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+            name: problems.read(whole_of(name), getattr(arguments, name))
             for name in numbers
             if hasattr(arguments, name)
         },

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import add_some
 from symconfig.cli.shared import (
     YAML,
+    cluster,
     file_of,
-    named_cluster,
     note,
     output,
     show,
-    whole,
+    whole_of,
     working,
     write_text,
 )
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.measured.runs import Additions
 
 NAME = "calibrate"
@@ -49,11 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    add_some(log, "--model")
-    log.add_argument("--gpus", metavar="N", help="how many GPUs it ran on")
-    log.add_argument("--micro-batch-size", metavar="B", help="sequences of one GPU at a time")
-    add_some(log, "--global-batch-size")
-    log.add_argument("--seq-length", metavar="S", help="tokens")
+    add_some(log, "model", "gpus", "global_batch_size", "seq_length")
+    log.add_argument("--micro-batch-size", metavar="N", help="sequences of one GPU at a time")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")
 
 
@@ -66,25 +62,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from symconfig.api import planning as api
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.read import in_folder
     from symconfig.measured.runs import calibrations, runs
     from symconfig.report.calibration import blocks, to_dict
 
-    problems = api.Problems()
-    out = output(problems, "--out", arguments.out, arguments.force, YAML)
-    cluster = problems.read(named_cluster, arguments.cluster)
+    problems = arguments.problems
+    out = output(arguments, "out", YAML)
+    only = problems.read(cluster, arguments.cluster)
     paths = [path for name in arguments.files for path in problems.collect(partial(in_folder, Path(name))) or ()]
     for path in paths:
         if not path.exists():
             problems.add(Problem("there is no such file", file=str(path)))
-    additions = _additions(arguments, problems)
+    additions = _additions(arguments)
     if problems.all:
         raise InputError(problems.all)
     with working() as progress:
         progress.say("predicting the measured runs")
-        measured = problems.collect(lambda: runs(paths, cluster, additions))
+        measured = problems.collect(lambda: runs(paths, only, additions))
         if problems.all or measured is None:
             raise InputError(problems.all)
         if out is not None and len(measured.timed) > 1:
@@ -104,13 +99,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _additions(arguments: argparse.Namespace, problems: Problems) -> Additions:
+def _additions(arguments: argparse.Namespace) -> Additions:
     """Return the options that add what a log does not hold."""
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Additions
 
+    problems = arguments.problems
     gpus, micro, batch, length = (
-        problems.collect(partial(whole, f"--{name.replace('_', '-')}", getattr(arguments, name)))
+        problems.read(whole_of(name), getattr(arguments, name))
         for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
     )
     model = problems.read(load_model, arguments.model)

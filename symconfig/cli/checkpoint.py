@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from symconfig.cli.shared import file_of, show
+from symconfig.cli.shared import plan_of, show
 from symconfig.errors import InputError, Problem
 
 NAME = "checkpoint"
@@ -27,14 +27,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where a plan was named and nothing of the checkpoint loads. Bad input, also a folder that is no whole
     checkpoint, is exit 2."""
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
     from symconfig.report.checkpoint import contents, verdict
     from symconfig.runs.checkpoint import Verdict, of_folder, read
 
-    problems = Problems()
+    problems = arguments.problems
     folder = problems.collect(partial(read, Path(arguments.folder)))
-    new, old = (problems.read(load_plan, file_of(name)) for name in (arguments.plan, arguments.old))
+    new, old = (problems.read(plan_of, name) for name in (arguments.plan, arguments.old))
     if arguments.old is not None and arguments.plan is None:
         what = "says whose checkpoint it was, for a plan that shall load it"
         problems.add(Problem(what, field="--old", need="--plan NEW.json"))

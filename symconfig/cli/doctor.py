@@ -1,4 +1,4 @@
-"""`symconfig doctor`: versions, data folders, and what can be verified here."""
+"""`symconfig doctor`: versions, data folders, and what plans' options want."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from symconfig.cli.shared import show
 
 NAME = "doctor"
-DOES = "versions, data folders, and what can be verified on this machine"
+DOES = "versions, data folders, and what options of plans want on this machine"
 EXAMPLES = ("symconfig doctor",)
 
 

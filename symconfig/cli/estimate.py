@@ -6,8 +6,8 @@ import argparse
 from functools import partial
 
 from symconfig.cli.audit import supplied
-from symconfig.cli.options import FIELDS, add_job, add_script
-from symconfig.cli.shared import named_cluster, refuse, show
+from symconfig.cli.options import add_job, add_script, job_options
+from symconfig.cli.shared import cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
 NAME = "estimate"
@@ -17,7 +17,7 @@ EXAMPLES = (
     "symconfig estimate --script train.sh --cluster h100",
 )
 # Options of a job that say what a script does not.
-_OF_SCRIPT = ("--model", "--cluster", "--gpus", "--seq-length", "--megatron-version", "--memory-margin")
+_OF_SCRIPT = ("model", "cluster", "gpus", "seq_length", "megatron_version", "limits.memory_margin", "target")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where it does not fit, or the framework refuses it; without a cluster only for the latter."""
     from symconfig.api.estimate import of_all, of_job, of_script
-    from symconfig.api.planning import Problems
     from symconfig.cli.job import as_options, request
 
     if arguments.script is None:
@@ -45,13 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
         with reworded(partial(as_options, request=job)):
             result = of_all(price, named, fits_on=arguments.fits_on)
     else:
-        problems = Problems()
-        others = [one.flag[2:].replace("-", "_") for one in FIELDS if one.flag not in (*_OF_SCRIPT, "--target")]
-        refuse(problems, arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
-        given = supplied(arguments, arguments.script, problems)
-        cluster = problems.read(named_cluster, arguments.cluster)
-        if problems.all:
-            raise InputError(problems.all)
-        result = of_all(lambda on: of_script(arguments.script, on, given), cluster, fits_on=arguments.fits_on)
+        others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
+        refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
+        given = supplied(arguments, arguments.script, arguments.problems)
+        on_cluster = arguments.problems.read(cluster, arguments.cluster)
+        if arguments.problems.all:
+            raise InputError(arguments.problems.all)
+        result = of_all(lambda on: of_script(arguments.script, on, given), on_cluster, fits_on=arguments.fits_on)
     show(arguments, result.to_dict, result.blocks)
     return 0 if result.runs else 1

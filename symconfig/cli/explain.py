@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import re
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN
-from symconfig.cli.shared import JSON, note, output, ranged, refuse, show, write_text
+from symconfig.cli.shared import JSON, note, output, plan_of, refuse, show, whole, write_text
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.plans.plan import Plan
 
 NAME = "explain"
-DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule, drawn"
+DOES = "the formulas of a plan, what binds, the runner-up, how every tensor is split; its schedule"
 EXAMPLES = (
     "symconfig explain out",
-    "symconfig explain out --timeline --slow 1=1.5",
+    "symconfig explain out --timeline",
 )
-
-PLAIN_WIDTH = 120  # where no terminal says how wide it is
-MOST_SLOW = 100.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,49 +28,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also each tensor of each block, each formula, each symbol",
     )
     add = parser.add_argument_group("the schedule").add_argument
-    add("--timeline", action="store_true", help="draw what each stage does when, and its memory")
-    add("--candidate", metavar="N", help="which one of the plan's ranking (default 1, the best)")
+    add("--timeline", action="store_true", help="the schedule, stage by stage")
+    add("--candidate", metavar="N", type=whole, default=1, help="which one of the plan's ranking (default 1, the best)")
     add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
-    add(
-        "--slow",
-        action="append",
-        default=[],
-        metavar="STAGE=TIMES",
-        help="a straggler: a stage's number, and how many times longer it takes; may be given again",
-    )
     add("--trace", metavar="FILE.json", help="write its events there, for ui.perfetto.dev or chrome://tracing")
     add("--force", action="store_true", help="replace a file that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
-
-    problems = Problems()
     if not arguments.timeline:
-        alone = ("candidate", "schedule", "slow", "trace", "force")
-        refuse(problems, arguments, alone, "is of the schedule", need="--timeline")
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+        refuse(arguments, ("schedule", "trace", "force"), "is of the schedule", need="--timeline")
+    plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
     if arguments.timeline:
-        return _timeline(arguments, plan, problems)
-    if problems.all or plan is None:
-        raise InputError(problems.all)
+        return _timeline(arguments, plan)
+    if arguments.problems.all or plan is None:
+        raise InputError(arguments.problems.all)
     return _formulas(arguments, plan)
 
 
 def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
-    from symconfig.runs.compared import with_every_option
+    from symconfig.runs.compared import with_comparisons
     from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
-    plan = with_every_option(plan)
+    plan = with_comparisons(plan)
     with retraced(arguments.plan):
-        explained = explain(plan)
-        costs = symbolic(plan, plan.best)
+        explained, costs = explain(plan), symbolic(plan, plan.best)
     every = arguments.all
     show(
         arguments,
@@ -88,51 +67,26 @@ def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
     return 0
 
 
-def _timeline(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
-    from symconfig.report.grid import page_width
-    from symconfig.report.timeline import seen, terminal
-    from symconfig.report.timeline.chart import chart_data
+def _timeline(arguments: argparse.Namespace, plan: Plan | None) -> int:
+    from symconfig.report.timeline import seen
+    from symconfig.report.timeline.chart import chart_data, stage_rows
     from symconfig.report.timeline.trace import trace
     from symconfig.solve.restore import retraced
 
-    slow = _slow(arguments.slow, problems)
-    path = output(problems, "--trace", arguments.trace, arguments.force, JSON)
+    problems = arguments.problems
+    path = output(arguments, "trace", JSON)
     other = problems.read(seen.schedule, arguments.schedule)
     every = () if plan is None else (plan.best, *plan.alternatives)
-    number = problems.collect(lambda: ranged("--candidate", arguments.candidate or "1", 1, max(len(every), 1)))
-    if problems.all or plan is None or number is None:
+    if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
+        need = f"a whole number from 1 to {len(every)}"
+        problems.add(Problem("out of range", field="--candidate", got=str(arguments.candidate), need=need))
+    if problems.all or plan is None:
         raise InputError(problems.all)
-    candidate = every[number - 1]
+    candidate = every[arguments.candidate - 1]
     with retraced(arguments.plan):
-        chart = seen.seen(plan, candidate, other, slow)
+        chart = seen.seen(plan, candidate, other)
     if path is not None:
         write_text(path, trace(chart), arguments.force)
         note(f"wrote {path}")
-    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")
-    show(
-        arguments,
-        lambda: chart_data(chart),
-        lambda: [
-            chart.title,
-            *chart.notes,
-            terminal.drawing(chart, page_width(sys.stdout) or PLAIN_WIDTH, ascii_only),
-        ],
-    )
+    show(arguments, lambda: chart_data(chart), lambda: [chart.title, *chart.notes, stage_rows(chart)])
     return 0
-
-
-def _slow(words: Sequence[str], problems: Problems) -> dict[int, float]:
-    """Read the stragglers that --slow names; what is wrong with them is gathered."""
-    stages: dict[int, float] = {}
-    for text in words:
-        where, _, times = text.partition("=")
-        try:
-            factor = float(times)
-        except ValueError:
-            factor = 0.0
-        if 1.0 <= factor <= MOST_SLOW and re.fullmatch("[0-9]{1,6}", where):
-            stages[int(where)] = factor
-        else:
-            need = f"a stage's number, =, and 1 to {MOST_SLOW:g}, as 2=1.5"
-            problems.add(Problem("this is no straggler", field="--slow", got=text, need=need))
-    return stages

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from symconfig.api.clusters import named
-from symconfig.cli.options import FIELDS, changes
+from symconfig.cli.options import changes, job_options
 from symconfig.cli.shared import as_changes
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
-
-_WHOLE = re.compile(r"[-+]?[0-9]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +41,12 @@ def request(arguments: argparse.Namespace) -> Request:
     if recipe and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**recipe["pins"], **data.get("pins", {})}
     given = set()
-    for option in FIELDS:
-        text = getattr(arguments, option.flag[2:].replace("-", "_"), None)
+    for option in job_options().values():
+        text = getattr(arguments, option.dest, None)
         if text is not None:
             given.add(option.flag)
             text = _base(text, arguments) if option.field == "target" else text
-            _put(data, option.field.split("."), _read(text, option.read))
+            _put(data, option.field.split("."), option.read(text))
     problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
@@ -111,7 +108,7 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
 def as_options(problem: Problem, request: Request) -> Problem:
     """Take the file away from a problem whose field came from the command line, which then names its option."""
     name = problem.field or ""
-    option = "--cluster" if name.startswith("cluster.") else next((one.flag for one in FIELDS if one.field == name), "")
+    option = "--cluster" if name.startswith("cluster.") else name in job_options() and job_options()[name].flag
     if option in request.given or name.removeprefix("pins.") in request.pinned:
         problem = replace(problem, file=None, line=None, column=None)
     return as_changes(problem, request.changes) if name.startswith("cluster.") else problem
@@ -136,14 +133,6 @@ def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
         data[part] = inner = dict(inner)
         data = inner
     data[path[-1]] = value
-
-
-def _read(text: Any, kind: Callable[[str], Any]) -> Any:
-    """Parse the value of an option; text that is no number stays text, and the job's check reports it."""
-    try:
-        return kind(text) if kind is not int or _WHOLE.fullmatch(text) else text
-    except ValueError:
-        return text
 
 
 def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:

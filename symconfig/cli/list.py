@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.shared import file_of, named_cluster, refuse, show, whole
+from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole, write_data
 from symconfig.errors import InputError
 from symconfig.format import picked
 
@@ -21,10 +20,8 @@ EXAMPLES = (
     "symconfig list models llama3.1-70b",
     "symconfig list recipes --model llama3.1-70b --cluster h100",
 )
-_HELP = (
-    "models, families (of config.json), clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
-)
-Shown = tuple[Any, Sequence["Block"]]  # as JSON, and as text
+_HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or options (of plans)"
+Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("of recipes").add_argument
     add("--model", metavar="M", help="of this zoo model")
     add("--cluster", metavar="C", help="on this zoo cluster")
-    add("--gpus", metavar="N", help="on so many GPUs")
+    add("--gpus", metavar="N", type=whole, help="on so many GPUs")
     add("--task", metavar="T", help="pretrain or sft")
     add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
     add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
@@ -45,46 +42,41 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the list, or one of it. Exit 0."""
-    from symconfig.api.problems import Problems
-
     make, options = KINDS[arguments.of]
-    problems = Problems()
     others = [name for _, names in KINDS.values() for name in names if name not in options]
-    refuse(problems, arguments, others, f"is not for {arguments.of}")
-    if problems.all:
-        raise InputError(problems.all)
-    data, blocks = make(arguments, arguments.name)
-    show(arguments, lambda: data, lambda: blocks)
+    refuse(arguments, others, f"is not for {arguments.of}")
+    if arguments.problems.all:
+        raise InputError(arguments.problems.all)
+    data, shown = make(arguments, arguments.name)
+    if isinstance(shown, str) and not arguments.json:
+        write_data(shown)
+    else:
+        show(arguments, lambda: data, lambda: shown)
     return 0
 
 
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.api import zoo
-    from symconfig.report.zoo import model_list, model_shown
+    from symconfig.descriptor.write import descriptor_yaml
+    from symconfig.report.zoo import model_list, model_sizes
 
-    if name is not None:  # as JSON a descriptor, which --model takes
+    if name is not None:  # a descriptor, which --model takes
         one = zoo.model(name)
-        return one.model_dump(mode="json", by_alias=True, exclude_defaults=True), model_shown(one)
+        return one.model_dump(
+            mode="json", by_alias=True, exclude_defaults=True
+        ), f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
     return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
 
 
-def _families(_: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.api import zoo
-    from symconfig.report.families import family_list, family_shown
-
-    every = zoo.families() if name is None else (zoo.family(name),)
-    data = {"schema": "symconfig.families/1", "families": [one.to_dict() for one in every]}
-    return data, family_list(every) if name is None else family_shown(every[0])
-
-
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.api import zoo
-    from symconfig.report.zoo import cluster_list, cluster_shown
+    from symconfig.descriptor.write import cluster_yaml
+    from symconfig.report.zoo import cluster_list
 
-    if name is not None:  # as JSON a descriptor, which --cluster takes
-        one = named_cluster(name, "NAME")
-        return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_shown(one)
+    if name is not None:  # a descriptor, which --cluster takes
+        one = cluster(name, "NAME")
+        return one.model_dump(mode="json", by_alias=True, exclude_unset=True), cluster_yaml(one)
     lines = zoo.clusters()
     return {"schema": "symconfig.clusters/1", "clusters": [asdict(one) for one in lines]}, cluster_list(lines)
 
@@ -97,15 +89,14 @@ def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
         one = recipe(name).to_dict()
         return {"schema": "symconfig.recipe/1", **one}, shown(one)
     filters = picked(arguments, "model", "cluster", "task", "kind", "source")
-    rows = [one.to_dict() for one in recipes(gpus=whole("--gpus", arguments.gpus), **filters)]
+    rows = [one.to_dict() for one in recipes(gpus=arguments.gpus, **filters)]
     return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.plans.file import load_plan
     from symconfig.report.targets import blocks, targets, to_dict
 
-    carried = targets(None if name is None else load_plan(Path(name)), file_of(arguments.templates))
+    carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
     return to_dict(carried), blocks(carried)
 
 
@@ -176,7 +167,6 @@ def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[Bloc
 # Every kind: what makes its answer, and the options that are for it alone.
 KINDS: Mapping[str, tuple[Callable[[argparse.Namespace, str | None], Shown], tuple[str, ...]]] = {
     "models": (_models, ()),
-    "families": (_families, ()),
     "clusters": (_clusters, ()),
     "recipes": (_recipes, ("model", "cluster", "gpus", "task", "kind", "source")),
     "targets": (_targets, ("templates",)),

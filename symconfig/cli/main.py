@@ -16,9 +16,9 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
-from typing import NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
-from symconfig.cli.options import FIELDS
+from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
 from symconfig.errors import MISSING_FIELD, InputError, Problem, SymconfigError, among, nearest, reworded
 from symconfig.install import VERSION
@@ -99,6 +99,10 @@ class _Parser(argparse.ArgumentParser):
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
     first: Sequence[str] = ()  # options that the help shows; none: all
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.wrong: list[Problem] = []  # with the values of options
+
     def format_help(self) -> str:
         """Return the help; of all commands, in groups."""
         if not self.groups:
@@ -118,6 +122,15 @@ class _Parser(argparse.ArgumentParser):
             formatter.end_section()
         formatter.add_text(self.epilog)
         return formatter.format_help()
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Read the value of an option; what is wrong with it is gathered, so that all is said at once."""
+        try:
+            return super()._get_value(action, arg_string)
+        except InputError as error:
+            field = action.option_strings[0] if action.option_strings else str(action.metavar)
+            self.wrong += [problem if problem.field else replace(problem, field=field) for problem in error.problems]
+            return None
 
     def error(self, message: str) -> NoReturn:
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
@@ -198,7 +211,8 @@ def _open_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
-    parser = parser_of(words)
+    named = words[:1] and not words[0].startswith("-")
+    parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
     if end < len(words):  # what follows is a script's own
@@ -207,6 +221,9 @@ def _run(words: list[str]) -> int:
         arguments.extra = words[end + 1 :]
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
+    from symconfig.api.problems import Problems
+
+    arguments.problems = Problems(arguments.command_parser.wrong)
     command: Callable[[argparse.Namespace], int] = arguments.command
     with reworded(partial(_as_typed, options=arguments.command_parser._option_string_actions)):
         return command(arguments)
@@ -215,7 +232,7 @@ def _run(words: list[str]) -> int:
 def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
     """Rewrite the field of a problem that no file has in the words of the command's option that sets it."""
     field = problem.field or ""
-    flag = next((option.flag for option in FIELDS if option.field == field), "--" + field.replace("_", "-"))
+    flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
     section, _, pin = field.partition(".")
     if section == "pins" and "--pin" in options:
         field = f"--pin {pin}"
@@ -276,8 +293,9 @@ def _silence() -> None:
             continue
 
 
-def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
-    """Make the parser of the command that comes first of some words; of all commands where none does."""
+def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
+    """Make the parser of the command that comes first of some words; of all commands where none does. whole: with the
+    options of each."""
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
@@ -293,7 +311,8 @@ def parser_of(words: Sequence[str]) -> argparse.ArgumentParser:
             allow_abbrev=False,
             formatter_class=_Formatter,
         )
-        each.add_options(command)
+        if whole:
+            each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         if first := getattr(each, "FIRST", ()):
             command.first = ("--help", "--help-all", *first)

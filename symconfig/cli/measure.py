@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.shared import (
     YAML,
+    cluster,
     file_of,
-    named_cluster,
     note,
     output,
     refuse,
+    seconds,
     show,
-    span_s,
     working,
     write_text,
 )
@@ -39,7 +39,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace FILE.yaml if it exists")
     add("--device", metavar="D", help="cuda or cpu (default: cuda); cpu shows how it goes in seconds")
     add("--cluster", metavar="C", help="zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)")
-    add("--budget", metavar="S", help="seconds to measure for (default 60)")
+    add(
+        "--budget", metavar="S", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S), help="seconds to measure for (default 60)"
+    )
     add("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
     add("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
 
@@ -51,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.kernels import blocks, to_dict
 
     out, raw = file_of(arguments.out), file_of(arguments.raw)
-    times, cluster = _times(arguments, out)
+    times, with_gpu = _times(arguments, out)
     if raw is not None:
         write_text(raw, as_yaml(times), arguments.force)
         note(f"wrote {raw}")
-    fit = fit_kernels(times, cluster) if cluster is not None else None
+    fit = fit_kernels(times, with_gpu) if with_gpu is not None else None
     if out is not None and fit is not None:
         from symconfig.descriptor.write import kernels_yaml
 
@@ -70,23 +72,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
     """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
     be known to be wrong is said before anything is measured."""
-    from symconfig.api.planning import Problems
     from symconfig.measured.gpu.kernel_times import read
 
-    problems = Problems()
-    output(problems, "--out", arguments.out, arguments.force, YAML)
-    output(problems, "--raw", arguments.raw, arguments.force, YAML)
+    problems = arguments.problems
+    output(arguments, "out", YAML)
+    output(arguments, "raw", YAML)
     if arguments.times is not None:
-        refuse(problems, arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
-    budget = f"{DEFAULT_BUDGET_S:g}" if arguments.budget is None else arguments.budget
-    budget_s = problems.collect(lambda: span_s("--budget", budget, LEAST_BUDGET_S, MOST_BUDGET_S))
-    named = problems.read(named_cluster, arguments.cluster)
+        refuse(arguments, _OF_MEASURING, "says how to measure, and --times takes what a file holds")
+    named = problems.read(cluster, arguments.cluster)
     times = problems.collect(lambda: read(_existing(arguments.times))) if arguments.times is not None else None
-    if problems.all or budget_s is None:
+    if problems.all:
         raise InputError(problems.all)
     if times is not None:
         return times, named or _cluster(times.cluster, times.rig.product, out)
-    return _measured(arguments.device, budget_s, named, out)
+    return _measured(arguments.device, arguments.budget or DEFAULT_BUDGET_S, named, out)
 
 
 def _measured(
@@ -97,9 +96,9 @@ def _measured(
     torch: Any = import_torch()
     device = choose_device(torch, wanted)
     product = torch.cuda.get_device_name() if device == "cuda" else None
-    cluster = named or _cluster(zoo_name(product) if product else None, product, out)
+    known = named or _cluster(zoo_name(product) if product else None, product, out)
     with working() as progress:
-        return measure_kernels(torch, device, budget_s, progress), cluster
+        return measure_kernels(torch, device, budget_s, progress), known
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:

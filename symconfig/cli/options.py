@@ -1,159 +1,122 @@
-"""Options that several commands have: their declaration, and what they ask for. Imported with every command line."""
+"""Options of a job, which are the fields of the job's own class, and options that several commands have."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
-from symconfig.descriptor.task import PLAIN, WITH_OR_WITHOUT
+from symconfig.cli.shared import MOST_TOP, whole, within
 from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Wanted
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z_0-9]*\Z")
+MODEL = "zoo name, id of Hugging Face, or path of a descriptor or config.json"
+PLAN = "a plan, or the folder that holds it"
+# Fields of a job that have an option, by the title under which `--help` shows them; a JOB.yaml has the others.
+_FIELDS = {
+    "the job": "model cluster gpus global_batch_size seq_length backend megatron_version task precision attention "
+    "optimizer objective allow without edited limits.memory_margin limits.memory_risk limits.expert_imbalance",
+    "low-rank adapters, for --task lora": "lora.r lora.alpha lora.targets lora.dropout lora.method",
+    "images, for a model with a vision tower": "images.per_sequence images.size images.frozen",
+    "the run; a JOB.yaml has more in `training`": "training.hf_weights training.save training.load training.data_path "
+    "training.tokenizer_model training.train_iters training.lr",
+}
+# Flags that are not the field's name, behind its section's where that is neither `limits` nor `training`.
+_FLAGS = {"images.size": "--image-size", "images.frozen": "--freeze-vision", "training.tokenizer_model": "--tokenizer"}
+_METAVARS = {"training.save": "DIR", "training.load": "DIR", "training.data_path": "DATA"}
+_PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
+_CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 
 
 class Option(NamedTuple):
-    """An option of a job. field: of the job's document, dotted; none: it is read in another way. read: of its text."""
+    """An option that sets a field of a job, dotted. kind: int, float, str, or tuple for several."""
 
+    title: str
+    field: str
     flag: str
-    metavar: str
+    kind: type
     help: str
-    field: str = ""
-    read: Callable[[str], Any] = str
-    how: Mapping[str, Any] = MappingProxyType({})  # further arguments of argparse
+
+    @property
+    def dest(self) -> str:
+        return self.flag[2:].replace("-", "_")
+
+    def add(self, parser: argparse._ActionsContainer) -> None:
+        metavar = _METAVARS.get(self.field) or {int: "N", float: "X", tuple: "NAMES"}.get(self.kind, "NAME")
+        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {}
+        parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
+
+    def read(self, text: Any) -> Any:
+        """Return the value of the option's text; text that is no number stays text, and the job's check reports it."""
+        if self.kind is tuple:
+            return text if isinstance(text, list) else [name for name in text.split(",") if name]
+        if self.kind is int and not re.fullmatch(r"[-+]?[0-9]{1,100}", text):
+            return text
+        try:
+            return self.kind(text)
+        except ValueError:
+            return text
 
 
-def names(text: str) -> list[str]:
-    """Split names at commas: a,b -> ["a", "b"]"""
-    return [name for name in text.split(",") if name]
+@cache
+def job_options() -> dict[str, Option]:
+    """Return the options of a job by the fields that they set, in the order of the help."""
+    from symconfig.descriptor.job import Job
+    from symconfig.descriptor.validate import section as inner_section
+
+    made = {}
+    for title, names in {**_FIELDS, "": "target"}.items():
+        for name in names.split():
+            section, _, leaf = name.rpartition(".")
+            owner: Any = Job if not section else inner_section(Job.model_fields[section].annotation)
+            field = owner.model_fields[leaf]
+            plain = leaf if section in ("", "limits", "training") else name.replace(".", "_")
+            flag = _FLAGS.get(name, f"--{plain.replace('_', '-')}")
+            made[name] = Option(title, name, flag, type_of(field.annotation), field.description or "")
+    return made
 
 
-MODEL = "zoo name, id of Hugging Face, or path of a descriptor or config.json"
-PLAN = "a plan, or the folder that holds it"
-_REPEATED = MappingProxyType({"action": "append", "default": []})
-_TARGET = Option(
-    "--target", "T", "the format (default: the plan's framework); `symconfig list targets` lists them", "target"
-)
-_CHANGES = Option(
-    "--set",
-    "FIELD=VALUE",
-    "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated",
-    how=_REPEATED,
-)
-_PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; may be repeated"
-_TASK = f"{', '.join(PLAIN)}, or with a section of the job {' or '.join(WITH_OR_WITHOUT)} (default: lora for adapters)"
-_MARGIN = "share of the GPU's memory left free (default 0.04)"
-_IMBALANCE = "busiest expert rank over the mean; 1: forced to balance"
-_TARGETS = "all-linear (default), attention, mlp, or modules: q_proj,v_proj"
-_IMAGES = "in the mean (default 0: text alone, without the tower)"
-_TOKENIZER = "its folder or Hugging Face name (default: the model's)"
-_IMAGE_SIZE = "along a side, where the tower takes any (default: the model's)"
-_FROZEN = "none, tower (not its projector) or all (default: as the model says)"
-_DATA = "prefixes or files, with a weight before each or none: 0.7 web 0.3 code (default: random tokens)"
-_JOB, _RUN = "the job", "the run; a JOB.yaml has more in `training`"
-# Every option of a job, in the order of the usage, behind the title under which `--help` shows it.
-JOB: tuple[tuple[str, tuple[Option, ...]], ...] = (
-    (
-        _JOB,
-        (
-            Option("--model", "M", MODEL, "model"),
-            Option("--cluster", "C", "zoo name, or path of a descriptor", "cluster"),
-            _CHANGES,
-            Option("--gpus", "N", "how many GPUs, all of them used; auto: the fewest that fit", "gpus", int),
-            Option("--global-batch-size", "G", "sequences per optimizer step", "global_batch_size", int),
-            Option("--seq-length", "S", "tokens (default: the smaller of the model's and 4096)", "seq_length", int),
-            Option("--backend", "B", "megatron (default), deepspeed (default for adapters) or fsdp", "backend"),
-            Option("--megatron-version", "V", "core_v0.12 to core_v0.19 (default), or main", "megatron_version"),
-            Option("--task", "T", _TASK, "task"),
-            Option(
-                "--hf-weights",
-                "W",
-                "Hugging Face weights to start from (sft, lora: the model's)",
-                "training.hf_weights",
-            ),
-        ),
-    ),
-    (
-        "low-rank adapters, for --task lora",
-        (
-            Option("--lora-r", "R", "their rank (default 16)", "lora.r", int),
-            Option("--lora-alpha", "A", "their scale times the rank (default: twice the rank)", "lora.alpha", float),
-            Option("--lora-targets", "NAMES", _TARGETS, "lora.targets", names),
-            Option("--lora-dropout", "P", "before each of them (default 0)", "lora.dropout", float),
-            Option("--lora-method", "M", "lora (default), or qlora: frozen weights in 4 bits", "lora.method"),
-        ),
-    ),
-    (
-        "images, for a model with a vision tower",
-        (
-            Option("--images-per-sequence", "I", _IMAGES, "images.per_sequence", float),
-            Option("--image-size", "PIXELS", _IMAGE_SIZE, "images.size", int),
-            Option("--freeze-vision", "WHAT", _FROZEN, "images.frozen"),
-        ),
-    ),
-    (
-        _JOB,
-        (
-            Option("--precision", "P", "bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest", "precision"),
-            Option("--attention", "A", "flash (default, where the GPU has it) or unfused", "attention"),
-            Option("--optimizer", "O", "adam (default), adam8bit, adafactor, muon or sgd", "optimizer"),
-            Option("--objective", "O", "time (default) or symtensor", "objective"),
-            Option("--pin", "NAME=VALUE", _PINS, how=_REPEATED),
-            Option(
-                "--allow", "NAMES", "options that a plan may use though they are not stable, or all", "allow", names
-            ),
-            Option("--without", "NAMES", "options that the site lacks, as user_buffers,deepep", "without", names),
-            Option("--edited", "NAMES", "fields of the model that your framework was changed to know", "edited", names),
-            Option("--memory-margin", "SHARE", _MARGIN, "limits.memory_margin", float),
-            Option(
-                "--memory-risk", "P", "probability of running out of memory (default 0.05)", "limits.memory_risk", float
-            ),
-        ),
-    ),
-    (
-        _RUN,
-        (
-            Option("--save", "DIR", "folder for checkpoints (default: none are written)", "training.save"),
-            Option("--load", "DIR", "folder of the checkpoint to start from", "training.load"),
-            Option("--data-path", "DATA", _DATA, "training.data_path", list, {"nargs": "+", "action": "extend"}),
-            Option("--tokenizer", "NAME", _TOKENIZER, "training.tokenizer_model"),
-            Option("--train-iters", "N", "optimizer steps (default 1000)", "training.train_iters", int),
-            Option(
-                "--lr", "LR", "highest learning rate (default: by task and size, as published)", "training.lr", float
-            ),
-        ),
-    ),
-    (_JOB, (Option("--expert-imbalance", "X", _IMBALANCE, "limits.expert_imbalance", float),)),
-)
-_EVERY = {one.flag: one for _, options in JOB for one in options} | {_TARGET.flag: _TARGET}
-FIELDS = tuple(one for one in _EVERY.values() if one.field)  # the options that set a field
+def type_of(annotation: Any) -> type:
+    """Return what an option's text is read as: the first number or list in an annotation, else text."""
+    return next((one for one in _types(annotation) if one in (int, float, tuple)), str)
 
 
-def _add(parser: argparse._ActionsContainer, *options: Option) -> None:
-    for one in options:
-        parser.add_argument(one.flag, metavar=one.metavar, help=one.help, **one.how)
+def _types(annotation: Any) -> Iterator[type]:
+    if get_origin(annotation) is tuple:
+        yield tuple
+    elif get_origin(annotation) is Annotated:
+        yield from _types(get_args(annotation)[0])
+    elif get_args(annotation):
+        for each in get_args(annotation):
+            yield from _types(each)
+    elif isinstance(annotation, type):
+        yield annotation
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """Add the options that are fields of a job."""
-    groups = {title: parser.add_argument_group(title) for title in dict.fromkeys(title for title, _ in JOB)}
-    for title, options in JOB:
-        _add(groups[title], *options)
+    """Add the options that are fields of a job, with --set and --pin."""
+    groups = {title: parser.add_argument_group(title) for title in _FIELDS}
+    for option in job_options().values():
+        if option.title:
+            option.add(groups[option.title])
+    add_changes(groups["the job"])
+    groups["the job"].add_argument("--pin", metavar="NAME=VALUE", help=_PINS, action="append", default=[])
 
 
-def add_some(parser: argparse._ActionsContainer, *flags: str) -> None:
-    """Add some of a job's options, in the order of their flags."""
-    _add(parser, *(_EVERY[flag] for flag in flags))
+def add_some(parser: argparse._ActionsContainer, *fields: str) -> None:
+    """Add the options of some of a job's fields."""
+    for name in fields:
+        job_options()[name].add(parser)
 
 
 def add_changes(parser: argparse._ActionsContainer) -> None:
     """Add --set: the changes of the named cluster."""
-    _add(parser, _CHANGES)
+    parser.add_argument("--set", metavar="FIELD=VALUE", help=_CHANGES, action="append", default=[])
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
@@ -166,7 +129,9 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
 def add_answer(parser: argparse.ArgumentParser) -> None:
     """Add the options for how much of the answer is shown, and where its files go."""
     out = parser.add_argument_group("the answer")
-    out.add_argument("--top", metavar="K", default="5", help="how many candidates to rank (default 5)")
+    out.add_argument(
+        "--top", metavar="K", type=within(1, MOST_TOP), default=5, help="how many candidates to rank (default 5)"
+    )
     out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
     out.add_argument("--force", action="store_true", help="write into a folder that exists")
     add_page(out)
@@ -181,7 +146,7 @@ def add_page(parser: argparse._ActionsContainer) -> None:
 def add_files(parser: argparse._ActionsContainer) -> None:
     """Add --target, --launcher, --templates."""
     add = parser.add_argument
-    _add(parser, _TARGET)
+    add_some(parser, "target")
     add(
         "--launcher",
         metavar="L",
@@ -201,7 +166,9 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--jobs", metavar="N", help="plans at once on this machine (default: one on each core)")
+    parser.add_argument(
+        "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
+    )
 
 
 def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:

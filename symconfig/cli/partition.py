@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from symconfig.cli.options import MODEL, add_changes, add_page, changes
+from symconfig.cli.options import MODEL, add_changes, changes
 from symconfig.cli.shared import (
     MOST_TOP,
-    PAGE,
     PYTHON,
     as_changes,
     note,
     output,
-    ranged,
     refuse,
     show,
+    within,
     working,
-    write_report,
     write_text,
 )
 from symconfig.descriptor.document import Document
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from symconfig.api.partition import PartitionResult
     from symconfig.api.planning import PlanResult
     from symconfig.report.grid import Block
-    from symconfig.report.page.pictures import Picture
     from symconfig.report.partition_contents import Contents
 
 NAME = "partition"
@@ -90,9 +87,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     out = parser.add_argument_group("the answer").add_argument
     out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")
     out("--explain", metavar="OPERATOR", help="one operator in full: layouts, collectives, what else it could do")
-    out("--top", metavar="K", default="1", help="how many other ways of each operator (default 1; --explain, --json)")
+    out(
+        "--top",
+        metavar="K",
+        type=within(1, MOST_TOP),
+        default=1,
+        help="how many other ways of each operator (default 1; --explain, --json)",
+    )
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    add_page(parser)
     out("--out", metavar="DIR", help="write partition.json, placements.py and, of a model, a plan")
     out("--force", action="store_true", help="replace what exists")
 
@@ -100,21 +102,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 where nothing fits."""
     from symconfig.api.graph_job import partition_job
-    from symconfig.api.problems import Problems, check_free, stated
+    from symconfig.api.problems import check_free, stated
 
-    problems = Problems()
+    problems = arguments.problems
     if arguments.out is not None:
         problems.collect(lambda: check_free(Path(arguments.out), arguments.force))
-    output(problems, "--placements", arguments.placements, arguments.force, PYTHON)
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    output(arguments, "placements", PYTHON)
     document = problems.collect(lambda: _file(arguments.job))
     changed = problems.collect(lambda: changes(arguments)) or {}
     given, words = _given(arguments, document, changed)
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
     request = problems.collect(lambda: partition_job(given)) if document is not None else None
     if given["stages"] is not None:
         what = "cannot be had of a pipeline, whose stages have a partition each"
-        refuse(problems, arguments, ("explain", "baselines", "placements"), what, need="no --stages")
+        refuse(arguments, ("explain", "baselines", "placements"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
         """Give a problem the line of the file that says it, else the name of an option."""
@@ -124,23 +124,12 @@ def run(arguments: argparse.Namespace) -> int:
                 return stated(known, document)
         return as_changes(problem, changed)
 
-    if problems.all or request is None or top is None:
+    if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])
     with reworded(placed):
-        answer = (_of_graph if request.stages is None else _of_stages)(arguments, request, top)
-    show(arguments, lambda: answer.data, lambda: answer.shown)
-    write_report(html, answer.title, answer.shown, answer.pictures() if html else (), force=arguments.force)
+        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request, arguments.top)
+    show(arguments, lambda: data, lambda: shown)
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What is printed, as data or as text, and of a page the title and the pictures."""
-
-    data: Any
-    shown: Sequence[Block]
-    title: str
-    pictures: Callable[[], Sequence[Picture]] = tuple
 
 
 def _file(path: str | None) -> Document:
@@ -163,10 +152,9 @@ def _given(
     return given, words | ({"pin"} if arguments.pin else set())
 
 
-def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
     """Solve a graph and write the files of its partition."""
     from symconfig.api.partition import answered
-    from symconfig.report.page.partitioned import of_partition
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
     from symconfig.solve.partition.pinned import operators
@@ -179,11 +167,10 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
         note(f"wrote {arguments.placements}")
-    title = f"Partition of {result.found.net.program.name}"
-    return _Answer(to_dict(report), blocks(report), title, lambda: of_partition(report))
+    return to_dict(report), blocks(report)
 
 
-def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> _Answer:
+def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
     """Solve a pipeline and write its stages."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
@@ -192,7 +179,7 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
     data = to_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)
-    return _Answer(data, blocks(report), f"Stages of {report.pipeline.program.name}")
+    return data, blocks(report)
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
@@ -213,8 +200,6 @@ def _written(result: PartitionResult, out: Path, report: Contents, force: bool) 
         except (InfeasibleError, InputError) as error:
             why = f"the planner does not take {result.chosen.by.framework.label}'s degrees: {error.problems[0]}"
             report = replace(report, notes=(*report.notes, why))
-    if plan is not None:
-        report = _planned(report, result, plan)
     texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
     _put(out, texts, force, plan)
     return report
@@ -233,22 +218,3 @@ def _put(out: Path, texts: Mapping[str, str], force: bool, plan: PlanResult | No
     note(f"wrote {out}: {', '.join(names)}")
     if stays := [name for name in former if name not in names]:
         note(f"note: of an earlier partition: {', '.join(stays)}")
-
-
-def _planned(report: Contents, result: PartitionResult, plan: PlanResult) -> Contents:
-    """Add the planner's figures of the plan that was made, and what that is."""
-    from symconfig.format import gib
-    from symconfig.report.partition_tables import words
-
-    chosen, best = result.chosen, plan.best.predicted
-    planned = (best.step_s, best.peak_bytes)
-    tellings = tuple(
-        replace(telling, planned=planned) if telling.one is chosen else telling for telling in report.tellings
-    )
-    what = "this partition" if chosen.exact else "not this partition but the cheapest that it can be told"
-    text = (
-        f"plan/ is for {chosen.by.framework.label} and {what}: {words(chosen.by.way)}; the planner predicts "
-        f"{best.step_s:.4g} s a step and {gib(best.peak_bytes)} GiB"
-    )
-    text += f", the clock here {result.clock_of(chosen).step_s:.4g} s and the sums {gib(chosen.by.memory)} GiB"
-    return replace(report, tellings=tellings, notes=(*report.notes, text))

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import add_answer, add_job, wanted
 from symconfig.cli.shared import (
-    MOST_TOP,
     PAGE,
     Outputs,
     answer,
     file_of,
     note,
     output,
-    ranged,
     refuse,
     replaced,
     show,
@@ -27,7 +25,6 @@ from symconfig.cli.shared import (
 from symconfig.errors import InfeasibleError, InputError, reworded
 
 if TYPE_CHECKING:
-    from symconfig.api.problems import Problems
     from symconfig.cli.job import Request
     from symconfig.descriptor.load import MixedCluster
 
@@ -60,7 +57,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_job(parser)
     add_answer(parser)
-    add("--candidates", metavar="FILE", help="all that was weighed, as .csv or .parquet")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -72,20 +68,17 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.table import blocks
     from symconfig.solve.near_batch import batch_nearby
 
-    problems = api.Problems()
+    problems = arguments.problems
     out = file_of(arguments.out)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
-    table = file_of(arguments.candidates)
-    problems.read(lambda table: _check_table(table, arguments.force), table)
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
+    html = output(arguments, "html", PAGE)
     files = problems.collect(lambda: wanted(arguments))
     job = problems.collect(lambda: request(arguments))
     if job is None:
         raise InputError(problems.all)
     before = len(problems.all)
     if (mixed := problems.collect(lambda: mixed_of(job.document, job.cluster_base))) is not None:
-        return _run_mixed(arguments, job, mixed, problems, top or 1)
+        return _run_mixed(arguments, job, mixed)
     if len(problems.all) > before:
         raise InputError([as_options(problem, job) for problem in (*problems.all, *job.problems)])
     with reworded(partial(as_options, request=job)):
@@ -95,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
                     job.document,
                     model_base=job.model_base,
                     cluster_base=job.cluster_base,
-                    top=top or 1,
+                    top=arguments.top or 1,
                     writes=out is not None,
                     compares=True,
                     problems=(*problems.all, *job.problems),
@@ -117,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
     untold = result.untold
-    outputs = Outputs(out, files, html, table) if untold is None else Outputs(None, None, None, table)
+    outputs = Outputs(out, files, html) if untold is None else Outputs(None, None, None)
     answer(arguments, result.plan, outputs, result.to_dict, shown)
     if untold is None or (out is None and html is None):
         return 0
@@ -128,23 +121,23 @@ def run(arguments: argparse.Namespace) -> int:
     return untold.exit_code
 
 
-def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster, problems: Problems, top: int) -> int:
+def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster) -> int:
     """Print the plans over two kinds of GPUs and write their files."""
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
 
-    names = ("html", "candidates", "launcher", "templates")
-    refuse(problems, arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
+    names = ("html", "launcher", "templates")
+    refuse(arguments, names, "is not written for two kinds of GPUs", hint="--out or --json")
     out = file_of(arguments.out)
     with reworded(partial(as_options, request=job)), working() as progress:
         result = solve(
             job.document,
             mixed,
             model_base=job.model_base,
-            top=top,
+            top=arguments.top or 1,
             writes=out is not None,
-            problems=(*problems.all, *job.problems),
+            problems=(*arguments.problems.all, *job.problems),
             progress=progress,
         )
     written = result.write(out, arguments.force, replaced) if out is not None else []
@@ -161,11 +154,3 @@ def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) 
 
     job = read_job(request.document, model_base=request.model_base, cluster_base=request.cluster_base)
     write_page(path, refused_page(job, error), force)
-
-
-def _check_table(path: Path, force: bool) -> None:
-    from symconfig.resources import check_free as check_file
-    from symconfig.runs.sweep import table
-
-    table.check(path, "--candidates")
-    check_file(path, force)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_files, wanted
-from symconfig.cli.shared import file_of, print_json, refuse, replaced, whole, write_data, wrote
-from symconfig.errors import InputError, Problem
+from symconfig.cli.shared import file_of, plan_of, print_json, refuse, replaced, whole, write_data, wrote
+from symconfig.errors import InputError, Problem, reworded
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -30,30 +29,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--print", action="store_true", help="print them, and write no files")
     add("--null", action="store_true", help="end every word with a NUL, for mapfile -d '' and xargs -0")
     add("--check", action="store_true", help="exit 1 where WORLD_SIZE or the installed release is not the plan's")
-    add("--world-size", metavar="N", help="the same, with the number of GPUs of this start (default: WORLD_SIZE)")
+    add(
+        "--world-size",
+        metavar="N",
+        type=whole,
+        help="the same, with the number of GPUs of this start (default: WORLD_SIZE)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the files and name them, or print the words. Exit 0; 1 where this machine is not what the plan is for."""
     from symconfig.api import planning as api
-    from symconfig.plans.file import load_plan
 
-    problems = api.Problems()
+    problems = arguments.problems
     if arguments.print:
-        refuse(problems, arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
+        refuse(arguments, ("launcher", "templates", "out", "force"), "is for files, and --print writes none")
     else:
-        refuse(problems, arguments, ("null", "check", "world_size"), "is for words", need="--print")
+        refuse(arguments, ("null", "check", "world_size"), "is for words", need="--print")
         if arguments.out is None:
             problems.add(Problem("this argument is missing", field="--out", need="--out DIR, or --print"))
-    size = problems.collect(lambda: whole("--world-size", arguments.world_size))
     out = file_of(arguments.out)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
+    plan = problems.collect(lambda: plan_of(arguments.plan))
     files = None if arguments.print else problems.collect(lambda: wanted(arguments))
     if problems.all or plan is None:
         raise InputError(problems.all)
     if out is None or files is None:
-        return _print(arguments, plan, size)
+        return _print(arguments, plan)
     written = api.write(plan, out, files, force=arguments.force, tell=replaced)
     if arguments.json:
         data = {"schema": "symconfig.render/1", "target": files.of_plan(plan), "folder": str(out)}
@@ -63,14 +65,15 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print(arguments: argparse.Namespace, plan: Plan, size: int | None) -> int:
+def _print(arguments: argparse.Namespace, plan: Plan) -> int:
     from symconfig.frameworks.entries import entry_of
     from symconfig.runs.embed.start import started
     from symconfig.runs.embed.words import targets, unsafe, words
 
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
-    if arguments.check or size is not None:
-        plan = started(plan, entry_of(target, plan), size)
+    if arguments.check or arguments.world_size is not None:
+        with reworded(_as_options):
+            plan = started(plan, entry_of(target, plan), arguments.world_size)
     options = words(plan, target)
     if arguments.json:
         data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size}

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
 from symconfig.cli.shared import (
-    MOST_TOP,
     PAGE,
     Outputs,
     answer,
     file_of,
     note,
     output,
-    ranged,
+    plan_of,
     refuse,
     replaced,
     show,
@@ -28,9 +27,7 @@ from symconfig.cli.shared import (
 from symconfig.errors import InputError, reworded
 
 if TYPE_CHECKING:
-    from symconfig.api import replan as api_replan
     from symconfig.api.planning import Wanted
-    from symconfig.api.problems import Problems
     from symconfig.report.progress import Progress
     from symconfig.runs.replan.fallback import Fallback
 
@@ -41,7 +38,6 @@ EXAMPLES = (
     "symconfig replan out --lose-nodes 1..2 --out smaller",
 )
 
-_STEP = re.compile(r"[0-9]{1,9}")
 # Options that say how one run goes on as another.
 _OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedule", "html")
 
@@ -59,7 +55,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
     run = parser.add_argument_group("the run")
     run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
-    run.add_argument("--at-step", metavar="K", help="iterations done (default: as the checkpoint or the plan says)")
+    run.add_argument(
+        "--at-step", metavar="K", type=_step, help="iterations done (default: as the checkpoint or the plan says)"
+    )
     run.add_argument(
         "--schedule",
         metavar="S",
@@ -81,35 +79,35 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.cli.job import as_options, request
     from symconfig.report.replan import blocks
 
-    problems = api.Problems()
+    problems = arguments.problems
     job = request(arguments)
     lost = problems.read(_range, arguments.lose_nodes)
     if arguments.lose_nodes is not None:
-        refuse(problems, arguments, _OF_A_RUN, "is not for --lose-nodes")
-    top = problems.collect(lambda: ranged("--top", arguments.top, 1, MOST_TOP))
-    step = problems.collect(lambda: _step(arguments.at_step))
+        refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
     files = problems.collect(lambda: files_wanted(arguments))
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
+    html = output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
-    wanted = api_replan.Wanted(
-        wishes=job.document.data,
-        release=_names(arguments.release),
-        keep=_names(arguments.keep),
-        checkpoint=arguments.checkpoint,
-        at_step=step,
-        schedule=arguments.schedule or "keep",
-        top=top or 1,
-        changes=job.changes,
-        accept_edits=arguments.accept_edits,
-    )
+    options: dict[str, Any] = {
+        "release": _names(arguments.release),
+        "keep": _names(arguments.keep),
+        "checkpoint": arguments.checkpoint,
+        "at_step": arguments.at_step,
+        "schedule": arguments.schedule or "keep",
+        "top": arguments.top or 1,
+        "changes": job.changes,
+        "accept_edits": arguments.accept_edits,
+    }
+    wishes = job.document.data
     for problem in job.problems:
         problems.add(problem)
     with reworded(partial(as_options, request=job)), working() as progress:
         if arguments.lose_nodes is not None:
-            fallback = _on_fewer_nodes(arguments.plan, wanted, lost, problems, progress)
+            fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
         else:
-            result = api_replan.replan_again(arguments.plan, wanted, problems.all, progress)
+            result = api_replan.replan_again(
+                arguments.plan, wishes, **options, problems=problems.all, progress=progress
+            )
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
@@ -118,21 +116,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_fewer_nodes(
-    plan: str, wanted: api_replan.Wanted, lost: range | None, problems: Problems, progress: Progress
+    arguments: argparse.Namespace,
+    wishes: Mapping[str, Any],
+    options: Mapping[str, Any],
+    lost: range | None,
+    progress: Progress,
 ) -> Fallback:
     """Plan for fewer nodes; where options change the plan itself, that is made again first."""
-    from symconfig.api import replan as api_replan
-    from symconfig.plans.file import load_plan
+    from symconfig.api.replan import replan_again
     from symconfig.runs.replan.fallback import fallback
 
-    wishes = {name: value for name, value in wanted.wishes.items() if name != "target"}  # which is of the files here
-    whole = problems.collect(lambda: load_plan(Path(plan)))
-    if wishes or wanted.changes:
+    problems = arguments.problems
+    wishes = {name: value for name, value in wishes.items() if name != "target"}  # which is of the files here
+    whole = problems.collect(lambda: plan_of(arguments.plan))
+    if wishes or options["changes"]:
         note("note: the plan itself is made again first")
-        whole = api_replan.replan_again(plan, replace(wanted, wishes=wishes), problems.all, progress).found.new
+        remade = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
+        whole = remade.found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)
-    return fallback(whole, lost, top=wanted.top, progress=progress)
+    return fallback(whole, lost, top=options["top"], progress=progress)
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
@@ -164,7 +167,7 @@ def _names(text: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",")) if text is not None else ()
 
 
-def _step(text: str | None) -> int | None:
-    if text is None or _STEP.fullmatch(text):
-        return None if text is None else int(text)
-    raise InputError("wrong value", field="--at-step", got=text, need="a step from 0")
+def _step(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    raise InputError("wrong value", got=text, need="a step from 0")

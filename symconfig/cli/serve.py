@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.shared import say, whole
+from symconfig.cli.shared import say, whole, within
 from symconfig.errors import InputError
 
 NAME = "serve"
@@ -16,25 +16,19 @@ _LOCAL = "127.0.0.1"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--port", metavar="P", default="8000", help="0: any that is free (default 8000)")
+    add("--port", metavar="P", type=within(0, 65535), default=8000, help="0: any that is free (default 8000)")
     add("--host", metavar="H", default=_LOCAL, help="an address others can reach; prints a token that each must bring")
     add("--name", metavar="N", action="append", default=[], help="a name under which others ask for it, with --host")
-    add("--workers", metavar="N", default="2", help="searches at once (default 2)")
-    add("--timeout", metavar="S", default="300", help="seconds for a search (default 300)")
+    add("--workers", metavar="N", type=whole, default=2, help="searches at once (default 2)")
+    add("--timeout", metavar="S", type=whole, default=300, help="seconds for a search (default 300)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until interrupted. Exit 2 where the port is taken or a package is missing."""
     import secrets
 
-    from symconfig.api.planning import Problems
-
-    problems = Problems()
-    port = 0 if arguments.port == "0" else problems.collect(lambda: whole("--port", arguments.port))
-    workers = problems.collect(lambda: whole("--workers", arguments.workers))
-    limit = problems.collect(lambda: whole("--timeout", arguments.timeout))
-    if problems.all or port is None or workers is None or limit is None:
-        raise InputError(problems.all)
+    if arguments.problems.all:
+        raise InputError(arguments.problems.all)
     try:
         import uvicorn
 
@@ -47,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     alone = arguments.host in ("localhost", _LOCAL, "::1")
     token = None if alone else secrets.token_urlsafe(24)
     names = LOCAL if alone else frozenset({*LOCAL, arguments.host, *arguments.name})
-    socket = listening(arguments.host, port)
+    socket = listening(arguments.host, arguments.port)
     shown = arguments.host if alone else next(iter(arguments.name), arguments.host)
     say([f"http://{shown}:{socket.getsockname()[1]}/" + (f"?token={token}" if token else "")])
-    made = app(Guard(names, token), Bounds(workers=workers, solve_s=float(limit)))
+    made = app(Guard(names, token), Bounds(workers=arguments.workers, solve_s=float(arguments.timeout)))
     uvicorn.Server(settings(made)).run(sockets=[socket])
     return 0

@@ -7,7 +7,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +16,15 @@ from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Wanted
-    from symconfig.api.problems import Problems
     from symconfig.descriptor.cluster import ClusterDescriptor
     from symconfig.plans.plan import Plan
     from symconfig.report.grid import Block
-    from symconfig.report.page.pictures import Picture
     from symconfig.report.progress import Progress
 
 # A field of a problem that is about a cluster, or of one among several, and what of it is changed.
 _CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 INTERRUPTED = 130  # exit code
 MOST_TOP = 1000  # candidates, or other ways, that are ranked
-LEAST_TIMEOUT_S, MOST_TIMEOUT_S = 1.0, 86400.0
 
 
 def say(blocks: Sequence[Block]) -> None:
@@ -60,17 +56,17 @@ def note(text: str) -> None:
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
-def one_at_a_time(problems: Problems, arguments: Namespace, places: Sequence[str], *names: str) -> None:
+def one_at_a_time(arguments: Namespace, places: Sequence[str], *names: str) -> None:
     """Refuse the options that are for one place alone where several are given."""
     if len(places) > 1:
-        refuse(problems, arguments, names, "is for one at a time", got=f"{len(places)} places")
+        refuse(arguments, names, "is for one at a time", got=f"{len(places)} places")
 
 
-def refuse(problems: Problems, arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
+def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
     """Refuse those of the named options that are given. more: what else is said of each, as a Problem has it."""
     for name in names:
         if getattr(arguments, name) not in (None, False, []):
-            problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
+            arguments.problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
@@ -85,42 +81,62 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
     return problem if problem.file else replace(problem, field=f"{named}: {field}" if field else named)
 
 
-def named_cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
-    """Load the cluster that the option names; a name that is none is the option's mistake."""
+def cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
+    """Load the cluster that an option names; a name that is none is the option's mistake."""
     from symconfig.descriptor.load import load_cluster
 
     with reworded(lambda problem: as_changes(problem, (), option)):
         return load_cluster(name)
 
 
-def span_s(field: str, text: str, least_s: float, most_s: float) -> float:
-    """Read the seconds that the option names."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = float("nan")
-    if not (isfinite(value) and least_s <= value <= most_s):
-        raise InputError("wrong value", field=field, got=text, need=f"seconds from {least_s:g} to {most_s:g}")
-    return value
+def plan_of(name: str) -> Plan:
+    """Read the plan that an argument names."""
+    from symconfig.plans.file import load_plan
+
+    return load_plan(Path(name))
 
 
-def whole(option: str, text: str | None) -> int | None:
-    """Read the number that an option has. Raises InputError."""
-    if text is None or (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-        return None if text is None else int(text)
-    raise InputError("wrong value", field=option, got=text, need="a whole number above 0")
-
-
-def ranged(option: str, text: str, least: int, most: int) -> int:
-    """Read the number within bounds that an option has. Raises InputError."""
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
-        raise InputError("out of range", field=option, got=text, need=f"a whole number from {least} to {most}")
+def whole(text: str) -> int:
+    """Read a number. Raises InputError."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
+        raise InputError("wrong value", got=text, need="a whole number above 0")
     return int(text)
 
 
-def timeout(text: str | None) -> float | None:
-    """Read --timeout; nothing where it is not given."""
-    return None if text is None else span_s("--timeout", text, LEAST_TIMEOUT_S, MOST_TIMEOUT_S)
+def whole_of(name: str) -> Callable[[str], int]:
+    """Return what reads the number of an option, and names it where it is none."""
+
+    def read(text: str) -> int:
+        with reworded(lambda problem: replace(problem, field=f"--{name.replace('_', '-')}")):
+            return whole(text)
+
+    return read
+
+
+def within(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads a number within bounds, or raises InputError."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+            raise InputError("out of range", got=text, need=f"a whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
+    """Return what reads seconds within bounds, or raises InputError."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least_s <= value <= most_s:
+            raise InputError("wrong value", got=text, need=f"seconds from {least_s:g} to {most_s:g}")
+        return value
+
+    return read
 
 
 # Kinds of files that are written: the name of each, and the endings that it may have.
@@ -133,18 +149,19 @@ YAML, JSON, SARIF, PYTHON, PAGE = (
 )
 
 
-def output(problems: Problems, option: str, text: str | None, force: bool, kind: tuple[str, ...]) -> Path | None:
-    """Return the file that an option names, if it does; what keeps it from being written is added to `problems`."""
-    path = file_of(text)
-    problems.read(lambda path: check_output(option, path, force, kind), path)
+def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | None:
+    """Return the file that an option names, if it does; what keeps it from being written is gathered before the
+    work."""
+
+    def check(out: Path) -> None:
+        what, *endings = kind
+        need = f"a name that ends in {endings[0]}"
+        resources.check_output(out, f"--{name}", endings, f"this file is {what}", need)
+        resources.check_free(out, arguments.force)
+
+    path = file_of(getattr(arguments, name))
+    arguments.problems.read(check, path)
     return path
-
-
-def check_output(field: str, out: Path, force: bool, kind: tuple[str, ...]) -> None:
-    """Refuse an output file that cannot be written: raise InputError. Asked before the work, not after it."""
-    name, *endings = kind
-    resources.check_output(out, field, endings, f"this file is {name}", f"a name that ends in {endings[0]}")
-    resources.check_free(out, force)
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
@@ -157,16 +174,6 @@ def write_page(path: Path, html: str, force: bool) -> None:
     """Write one page, and a note that it is there."""
     write_text(path, html, force)
     note(f"wrote {path}")
-
-
-def write_report(
-    path: Path | None, title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = (), *, force: bool = True
-) -> None:
-    """Write an answer as a page, where one is asked for."""
-    if path is not None:
-        from symconfig.api.page import report_page
-
-        write_page(path, report_page(title, blocks, pictures), force)
 
 
 def file_of(text: str | None) -> Path | None:
@@ -190,12 +197,11 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files that are asked for beside an answer: a plan's folder, its page, and all that was weighed."""
+    """The files that are asked for beside an answer: a plan's folder, and its page."""
 
     out: Path | None
     files: Wanted | None
     html: Path | None
-    candidates: Path | None = None
 
 
 def answer(
@@ -216,11 +222,6 @@ def answer(
         from symconfig.api.page import plan_page
 
         write_page(outputs.html, plan_page(plan, files, before), arguments.force)
-    if outputs.candidates is not None:
-        from symconfig.runs import candidates
-
-        candidates.write(outputs.candidates, plan)
-        note(f"wrote {outputs.candidates}")
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 

@@ -7,12 +7,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_jobs, add_page, add_some
-from symconfig.cli.shared import PAGE, as_changes, output, show, whole, working, write_report
+from symconfig.cli.options import MODEL, add_changes, add_jobs, add_some
+from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
     from symconfig.runs.sweep.size import Question
 
 NAME = "size"
@@ -28,49 +27,44 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
     add_changes(group)
-    add("--gpus-max", metavar="N", help="most GPUs (default 16384, or what the cluster has)")
-    add("--goodput", metavar="X", default="1", help="share of the time in which steps run (default 1)")
-    add("--price", metavar="C=P", action="append", default=[], help="price of a GPU-hour: h100=2.5; may be repeated")
+    add("--gpus-max", metavar="N", type=whole, help="most GPUs (default 16384, or what the cluster has)")
+    add("--goodput", metavar="X", type=_share, default=1.0, help="share of the time in which steps run (default 1)")
+    add(
+        "--price",
+        metavar="C=P",
+        type=_price,
+        action="append",
+        default=[],
+        help="price of a GPU-hour: h100=2.5; may be repeated",
+    )
     job = parser.add_argument_group("the job")
     add = job.add_argument
     add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
     add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
-    add_some(job, "--seq-length", "--backend", "--megatron-version", "--precision")
+    add_some(job, "seq_length", "backend", "megatron_version", "precision")
     add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
-    add_some(job, "--memory-margin")
+    add_some(job, "limits.memory_margin")
     add_jobs(parser)
-    add_page(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1: no cluster is in time."""
-    from symconfig.api.planning import Problems
-    from symconfig.report.page.pictures import of_size
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
-    problems = Problems()
-    html = output(problems, "--html", arguments.html, True, PAGE)
-    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
-    question = _question(arguments, problems)
+    question = _question(arguments)
     with working() as progress:
-        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), jobs=jobs)
-    shown, title = blocks(answer), f"{answer.question.model.name}: GPUs for {answer.question.tokens:,} tokens"
-    show(arguments, lambda: to_dict(answer), lambda: shown)
-    write_report(html, title, shown, [of_size(answer)])
+        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), arguments.jobs)
+    show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     return 0 if answer.met else FailedError.exit_code
 
 
-def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
-    """Read the question. Raises InputError with this and all that was found wrong before, in the words of the
-    options."""
+def _question(arguments: argparse.Namespace) -> Question:
+    """Read the question. Raises InputError with all that is wrong, in the words of the options."""
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS
 
-    most = problems.collect(lambda: whole("--gpus-max", arguments.gpus_max)) or MOST_GPUS
-    goodput = problems.collect(lambda: _share("--goodput", arguments.goodput))
-    prices = problems.collect(lambda: _prices(arguments.price))
     job = request(arguments)
     clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else _BETWEEN.split(arguments.clusters)
     try:
@@ -80,10 +74,10 @@ def _question(arguments: argparse.Namespace, problems: Problems) -> Question:
             tokens=arguments.tokens,
             clusters=clusters,
             batch_tokens=arguments.batch_tokens,
-            most_gpus=most,
-            goodput=1.0 if goodput is None else goodput,
-            prices=prices or {},
-            problems=(*problems.all, *job.problems),
+            most_gpus=arguments.gpus_max or MOST_GPUS,
+            goodput=1.0 if arguments.goodput is None else arguments.goodput,
+            prices=dict(filter(None, arguments.price)),
+            problems=(*arguments.problems.all, *job.problems),
             changes=job.changes,
         )
     except InputError as error:
@@ -104,27 +98,20 @@ def _as_option(problem: Problem) -> Problem:
     return replace(problem, field="--gpus-max") if field == "most_gpus" else problem
 
 
-def _share(option: str, text: str) -> float:
+def _share(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise InputError("wrong value", field=option, got=text, need="a share above 0, at most 1") from None
+        raise InputError("wrong value", got=text, need="a share above 0, at most 1") from None
 
 
-def _prices(words: list[str]) -> dict[str, float]:
-    """Read prices such as `h100=2.5` by cluster."""
-    prices: dict[str, float] = {}
-    problems = []
-    for word in words:
-        name, _, value = word.rpartition("=")
-        try:
-            prices[name] = float(value)
-        except ValueError:
-            name = ""
-        if not name or not 0 <= prices[name] < float("inf"):
-            problems.append(
-                Problem("not of the form CLUSTER=PRICE", field="--price", got=repr(word), hint="--price h100=2.5")
-            )
-    if problems:
-        raise InputError(problems)
-    return prices
+def _price(text: str) -> tuple[str, float]:
+    """Read a price such as `h100=2.5`, of a cluster."""
+    name, _, value = text.rpartition("=")
+    try:
+        price = float(value)
+    except ValueError:
+        price = -1.0
+    if not name or not 0 <= price < float("inf"):
+        raise InputError("not of the form CLUSTER=PRICE", got=repr(text), hint="--price h100=2.5")
+    return name, price

@@ -8,23 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_jobs, add_page, changes
+from symconfig.cli.options import add_changes, add_jobs, changes
 from symconfig.cli.shared import (
     INTERRUPTED,
-    PAGE,
     as_changes,
-    file_of,
     note,
-    output,
     show,
     whole,
     working,
-    write_report,
 )
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.runs.sweep.points import Points
+    from symconfig.runs.sweep.job import Points
     from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
@@ -38,30 +34,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--out",
         metavar="FILE",
-        help="the table, .csv or .parquet (default: SWEEP.csv, here); what is done stays done "
+        help="the table, a .csv (default: SWEEP.csv, here); what is done stays done "
         "in FILE.journal, and the same command goes on from there",
     )
     add_changes(parser)
     add_jobs(parser)
-    add("--limit", metavar="N", help="most combinations (default 10,000)")
-    add_page(parser)
+    add("--limit", metavar="N", type=whole, help="most combinations (default 10,000)")
     add("--force", action="store_true", help="start again, and replace a table that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
-    from symconfig.report.page.pictures import of_sweep
     from symconfig.report.sweep import blocks, to_dict
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out, jobs = _points(arguments)
+    points, out = _points(arguments)
     with working() as progress:
         tell = _telling(progress.say)
-        swept = sweep(points.points, out, points.prices, arguments.force, tell, jobs=jobs)
-    shown = blocks(swept, points, out)
-    show(arguments, lambda: to_dict(swept, points, out), lambda: shown)
-    write_report(file_of(arguments.html), f"Sweep of {Path(arguments.sweep).name}", shown, [of_sweep(swept)])
+        swept = sweep(points.points, out, arguments.force, tell, arguments.jobs)
+    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
     if swept.interrupted:
         note("interrupted")
         return INTERRUPTED
@@ -70,29 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
     return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
 
 
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path, int | None]:
-    """Return the combinations, the table's file, and how many plans to make at once. Raises InputError with all that is
-    wrong, before any work."""
+def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
+    """Return the combinations, and the table's file. Raises InputError with all that is wrong, before any work."""
     from symconfig.api import sweep as api_sweep
-    from symconfig.api.planning import Problems
-    from symconfig.runs.sweep import table
-    from symconfig.runs.sweep.journal import path_of
-    from symconfig.runs.sweep.points import LIMIT
+    from symconfig.runs.sweep.job import LIMIT
+    from symconfig.runs.sweep.run import check, journal_of
 
-    problems = Problems()
+    problems = arguments.problems
     out = api_sweep.table_of(arguments.sweep, arguments.out)
-    problems.collect(lambda: table.check(out))
-    output(problems, "--html", arguments.html, True, PAGE)
-    limit = problems.collect(lambda: whole("--limit", arguments.limit)) or LIMIT
-    jobs = problems.collect(lambda: whole("--jobs", arguments.jobs))
+    problems.collect(lambda: check(out))
     changed = problems.collect(lambda: changes(arguments)) or {}
-    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, limit, changed))
-    if out.exists() and not path_of(out).exists() and not arguments.force:
+    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT, changed))
+    if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
-    return points, out, jobs
+    return points, out
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

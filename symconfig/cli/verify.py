@@ -6,13 +6,9 @@ import argparse
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from symconfig.cli.shared import file_of, one_at_a_time, refuse, show, timeout, working
+from symconfig.cli.shared import file_of, one_at_a_time, refuse, seconds, show, working
 from symconfig.errors import InputError, Problem
-
-if TYPE_CHECKING:
-    from symconfig.api.problems import Problems
 
 NAME = "verify"
 DOES = "hold rendered files against the real frameworks, or against what was written (--frozen)"
@@ -47,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="also run scripts and programs of the folder that are not what symconfig writes from its plan",
     )
     add("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
-    add("--timeout", metavar="S", help="seconds for each run of a framework (default 120)")
+    add("--timeout", metavar="S", type=seconds(1.0, 86400.0), help="seconds for each run of a framework (default 120)")
     add = parser.add_argument_group("what was written, for CI").add_argument
     add("--frozen", action="store_true", help="start no framework; exit 1 where files were edited or are stale")
     add("--templates", metavar="DIR", help="your own templates, where they were written with some")
@@ -56,30 +52,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 1 when a check failed, or anything is edited or stale."""
-    from symconfig.api.problems import Problems
-
-    problems = Problems()
+    problems = arguments.problems
     if arguments.frozen:
-        one_at_a_time(problems, arguments, arguments.place, "json")
+        one_at_a_time(arguments, arguments.place, "json")
         refuse(
-            problems,
-            arguments,
-            ("build", "trace", "run_edited", "megatron", "timeout"),
-            "runs a framework, and --frozen none",
+            arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none"
         )
-        return _frozen(arguments, problems)
-    refuse(problems, arguments, ("templates", "solve"), "is of another check", need="--frozen")
+        return _frozen(arguments)
+    refuse(arguments, ("templates", "solve"), "is of another check", need="--frozen")
     if len(arguments.place) > 1:
-        problems.add(
-            Problem("is for one folder at a time", field="DIR", got=f"{len(arguments.place)}", need="--frozen")
-        )
-    limit_s = problems.collect(lambda: timeout(arguments.timeout))
+        what, got = "is for one folder at a time", f"{len(arguments.place)}"
+        problems.add(Problem(what, field="DIR", got=got, need="--frozen"))
     if problems.all:
         raise InputError(problems.all)
-    return _real(arguments, limit_s)
+    return _real(arguments)
 
 
-def _real(arguments: argparse.Namespace, limit_s: float | None) -> int:
+def _real(arguments: argparse.Namespace) -> int:
     from symconfig.report.checks import blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
@@ -92,7 +81,7 @@ def _real(arguments: argparse.Namespace, limit_s: float | None) -> int:
         checks = verify(
             folder,
             megatron=file_of(arguments.megatron or None),
-            timeout_s=limit_s or TIMEOUT_S,
+            timeout_s=arguments.timeout or TIMEOUT_S,
             progress=progress.say,
             build=arguments.build,
             trace=arguments.trace,
@@ -103,11 +92,11 @@ def _real(arguments: argparse.Namespace, limit_s: float | None) -> int:
     return 0 if passed(checks) else 1
 
 
-def _frozen(arguments: argparse.Namespace, problems: Problems) -> int:
+def _frozen(arguments: argparse.Namespace) -> int:
     from symconfig.api.frozen import verify_frozen
     from symconfig.report.frozen import blocks, to_dict
 
-    passed = True
+    passed, problems = True, arguments.problems
     for place in () if problems.all else arguments.place:
         checked = problems.collect(partial(verify_frozen, place, arguments.templates, arguments.solve))
         if checked is None:

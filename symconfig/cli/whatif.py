@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import PLAN, add_page
-from symconfig.cli.shared import PAGE, output, show, working, write_report
+from symconfig.cli.options import PLAN
+from symconfig.cli.shared import plan_of, show, working
 from symconfig.errors import InputError
 
 if TYPE_CHECKING:
-    from symconfig.api.planning import Problems
+    from symconfig.api.problems import Problems
     from symconfig.plans.plan import Plan
 
 NAME = "whatif"
@@ -41,23 +40,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="what the plan loses that is kept: a field of the job or of the model, model=NAME, cluster=NAME or "
         "experts=N; commas join what changes at once; may be repeated",
     )
-    add_page(parser)
-    parser.add_argument("--force", action="store_true", help="replace a page that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit 0; 1 where a changed job has no plan; bad input is exit 2."""
-    from symconfig.api.planning import Problems
-    from symconfig.plans.file import load_plan
-
-    problems = Problems()
-    html = output(problems, "--html", arguments.html, arguments.force, PAGE)
-    plan = problems.collect(lambda: load_plan(Path(arguments.plan)))
-    return (_changed if arguments.change else _varied)(arguments, plan, html, problems)
+    plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
+    return (_changed if arguments.change else _varied)(arguments, plan, arguments.problems)
 
 
-def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
-    from symconfig.report.page.pictures import of_whatif
+def _varied(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.whatif import varied, whatif
 
@@ -67,13 +58,11 @@ def _varied(arguments: argparse.Namespace, plan: Plan | None, html: Path | None,
     with working() as progress:
         answer = whatif(plan, varies, lambda done: progress.say(f"{done} searches"))
     show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
-    write_report(html, "Where the plan stays the best", blocks(answer), [of_whatif(answer)], force=arguments.force)
     return 0
 
 
-def _changed(arguments: argparse.Namespace, plan: Plan | None, html: Path | None, problems: Problems) -> int:
+def _changed(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
     from symconfig.report.changes import blocks, to_dict
-    from symconfig.report.page.pictures import of_changes
     from symconfig.runs.whatif.change import parsed, through_changes
 
     changes = problems.collect(lambda: parsed(arguments.change))
@@ -82,5 +71,4 @@ def _changed(arguments: argparse.Namespace, plan: Plan | None, html: Path | None
     with working() as progress:
         cases = through_changes(plan, changes, progress)
     show(arguments, lambda: to_dict(cases), lambda: blocks(cases))
-    write_report(html, "When the job changes", blocks(cases), [of_changes(cases)], force=arguments.force)
     return 0 if all(case.replanned.plan is not None for case in cases) else 1

@@ -16,7 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import ADAM, Optimizer
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.strict import BatchSize, GpuCount, PositiveInt, Rate, Strict
-from symconfig.descriptor.task import PREFERRING, TASKS, WITH_OR_WITHOUT, Task
+from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, WITH_OR_WITHOUT, Task
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference, Sequences
 from symconfig.errors import nearest
@@ -111,15 +111,19 @@ def _listed(value: Any) -> Any:
 class Lora(Strict):
     """Low-rank adapters that the job lays over its model, whose own weights stay frozen."""
 
-    method: Literal["lora", "qlora"] = Field(default="lora", description="qlora: the frozen weights in 4 bits")
-    r: PositiveInt = 16
-    alpha: Annotated[float, Field(gt=0)] | None = Field(default=None, description="absent: twice r")
+    method: Literal["lora", "qlora"] = Field(
+        default="lora", description="lora (default), or qlora: the frozen weights in 4 bits"
+    )
+    r: PositiveInt = Field(default=16, description="their rank (default 16)")
+    alpha: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="their scale times the rank; absent: twice the rank"
+    )
     targets: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_listed)] = Field(
         default=(ALL_LINEAR,),
         min_length=1,
         description="all-linear, attention, mlp, or names of modules as Hugging Face has them: q_proj, v_proj, …",
     )
-    dropout: Rate = 0.0
+    dropout: Rate = Field(default=0.0, description="before each of them (default 0)")
 
 
 class Images(Strict):
@@ -178,32 +182,41 @@ class Job(Strict):
     """JOB.yaml. `model` and `cluster` are zoo names or paths (relative to the job's file)."""
 
     schema_: Literal["symconfig.job/1"] = Field(default="symconfig.job/1", alias="schema")
-    model: str = Field(min_length=1)
-    cluster: str = Field(min_length=1)
-    gpus: GpuCount | Literal["auto"]
-    global_batch_size: BatchSize
+    model: str = Field(min_length=1, description="zoo name, id of Hugging Face, or path of a descriptor or config.json")
+    cluster: str = Field(min_length=1, description="zoo name, or path of a descriptor")
+    gpus: GpuCount | Literal["auto"] = Field(description="how many, all of them used; auto: the fewest that fit")
+    global_batch_size: BatchSize = Field(description="sequences per optimizer step")
     seq_length: PositiveInt | None = Field(
         default=None, description="tokens; absent: the smaller of the model's and 4096"
     )
-    backend: Backend = Field(default="megatron", description="absent: megatron, or deepspeed for adapters")
-    megatron_version: str = "core_v0.19.0"
+    backend: Backend = Field(
+        default="megatron", description="megatron, deepspeed or fsdp; absent: megatron, or deepspeed for adapters"
+    )
+    megatron_version: str = Field(
+        default="core_v0.19.0", description="core_v0.12 to core_v0.19, or main; absent: core_v0.19"
+    )
     target: Annotated[str | None, BeforeValidator(_lower)] = Field(
-        default=None, description="a format that the plan must be told in; absent: any that its framework can"
+        default=None,
+        description="a format that the plan must be told in (`symconfig list targets`); absent: any of its framework",
     )
     task: Annotated[Task | None, BeforeValidator(_task)] = Field(
-        default=None, description="absent: lora for adapters, else pretrain"
+        default=None,
+        description=f"{', '.join(PLAIN)}, or with a section of the job {', '.join(WITH_OR_WITHOUT)}; absent: lora for "
+        "adapters, else pretrain",
     )
     precision: PrecisionName | None = Field(
-        default=None, description="absent: bf16, or fp16 where the GPU has no bf16; auto: the fastest that the GPU has"
+        default=None,
+        description="bf16, fp16, fp8, mxfp8, nvfp4, or auto for the fastest; absent: bf16, or fp16 where none is",
     )
     attention: Literal["flash", "unfused"] | None = Field(
-        default=None, description="the kernel; unfused keeps its scores in memory. Absent: flash, where the GPU has it"
+        default=None,
+        description="flash, or unfused, which keeps its scores in memory; absent: flash, where the GPU has it",
     )
     optimizer: Optimizer = Field(
         default=ADAM,
         description="adam (default), adam8bit, adafactor, muon or sgd, or a section with its name and settings",
     )
-    objective: Literal["time", "symtensor"] = "time"
+    objective: Literal["time", "symtensor"] = Field(default="time", description="time (default) or symtensor")
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
     )
@@ -211,7 +224,7 @@ class Job(Strict):
         default=(),
         description="options that are not stable and that a plan may use, or all",
     )
-    without: tuple[str, ...] = Field(default=(), description="options that the site lacks")
+    without: tuple[str, ...] = Field(default=(), description="options that the site lacks, as user_buffers,deepep")
     edited: tuple[str, ...] = Field(
         default=(), description="fields of the model that your copy of the framework was changed to know"
     )

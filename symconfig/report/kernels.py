@@ -69,15 +69,7 @@ def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
     if fit is not None:
-        yield (
-            "Before and after the fit: the model's mean and worst error, relative to the measured time; left out: "
-            "by a fit that\ndid not see the kernels of that model. Attention counts FLOP under the causal mask, "
-            "five products backward."
-        )
-        yield (
-            "What one GPU cannot tell, links and network, stays as the cluster has it. Single kernels do not wait "
-            "for each other\nas those of a step do: `symconfig calibrate` fits the same constants to whole runs."
-        )
+        yield "Single kernels do not wait for each other as those of a step do: `symconfig calibrate` fits whole runs."
         if times.rig.product != fit.cluster.gpu.product:
             yield (
                 f"These are times of {times.rig.product}, held against the peaks of {fit.cluster.name}: "

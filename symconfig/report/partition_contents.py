@@ -26,12 +26,10 @@ LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """The strategies that a framework takes. pins: with which the planner chooses it; none of what is no model.
-    planned: the planner's seconds of a step and bytes at the peak, where it was planned."""
+    """The strategies that a framework takes. pins: with which the planner chooses it; none of what is no model."""
 
     one: Expressed
     pins: Mapping[str, str] = field(default_factory=dict)
-    planned: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

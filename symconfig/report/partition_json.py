@@ -13,8 +13,7 @@
      "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
                       "shown"}],
      "projection": {"exact", "told": [{"framework", "exact", "degrees", "cost", "memory_bytes", "fits", "microbatches",
-                                       "keep", "pins", "planned": {"step_s", "peak_bytes"} | null,
-                                       "differences": [text]}]},
+                                       "keep", "pins", "differences": [text]}]},
      "baselines": [{"name", "cost", "memory_bytes", "fits", "why", "microbatches", "keep", "degrees"}],
      "notes": [text]}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
@@ -168,7 +167,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _telling(telling: Telling) -> dict[str, Any]:
-    degrees, planned = telling.one.by, telling.planned
+    degrees = telling.one.by
     return {
         "framework": degrees.framework.value,
         "exact": telling.one.exact,
@@ -179,7 +178,6 @@ def _telling(telling: Telling) -> dict[str, Any]:
         "microbatches": degrees.training.turns,
         "keep": degrees.training.keep.value,
         "pins": dict(telling.pins),
-        "planned": {"step_s": planned[0], "peak_bytes": planned[1]} if planned is not None else None,
         "differences": [str(difference) for difference in telling.one.differences],
     }
 

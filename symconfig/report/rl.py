@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from symconfig.descriptor.task import Task
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedRl
 from symconfig.render import own_target, rewarding, step_words
 from symconfig.report.grid import Block, Grid
-from symconfig.report.loads import uneven_loads, waits
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
@@ -88,13 +88,26 @@ def whole_step(plan: Plan) -> list[Block]:
 
 
 def _footer(plan: Plan) -> str:
-    weighed = (
-        "The layouts of the actor are the planner's best for an update. Around each, every engine and every way to "
-        "move what is not needed was weighed; other layouts were not, so a better one may exist."
-    )
     longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
     plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
+    weighed = "Engines were weighed around the planner's best plans of an update alone, so a better one may exist."
     return "\n".join([*_sentences(plan), weighed, *([plain] if longer else [])])
+
+
+def uneven_loads(of: Mapping[str, tuple[float, float]], task: Task, held: str) -> list[str]:
+    """Say how unevenly routers load ranks, and what time that takes. of: `Predicted.untrained`; held: what memory."""
+    load, layer = of["load"], of["layer_load"]
+    when = "While the router is untrained" if task == "pretrain" else "On data of one kind"
+    sentences = [
+        f"{when}, experts of the busiest rank get {load[0]:.2f} to {load[1]:.2f} times the mean over its layers, in "
+        f"one of them up to {layer[0]:.1f} to {layer[1]:.1f} times: {held}."
+    ]
+    if "step_s" in of:  # plans of older versions do not have it
+        waited, least, most = of["waited_load"], *map(seconds, of["step_s"])
+        each = "Once it is balanced, each layer" if task == "pretrain" else "Each layer"
+        waits = f"{each} waits for the busiest rank, {waited[0]:.2f} to {waited[1]:.2f} times the mean"
+        sentences.append(f"{waits}: {least} to {most} s, which the step's interval counts.")
+    return sentences
 
 
 def _replicas(step: PlannedRl) -> str:
@@ -118,8 +131,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
         )
         most = max(phase.holds.get(BUSIEST, 0.0) for phase in step.phases)
         if most and (loads := plan.best.predicted.untrained) is not None:
-            experts = [f"{uneven_loads(loads, plan.task)}: {gib(most)} GiB in the phases, which its risk counts."]
-            experts += [f"{waits(loads, plan.task)}, which the step's interval counts."] * ("step_s" in loads)
+            experts = uneven_loads(loads, plan.task, f"{gib(most)} GiB in the phases, which its risk counts")
         generation = [
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
             f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."

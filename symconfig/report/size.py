@@ -7,9 +7,8 @@ from typing import Any
 
 from symconfig.format import count, percent, picked, seconds, several
 from symconfig.report.grid import Block, Grid, present
-from symconfig.runs.sweep.amounts import DAY_S
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.size import OfCluster, Question, Size, Tried, frontier
+from symconfig.runs.sweep.size import DAY_S, OfCluster, Question, Size, Tried, frontier
 
 _TITLE = "Of each cluster the fewest GPUs that are in time, and the numbers that no other beats in both time and cost"
 
@@ -27,7 +26,7 @@ def blocks(size: Size) -> list[Block]:
         for name, tried in shown
         if (text := tried.values.get("caveats"))
     ]
-    return present(headline(size.question), answers, chosen, *notes, overall(size), footer(size))
+    return present(headline(size.question), answers, chosen, *notes, footer(size))
 
 
 def headline(question: Question) -> str:
@@ -54,23 +53,7 @@ def answer(one: OfCluster, question: Question) -> str:
             f"; {count(one.surest.gpus)} to be in time also at the slow end of what is likely "
             f"({_days(one.surest.slow_s)} days)"
         )
-    return text + _beaten(one.smallest, one)
-
-
-def _beaten(smallest: Tried, one: OfCluster) -> str:
-    """Say what takes less time and fewer GPU-hours than the fewest GPUs do, if anything does."""
-    better = [
-        tried
-        for tried in frontier(one.planned, lambda tried: tried.gpu_hours)
-        if tried.run_s < smallest.run_s and tried.gpu_hours < smallest.gpu_hours
-    ]
-    if not better:
-        return ""
-    first = min(better, key=lambda tried: tried.gpus)
-    return (
-        f"; {several(first.gpus, 'GPU')} need less of both: {_days(first.run_s)} days and "
-        f"{count(first.gpu_hours)} GPU-hours, not {count(smallest.gpu_hours)}"
-    )
+    return text
 
 
 def _not_met(one: OfCluster, question: Question) -> str:
@@ -131,26 +114,6 @@ def in_time(tried: Tried, question: Question) -> str:
     if tried.slow_s <= question.deadline_s:
         return "yes"
     return "likely" if tried.run_s <= question.deadline_s else "no"
-
-
-def overall(size: Size) -> Grid | str:
-    """Tabulate, if every cluster has a price, what no other number of GPUs beats in both time and cost."""
-    both = [(one, tried) for one in size.clusters for tried in one.planned]
-    if len(size.clusters) < 2 or not both or any(tried.cost is None for _, tried in both):
-        return ""
-    names = {id(tried): one.name for one, tried in both}
-    rows = (
-        {
-            "cluster": names[id(tried)],
-            "GPUs": count(tried.gpus),
-            "days": _days(tried.run_s),
-            "in time": in_time(tried, size.question),
-            "cost": count(tried.cost or 0.0),
-        }
-        for tried in frontier((tried for _, tried in both), lambda one: one.cost or 0.0)
-    )
-    title = "Of all clusters the numbers of GPUs that no other beats in both time and cost"
-    return Grid.of(rows, title, words=("cluster", "in time"))
 
 
 def footer(size: Size) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from symconfig.format import count, grouped, percent, picked, seconds, several, short
 from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.columns import COLUMNS, Value
-from symconfig.runs.sweep.points import Points
+from symconfig.runs.sweep.job import Points
 from symconfig.runs.sweep.run import Swept
 from symconfig.runs.sweep.task import Status
 
@@ -62,10 +62,8 @@ def bests(planned: Iterable[Record]) -> Grid:
         {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
         for name, record in _best(planned)
     ]
-    priced = any(row["cost/G tokens"] for row in rows)
-    cut = ({head: cell for head, cell in row.items() if priced or head != "cost/G tokens"} for row in rows)
     title = "Of each model and cluster the most tokens a second, and the fewest GPU-hours"
-    return Grid.of(cut, title, words=("model", "cluster", ""))
+    return Grid.of(rows, title, words=("model", "cluster", ""))
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
@@ -87,14 +85,12 @@ def _caveats(planned: Iterable[Record]) -> Iterator[str]:
 def _cells(record: Record) -> dict[str, str]:
     whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
     whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
-    cost = record.get("cost")
     return {
         **{head: f"{record[name]:,}" for head, name in whole.items()},
         "step s": seconds(_number(record, "step_s")),
         "MFU": percent(_number(record, "mfu")),
         "tokens/s": count(_number(record, "tokens_per_s")),
         "GPU-hours/G tokens": f"{_number(record, 'gpu_hours'):,.1f}",
-        "cost/G tokens": f"{cost:,.2f}" if isinstance(cost, int | float) else "",
     }
 
 

@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from symconfig.format import clean, picked
-from symconfig.report.grid import LEAST_WIDTH, Block, Grid
+from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
     from symconfig.solve.formulas import Formula, Formulas
     from symconfig.solve.plan_symbols import Known, Symbolic
 
 
-_STEP = "  "
-# What a formula is broken at, the loosest first; a line begins with its operator, an argument ends in its comma.
-_LOOSEST = (r"(?<=,) ", r" (?=[+-] )", r"(?=[*/])")
-
-
-def broken(formula: str, width: int) -> list[str]:
-    """Return a formula as lines of at most `width` letters; a name that is longer stays whole."""
-    if len(formula) <= width:
-        return [formula]
-    for pattern in _LOOSEST:
-        parts = list(_apart(formula, pattern))
-        if len(parts) > 1:
-            return _packed(parts, width, " " if pattern.endswith(("(?=[+-] )", " ")) else "")
-    call = re.fullmatch(r"([^(]*\()(.+)(\)) *", formula)
-    if call is None:
-        return [formula]
-    inner = broken(call[2], width - len(_STEP) - 1)
-    return [call[1], *inner[:-1], inner[-1] + call[3]]
-
-
-def _packed(parts: Sequence[str], width: int, between: str) -> list[str]:
-    """Put parts on a line while they fit; one that fits no line is broken itself, and stands alone."""
-    lines: list[str] = []
-    alone = True
-    for part in parts:
-        if not alone and len(lines[-1]) + len(between) + len(part) <= width:
-            lines[-1] += between + part
-            continue
-        first, *others = broken(part, width - len(_STEP)) if len(part) > width else [part]
-        lines += [first, *(_STEP + line for line in others)]
-        alone = bool(others)
-    return lines
-
-
-def _apart(formula: str, pattern: str) -> Iterator[str]:
-    """Yield the parts between operators that are in no bracket."""
-    begin = depth = 0
-    for at, letter in enumerate(formula):
-        depth += (letter == "(") - (letter == ")")
-        sign = re.compile(pattern).match(formula, at) if depth == 0 and at else None
-        if sign is not None and at > begin:
-            yield formula[begin:at]
-            begin = sign.end()
-    yield formula[begin:]
-
-
-_ROOM = LEAST_WIDTH - 4
 _DEEP = 2  # steps from a part to the quantities that are shown with it
 _MOVERS = 12
 _LONGEST = 400  # letters of a formula that is shown without --all
@@ -83,14 +35,18 @@ def blocks(symbolic: Symbolic, *, every: bool = False) -> list[Block]:
     ]
 
 
+def spaced(formula: str) -> str:
+    """Return a formula that can be broken at each of its operators."""
+    return formula.replace("**", "^").replace("*", " * ").replace("/", " / ").replace("^", "**")
+
+
 def _formula_lines(symbolic: Symbolic, *, every: bool) -> Iterator[str]:
     formulas = symbolic.formulas
     for one in _shown(symbolic, formulas, every=every):
         written = formulas.text(one.line)
         if len(written) > _LONGEST and not every:
             written = "of " + ", ".join(filter(None, map(formulas.name, one.uses)))
-        for place, line in enumerate(broken(f"{one.name} = {written}", _ROOM)):
-            yield ("    " if place else "  ") + line
+        yield f"  {one.name} = {spaced(written)}"
         yield f"    = {_value(one)}"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from statistics import median
 
-from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import Training
 from symconfig.format import count, gib, percent, seconds, signed, words
 from symconfig.frameworks.extras import Extras
@@ -17,8 +16,7 @@ from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan, Predicted
 from symconfig.plans.searched import left_out, searched
 from symconfig.report.grid import Block, Grid, present
-from symconfig.report.loads import uneven_loads, waits
-from symconfig.report.rl import whole_step
+from symconfig.report.rl import uneven_loads, whole_step
 from symconfig.solve.candidate import FULL
 from symconfig.solve.choice import TIE
 from symconfig.units import GIB
@@ -39,27 +37,45 @@ def blocks(plan: Plan) -> list[Block]:
 def summary(plan: Plan) -> Iterator[str]:
     """Yield what a person needs under the table, in at most twelve lines: why row 1 is the first, its step, its memory,
     what limits it, who measured what of this model, and what its target or its search leaves out."""
-    predicted = plan.best.predicted
     if plan.alternatives and not plan.steps:
         yield _why(plan)
-    largest = _sorted(predicted.time)[:2]
-    shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
-    step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's')}"
-    yield f"Step: {step}; {shares}{_of_bf16(plan)}."
+    yield step_sentence(plan)
+    predicted = plan.best.predicted
     if (balanced := predicted.balanced_step_s) and seconds(balanced) != seconds(predicted.step_s):
         yield f"With balanced routing, as in benchmarks: {seconds(balanced)} s."
-    used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
-    yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB')}."
-    if plan.may_not_fit:
-        has = gib(plan.cluster.gpu.memory_bytes.value)
-        yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
-    yield from _also(plan)
-    yield f"Limited by {'memory' if is_full(plan) else words(largest[0][0])}."
+    yield from memory_sentences(plan)
+    yield f"Limited by {'memory' if is_full(plan) else words(_sorted(predicted.time)[0][0])}."
     yield from _measured(plan)
     yield from _real_data(plan)
     yield from _whole_run(plan)
     yield from left_out(plan)
     yield "Why, and how sure this is: symconfig explain, with the same options or with the plan."
+
+
+def step_sentence(plan: Plan, *, basis: bool = False) -> str:
+    """Return the step with its 90 % interval and its largest parts. basis: with the runs that the interval is of."""
+    predicted = plan.best.predicted
+    largest = _sorted(predicted.time)[:2]
+    shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
+    runs = predicted.interval_from.get("time", "") if basis else ""
+    step = f"{seconds(predicted.step_s)} s{_interval(predicted, 'step_s', seconds, 's', runs)}"
+    return f"Step: {step}; {shares}{_of_bf16(plan)}."
+
+
+def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
+    """Yield the memory with its 90 % interval, whether it may not fit, what the host holds, and what a chosen precision
+    leaves open. basis: with the runs that the interval is of."""
+    predicted = plan.best.predicted
+    used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
+    runs = predicted.interval_from.get("memory", "") if basis else ""
+    yield f"Memory: {used}{_interval(predicted, 'device_bytes', gib, 'GiB', runs)}."
+    if plan.may_not_fit:
+        has = gib(plan.cluster.gpu.memory_bytes.value)
+        yield f"It may not fit: the interval crosses the GPU's {has} GiB. Try: --memory-margin {plan.safe_margin:g}"
+    if predicted.host_bytes:
+        yield f"Host memory: {gib(predicted.host_bytes)} GiB for each GPU, pinned."
+    if plan.job.precision == "auto":
+        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
 
 
 def is_full(plan: Plan) -> bool:
@@ -109,14 +125,6 @@ def _of_bf16(plan: Plan) -> str:
     return f"; MFU {percent(share)} of the bf16 peak"
 
 
-def _also(plan: Plan) -> Iterator[str]:
-    """Yield what host memory holds, and what a chosen precision leaves open."""
-    if plan.best.predicted.host_bytes:
-        yield f"Host memory: {gib(plan.best.predicted.host_bytes)} GiB for each GPU, pinned."
-    if plan.job.precision == "auto":
-        yield f"Precision: {plan.best.options.precision} is the fastest here; convergence is not modelled."
-
-
 def _why(plan: Plan) -> str:
     """Return why the first plan is the first, against the second one."""
     slower, because = loss(plan.best, plan.alternatives[0])
@@ -138,11 +146,12 @@ def _decided(best: Candidate, other: Candidate) -> str:
     return f"Plan 2 has more options and axes ({two.complexity} to {one.complexity}); within 2 % the plainer is first."
 
 
-def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str) -> str:
+def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str, runs: str) -> str:
+    """Return the 90 % interval in brackets, with the runs that it is of; nothing where it is not known."""
     if name not in predicted.interval:
         return ""
     low, high = predicted.interval[name]
-    return f" (90 % interval {text(low)} to {text(high)} {unit})"
+    return f" (90 % interval {text(low)} to {text(high)} {unit}{f'; {runs}' if runs else ''})"
 
 
 def headline(plan: Plan) -> str:
@@ -316,44 +325,11 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
-def _busiest(of: Mapping[str, tuple[float, float]], task: Task) -> list[str]:
-    """Say what the fullest GPU holds with uneven loads of experts, and how long a step then takes."""
-    held = of["device_bytes"]
-    lines = [
-        f"{uneven_loads(of, task)}: {gib(held[0])} to {gib(held[1])} GiB, which the memory's interval and risk count."
-    ]
-    if "step_s" in of:  # plans of older versions do not have it
-        least, most = (seconds(step) for step in of["step_s"])
-        lines.append(f"{waits(of, task)}: {least} to {most} s, which the step's interval counts.")
-    return lines
-
-
 def footer(plan: Plan) -> str:
-    """Return how sure the step time is, how full the GPU, what binds, and how much was weighed."""
-    predicted = plan.best.predicted
-    interval = predicted.interval
-    time = f"Step time: {seconds(predicted.step_s)} s"
-    if "step_s" in interval:
-        low, high = interval["step_s"]
-        time += f", likely between {seconds(low)} and {seconds(high)} s{predicted.basis('time')}"
-    lines = [f"{time}."]
-    lines.append(
-        f"Memory: {gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable "
-        f"({percent(predicted.device_bytes / plan.usable_bytes)}; "
-        f"{percent(plan.job.limits.memory_margin)} of the GPU is left free, --memory-margin)."
-    )
-    if "device_bytes" in interval:
-        low, high = interval["device_bytes"]
-        likely = f"ikely between {gib(low)} and {gib(high)} GiB{predicted.basis('memory')}"
-        has = f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB that the GPU has"
-        lines.append(
-            f"It may not fit: l{likely}, which crosses the {has}; --memory-margin {plan.safe_margin:g} leaves "
-            "room for that."
-            if plan.may_not_fit
-            else f"L{likely}, within the {has}."
-        )
-    lines += _also(plan)
-    if predicted.untrained:
-        lines += _busiest(predicted.untrained, plan.task)
-    lines.append(f"What binds: {plan.binding.rstrip('.')}.")
+    """Return how sure step and memory are and by which runs, what limits the step, and how much was searched."""
+    lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
+    if (of := plan.best.predicted.untrained) is not None and of:
+        least, most = map(gib, of["device_bytes"])
+        lines += uneven_loads(of, plan.task, f"{least} to {most} GiB, which the memory's interval and risk count")
+    lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

@@ -55,7 +55,7 @@ def _counts(scores: Sequence[Source]) -> str:
     if assumed:
         text += (
             f"\n* {several(assumed, 'row')} leave{'s' * (assumed == 1)} out options that change the prediction; these "
-            "are assumed for the whole source. `--explain ID` names them and the reason."
+            "are assumed for the whole source (`assumed` of a row in --json)."
         )
     return text
 

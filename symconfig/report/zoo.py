@@ -1,22 +1,19 @@
-"""`symconfig list clusters` and `symconfig list models`: the lists, and one as a whole with its sources."""
+"""`symconfig list clusters` and `symconfig list models`: the lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
-from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
+from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.format import count, gib, words
+from symconfig.format import count
 from symconfig.graph.count import parameters
 from symconfig.report.grid import Block, Grid
 
-_GIGA, _TERA, _MICRO = 1e9, 1e12, 1e-6
+_GIGA, _TERA = 1e9, 1e12
 _BILLION, _MILLION = 1e9, 1e6
-_SHOWN = ("name", "source", "aliases", "schema_")  # in the title, or below it
 
 
 def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
@@ -65,82 +62,14 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
     ]
 
 
-def cluster_shown(cluster: ClusterDescriptor) -> list[Block]:
-    """Show all that a cluster states, each number with its uncertainty and source."""
-    plain = (
-        (words(name), _text(value))
-        for name, value in cluster
-        if name not in _SHOWN and not isinstance(value, BaseModel | tuple) and value is not None
-    )
-    sections: list[tuple[str, BaseModel]] = [("gpu", cluster.gpu), ("host", cluster.host)]
-    for level in cluster.levels:
-        joins = f"{count(level.size)} GPUs" if level.size is not None else "the whole cluster"
-        sections.append((f"level {level.name}, {joins}", level))
-    sections.append(("kernels", cluster.kernels))
-    heads = ("", "value", "+-", "source")
-    grids = [Grid(heads, tuple(_rows(section)), left=(0, 1, 3), title=title) for title, section in sections]
-    return [Grid.pairs(plain, cluster.name), f"source: {cluster.source}", *grids]
-
-
-def model_shown(model: ModelDescriptor) -> list[Block]:
-    """Show all that a model states, and its parameters."""
+def model_sizes(model: ModelDescriptor) -> str:
+    """Return a model's numbers of parameters in a line."""
     counted = parameters(model)
-    rows = [(words(name), _text(value)) for name, value in _stated(model) if name not in _SHOWN]
-    sizes = [
-        ("parameters", f"{count(counted.total)} ({_parameters(counted.total)})"),
-        ("active for a token", count(counted.active)),
-        *([("trained", count(counted.trainable))] if counted.trainable != counted.total else []),
-    ]
-    return [Grid.pairs((*sizes, *rows), model.name), f"source: {model.source}"]
-
-
-def _rows(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    for name, value in section:
-        called = f"{prefix}{words(name)}"
-        if isinstance(value, Quantity):
-            off = f"{100 * value.uncertainty:.2g} %" if value.uncertainty else ""
-            number, called = _amount(name if not prefix else "peak_flops", called, value.value)
-            yield called, number, off, value.source
-        elif isinstance(value, BaseModel):
-            yield from _rows(value, f"{called} ")
-        elif value is not None and name not in ("name", "size") and value is not False:
-            yield called, _text(value), "", ""
-
-
-def _amount(name: str, called: str, value: float) -> tuple[str, str]:
-    """Format a number with its unit, and the field's name without it."""
-    scales = (
-        ("peak_flops", "", f"{value / _TERA:,.5g} TFLOP/s"),
-        ("_bytes_per_s", " bytes per s", f"{value / _GIGA:,.5g} GB/s"),
-        ("_bytes", " bytes", f"{gib(value)} GiB"),
-        ("_s", " s", f"{value / _MICRO:.4g} us"),
-        ("_w", " w", f"{value:g} W"),
-    )
-    for end, spelled, text in scales:
-        if name.endswith(end):
-            return text, called.removesuffix(spelled)
-    return f"{value:g}", called
-
-
-def _stated(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the fields that differ from their defaults, those of sections with the section's name."""
-    for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, BaseModel):
-            yield from _stated(value, f"{prefix}{name}: ")
-        elif value != field.default:
-            yield f"{prefix}{name}", value
-
-
-def _text(value: object) -> str:
-    if isinstance(value, tuple):
-        same = len(set(value)) == 1 and len(value) > 1
-        return f"{len(value)} x {_text(value[0])}" if same else ", ".join(map(_text, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
+    sizes = [f"{count(counted.total)} parameters ({_parameters(counted.total)})"]
+    sizes.append(f"{count(counted.active)} active for a token")
+    if counted.trainable != counted.total:
+        sizes.append(f"{count(counted.trainable)} trained")
+    return ", ".join(sizes)
 
 
 def _parameters(number: int) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
-from symconfig.descriptor.job import Backend
-from symconfig.descriptor.task import TASKS
+from symconfig.descriptor.job import Job
 from symconfig.install import VERSION
 
+NOT_SERVED = ("training", "edited")  # fields of a job that name files, or are for files that are written
 _OBJECT = {"type": "object"}
 _REQUEST = {
     "type": "object",
@@ -20,24 +20,6 @@ _REQUEST = {
             "type": "object",
             "properties": {"words": {"type": "string"}, "share": {"type": "number", "minimum": 0, "maximum": 1}},
         },
-    },
-}
-_JOB = {
-    "type": "object",
-    "description": "Fields of JOB.yaml; model and cluster are names of the zoo, or model_config is a config.json.",
-    "required": ["cluster", "gpus"],
-    "properties": {
-        "model": {"type": "string"},
-        "model_config": _OBJECT,
-        "cluster": {"type": "string"},
-        "gpus": {"type": ["integer", "string"]},
-        "global_batch_size": {"type": "integer", "description": "where neither preference nor rl says it"},
-        "seq_length": {"type": "integer"},
-        "backend": {"enum": list(get_args(Backend))},
-        "precision": {"type": "string"},
-        "task": {"enum": list(TASKS)},
-        **dict.fromkeys(("lora", "sequences", "preference", "rl"), _OBJECT),
-        "pins": {"type": "object", "additionalProperties": {"type": "string"}},
     },
 }
 _SCRIPT = {
@@ -53,14 +35,25 @@ _SCRIPT = {
 }
 
 
+def job_schema() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of a job as the server takes it, and those of its sections: model and cluster are names of the
+    zoo, or `model_config` is a config.json; what names files, or is for files that are written, is left out."""
+    schema = Job.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
+    sections = schema.pop("$defs")
+    taken = {name: field for name, field in schema["properties"].items() if name not in NOT_SERVED}
+    return {**schema, "properties": {**taken, "model_config": _OBJECT}, "required": ["cluster", "gpus"]}, sections
+
+
 def description() -> dict[str, Any]:
     """Return the description."""
+    job, sections = job_schema()
     return {
         "openapi": "3.1.0",
         "info": {"title": "symconfig", "version": VERSION},
+        "components": {"schemas": sections},
         "paths": {
             "/api/zoo": {"get": _answers("names of models and clusters", _OBJECT)},
-            "/api/plan": {"post": _takes(_JOB)},
+            "/api/plan": {"post": _takes(job)},
             "/api/audit": {"post": _takes(_SCRIPT)},
             "/api/requests/{id}": {
                 "parameters": [_ID],

@@ -11,12 +11,12 @@ from typing import Any
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.format import forget, masked
 from symconfig.resources import PACKAGE, data_dir, only_below
+from symconfig.serve.description import NOT_SERVED
 
 Say = Callable[[str, float], None]
 Answer = Callable[[Mapping[str, Any], Say, Path], dict[str, Any]]
 UPLOADED = "config.json"  # the name of an uploaded model in messages
 _NAMES = ("model", "cluster")
-_NOT_SERVED = ("training", "edited")  # of a job: they name files, or are for files that are written
 _SCRIPT = "launch.sh"
 _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 
@@ -74,7 +74,7 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
     fields, problems = dict(data), list[Problem]()
     config = fields.pop("model_config", None)
-    problems += [Problem("is not taken by the server", field=name) for name in _NOT_SERVED if name in fields]
+    problems += [Problem("is not taken by the server", field=name) for name in NOT_SERVED if name in fields]
     known = {"model": zoo_models(), "cluster": zoo_clusters()}
     for name in _NAMES:
         if name == "model" and config is not None:

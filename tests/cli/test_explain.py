@@ -1,4 +1,4 @@
-"""`symconfig explain --timeline`: its drawing, its numbers, its trace, and what it refuses."""
+"""`symconfig explain --timeline`: its numbers, its trace, and what it refuses."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def plan(tmp_path: Path) -> Path:
     return written(tmp_path, tp=2, pp=4, dp=2, global_batch=32)
 
 
-def test_it_draws_a_line_of_work_and_one_of_memory_for_each_stage(run: Run, plan: Path) -> None:
+def test_it_has_a_row_for_each_stage(run: Run, plan: Path) -> None:
     outcome = run("explain", "--timeline", plan)
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0].endswith("1F1B, 4 stages, 16 microbatches")
-    assert [line[:2] for line in lines if line[:1].isdigit() and line[1] == " " and "--all" not in line] == [
-        f"{stage} " for stage in (0, 1, 2, 3) * 2
-    ]
-    assert all(len(line) <= 120 for line in lines[4:])
-    assert "\x1b" not in outcome.out
+    assert [line.split()[0] for line in lines if line.lstrip()[:1].isdigit() and line.count("%") == 1][:4] == list(
+        "0123"
+    )
 
 
 def test_a_plan_with_one_stage_has_a_timeline_too(run: Run, tmp_path: Path) -> None:
@@ -75,8 +73,6 @@ def test_another_schedule_says_where_it_runs(run: Run, plan: Path) -> None:
         (("--schedule", "2f2b"), "there is no such schedule (got 2f2b, need one of gpipe, 1f1b, interleaved"),
         (("--candidate", "3"), "out of range (got 3, need a whole number from 1 to 2)"),
         (("--candidate", "best"), "--candidate"),
-        (("--slow", "1=0.5"), "this is no straggler (got 1=0.5"),
-        (("--slow", "4=2"), "there is no such stage (got 4, need a stage from 0 to 3)"),
         (("--trace", "trace.txt"), "this file is JSON (got trace.txt, need a name that ends in .json)"),
         (("--trace", "no/such/folder/a.json"), "there is no such folder"),
     ],
@@ -89,11 +85,9 @@ def test_bad_input_is_said_in_a_sentence(run: Run, plan: Path, words: tuple[str,
 
 
 def test_all_that_is_wrong_is_said_at_once(run: Run, plan: Path) -> None:
-    outcome = run(
-        "explain", "--timeline", plan.parent / "none.json", "--schedule", "x", "--slow", "x", "--trace", "x", "--json"
-    )
+    outcome = run("explain", "--timeline", plan.parent / "none.json", "--schedule", "x", "--trace", "x", "--json")
     assert outcome.code == 2
-    assert len(outcome.json()["problems"]) == 4
+    assert len(outcome.json()["problems"]) == 3
 
 
 def test_a_damaged_plan_is_refused(run: Run, plan: Path) -> None:
@@ -154,20 +148,6 @@ def test_from_python_the_same_step_is_simulated(run: Run, plan: Path) -> None:
     assert result.timeline(schedule="gpipe").timeline.schedule.name == "gpipe"
     with pytest.raises(InputError, match="need 1 to 2"):
         result.timeline(candidate=3)
-    assert result.timeline(slow={1: 2}).timeline.step_s > result.timeline().timeline.step_s
-    with pytest.raises(InputError, match="no such stage") as error:
-        result.timeline(slow={-1: 2.0, 4: 2.0, 0: 0.5})
-    assert len(error.value.problems) == 3
-
-
-def test_a_straggler_in_a_plan(run: Run, plan: Path) -> None:
-    plain = run("explain", "--timeline", plan, "--json").json()
-    slowed = run("explain", "--timeline", plan, "--slow", "1=1.5", "--json").json()
-    assert plain["pipeline_s"] < slowed["pipeline_s"] < 1.5 * plain["pipeline_s"]
-    assert slowed["stages"][1]["busy_s"] > 1.3 * plain["stages"][1]["busy_s"]
-    assert slowed["stages"][0]["busy_s"] == pytest.approx(plain["stages"][0]["busy_s"])
-    shown = run("explain", "--timeline", plan, "--slow", "1=1.5").out
-    assert "Slowed: stage 1 by 1.5; without that the pipeline takes" in " ".join(shown.split())
 
 
 def test_a_trace_is_written_and_only_replaced_with_force(run: Run, plan: Path, tmp_path: Path) -> None:
@@ -182,7 +162,6 @@ def test_a_trace_is_written_and_only_replaced_with_force(run: Run, plan: Path, t
 
 
 def test_options_of_the_schedule_need_it(run: Run, plan: Path) -> None:
-    ended = run("explain", plan, "--schedule", "gpipe", "--slow", "1=2")
+    ended = run("explain", plan, "--schedule", "gpipe")
     assert ended.code == 2
     assert "--schedule: is of the schedule (need --timeline)" in ended.err
-    assert "--slow: is of the schedule (need --timeline)" in ended.err

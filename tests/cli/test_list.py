@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,11 @@ def test_every_cluster_of_the_zoo_is_a_line_with_its_rates(run: Run) -> None:
     }
 
 
-def test_one_cluster_is_shown_with_its_sources_and_with_what_differs(run: Run) -> None:
-    told = run("list", "clusters", "h100 with network=4x200Gb/s").out
-    assert told.startswith("h100 with network=4x200Gb/s\n")
-    assert "12.5 GB/s" in told
-    assert "given by the user: 4x200Gb/s" in told
-    assert "fitted: make accuracy; carried over from h100 to another network" in told
-    assert "NVIDIA/nccl src/graph/tuning.cc" in told
-    assert "989.4 TFLOP/s" in told
-    assert "9.6 us" in told
+def test_one_cluster_is_shown_as_a_file_with_what_differs(run: Run, tmp_path: Path) -> None:
+    name, path = "h100 with network=4x200Gb/s", tmp_path / "mine.yaml"
+    path.write_text(run("list", "clusters", name).out, encoding="utf-8")
+    assert "given by the user: 4x200Gb/s" in path.read_text(encoding="utf-8")
+    assert load_cluster(str(path)) == load_cluster(name)
 
 
 def test_the_json_of_one_is_a_file_that_is_loaded_again(run: Run, tmp_path: Path) -> None:
@@ -71,12 +66,9 @@ def test_every_model_of_the_zoo_is_a_line_with_its_sizes(run: Run) -> None:
 
 def test_one_model_is_shown_with_its_parameters_and_its_source(run: Run) -> None:
     told = run("list", "models", "qwen3-30b-a3b").out
-    assert re.search(r"^parameters +30,532,122,624 \(30.53 B\)$", told, re.MULTILINE)
-    assert re.search(r"^active for a token +3,353,032,704$", told, re.MULTILINE)
-    assert "experts: num experts" in told
-    assert "source: https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
-    assert "\ntrained " not in told
-    assert re.search(r"^trained +65,536,000$", run("list", "models", "llama2-70b-lora").out, re.MULTILINE)
+    assert told.startswith("# 30,532,122,624 parameters (30.53 B), 3,353,032,704 active for a token\n")
+    assert "https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json" in told
+    assert run("list", "models", "llama2-70b-lora").out.partition("\n")[0].endswith(", 65,536,000 trained")
 
 
 @pytest.mark.parametrize("kind", ["models", "clusters"])
@@ -86,7 +78,7 @@ def test_a_name_that_is_none_is_refused_with_the_nearest(run: Run, kind: str) ->
     assert {"models": "Try: llama2-7b", "clusters": "Try: h100"}[kind] in ended.err
 
 
-@pytest.mark.parametrize("words", [("clusters",), ("clusters", "gb300-nvl72"), ("models",), ("models", "deepseek-v3")])
+@pytest.mark.parametrize("words", [("clusters",), ("models",)])
 def test_no_line_is_longer_than_the_page(run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = run("list", *words).out.splitlines()

@@ -1,4 +1,4 @@
-"""`symconfig validate`: its contract, its picture, one row explained, and what it says to bad input."""
+"""`symconfig validate`: its contract, and what it says to bad input."""
 
 from __future__ import annotations
 
@@ -94,106 +94,7 @@ def test_nothing_scored_is_a_failed_check(run: Run, tmp_path: Path) -> None:
 # --- one row ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", ["kor-a", "kor-b", "kor-c", "kor-d"])
-def test_an_explained_row_fits_a_hundred_columns(
-    run: Run, runs: Path, row: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    outcome = run("validate", runs, "--explain", row)
-    assert outcome.code == 0
-    assert max(map(len, outcome.out.splitlines())) <= 100
-
-
-def test_an_explained_row_says_what_was_stated_assumed_and_predicted(run: Run, runs: Path) -> None:
-    text = run("validate", runs, "--explain", "kor-a").out
-    for said in (
-        "Stated by the row",
-        "hidden_size 6144",
-        "attention_dropout: 0.1",
-        "arXiv 2205.05198",
-        "compute",
-        "alone it would meet the measurement at",
-        "measured",
-        "allocated peak",
-        "60.00",
-        "fits",
-        "it ran",
-    ):
-        assert said in text, said
-    assert "forward" in run("validate", runs, "--explain", "kor-d").out
-    assert "does not fit" in run("validate", runs, "--explain", "kor-c").out
-
-
-def test_parts_of_an_explained_row_add_up(run: Run, runs: Path) -> None:
-    data = run("validate", runs, "--explain", "kor-a", "--json").json()
-    assert data["schema"] == "symconfig.validate.row/1"
-    for total, unit in (("time", "s"), ("memory", "bytes")):
-        said, values = data[total], [part["seconds" if unit == "s" else "bytes"] for part in data[total]["parts"]]
-        assert sum(values) == pytest.approx(said[f"predicted_{unit}"])
-        assert sum(part["share"] for part in said["parts"]) == pytest.approx(1.0)
-        for part, value in zip(said["parts"], values, strict=True):
-            if part["needed_factor"] is not None:
-                changed = sum(values) - value + value * part["needed_factor"]
-                assert changed == pytest.approx(said[f"measured_{unit}"])
-    assert any(part["needed_factor"] for part in data["time"]["parts"])
-    rows = run("validate", runs, "--json").json()["rows"]
-    assert data["time"]["predicted_s"] == pytest.approx(rows[0]["predicted"]["step_s"])
-    assert data["memory"]["predicted_bytes"] == pytest.approx(rows[0]["predicted"]["memory_bytes"])
-
-
-def test_a_long_pipeline_is_shown_by_its_ends_and_its_fullest_stage(run: Run, tmp_path: Path) -> None:
-    text = (
-        run_text("a", "{step_s: 8.8}", tp=1, dp=1, micro=1).replace("pp: 1", "pp: 24").replace("gpus: 8,", "gpus: 24,")
-    )
-    path = file_of(tmp_path, text)
-    outcome = run("validate", path, "--explain", "a").out
-    stages = outcome[outcome.index("GiB at the peak") :].splitlines()[3:]
-    shown = [line.split()[0] for line in stages[: stages.index("")]]
-    assert shown == ["0", "1", "2", "3", "4", "5", "6", "…", "22", "23"]
-    assert len(run("validate", path, "--explain", "a", "--json").json()["stages"]) == 24
-
-
-def test_kinds_of_work_add_up_to_the_blocks_seconds(run: Run, runs: Path) -> None:
-    """One stage: all computation and communication but what selective recompute repeats, which is a part of its own."""
-    time = run("validate", runs, "--explain", "kor-a", "--json").json()["time"]
-    parts = {part["name"]: part["seconds"] for part in time["parts"]}
-    work = {each["name"]: each["forward_s"] + each["backward_s"] for each in time["work"]}
-    assert sum(work.values()) == pytest.approx(parts["compute"] + parts["layer communication"])
-    assert work["all-gather over tp"] + work["reduce-scatter over tp"] > 0
-    assert work["matmuls of the layers"] > 0.5 * time["predicted_s"]
-    text = run("validate", runs, "--explain", "kor-a").out
-    assert "matmuls of the layers" in text
-    assert "reduce-scatter over tp" in text
-
-
-def test_waiting_for_the_host_is_a_kind_of_work(run: Run, tmp_path: Path) -> None:
-    """Many small experts: the GPU waits for the thread that launches them, and the parts still add up."""
-    experts = (
-        "model: {name: M, num_hidden_layers: 4, hidden_size: 512, intermediate_size: 1024, vocab_size: 32000, "
-        "num_attention_heads: 8, num_key_value_heads: 8, num_experts: 64, num_experts_per_tok: 2, "
-        "moe_intermediate_size: 256}"
-    )
-    row = run_text("a", "{step_s: 1.0}", recompute="none", tp=1, dp=8)
-    start, end = row.index("model: {"), row.index("}", row.index("model: {"))
-    path = file_of(tmp_path, row.replace(row[start : end + 1], experts).replace("sequence_parallel: true, ", ""))
-    time = run("validate", path, "--explain", "a", "--json").json()["time"]
-    parts = {part["name"]: part["seconds"] for part in time["parts"]}
-    work = {each["name"]: each["forward_s"] + each["backward_s"] for each in time["work"]}
-    assert work["waiting for the host to launch kernels"] > 0.1 * parts["compute"]
-    assert sum(work.values()) == pytest.approx(parts["compute"] + parts["layer communication"])
-
-
 # --- bad input ----------------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_id_has_a_near_one(run: Run, runs: Path) -> None:
-    outcome = run("validate", runs, "--explain", "kor-aa")
-    assert outcome.code == 2
-    assert outcome.err == "error: --explain: no row has this id (got kor-aa). Try: kor-a.\n"
-
-
-def test_an_id_like_no_other_says_where_the_ids_are(run: Run, runs: Path) -> None:
-    assert "Try: symconfig validate --json, which lists every id" in run("validate", runs, "--explain", "@@@").err
 
 
 def test_a_log_is_not_measured_yaml(run: Run, tmp_path: Path) -> None:
@@ -204,12 +105,6 @@ def test_a_log_is_not_measured_yaml(run: Run, tmp_path: Path) -> None:
     assert outcome.err.count("error:") == 1
     assert "train.log: holds no measured runs" in outcome.err
     assert "symconfig calibrate, if it is a log" in outcome.err
-
-
-def test_a_row_that_cannot_be_predicted_is_explained_by_its_reason(run: Run, runs: Path) -> None:
-    outcome = run("validate", runs, "--explain", "kor-e")
-    assert outcome.code == 2
-    assert "kor-e of korthikanti2022: cluster.gpu: is no GPU of the zoo (got abacus)" in outcome.err
 
 
 def test_a_model_that_nobody_knows_is_no_defect(run: Run, runs: Path) -> None:
@@ -231,7 +126,7 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
     empty.write_text(empty.read_text() + "  []\n", encoding="utf-8")
     twice = file_of(tmp_path, run_text("x", "{step_s: 1.0}"), run_text("x", "{step_s: 1.0}"), name="twice")
     (tmp_path / "folder").mkdir()
-    outcome = run("validate", tmp_path / "missing.yaml", bad, empty, twice, tmp_path / "folder", "--html", "a.gif")
+    outcome = run("validate", tmp_path / "missing.yaml", bad, empty, twice, tmp_path / "folder")
     assert outcome.code == 2
     assert outcome.out == ""
     for said in (
@@ -240,7 +135,6 @@ def test_all_problems_come_at_once(run: Run, tmp_path: Path) -> None:
         "none.yaml:4:3: rows: holds no rows",
         "twice.yaml:15:7: rows[1].id: this id stands twice, first on line 4",
         "folder: this folder holds no measurements",
-        "--html: this file is a page",
     ):
         assert said in outcome.err, said
 

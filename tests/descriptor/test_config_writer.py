@@ -10,7 +10,7 @@ from symconfig.descriptor.config_writer import config_json, unsaid
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
-from symconfig.runs.families import default_model
+from tools.families import default_model
 
 # What only a family's rule or its blocks read, with values that are not the class's.
 RULED: list[tuple[str, dict[str, Any]]] = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.measured.breakdown import parts
 from symconfig.measured.judge import Judged
 from symconfig.measured.metrics import error, oom, sweep
 from symconfig.measured.score import score
@@ -72,11 +71,3 @@ def test_a_sweep_by_hand(judged: list[Judged]) -> None:
 
 def test_one_run_ranks_nothing(judged: list[Judged]) -> None:
     assert sweep("s", judged[:1]) is None
-
-
-def test_what_each_term_would_have_to_be_alone() -> None:
-    """8 + 2 predicted, 9 measured: 7 of 8, or 1 of 2; where 1 was measured, no single term explains it."""
-    assert [part.needed for part in parts({"x": 8.0, "y": 2.0}, 9.0)] == [pytest.approx(7 / 8), pytest.approx(1 / 2)]
-    assert [part.share for part in parts({"x": 8.0, "y": 2.0}, 9.0)] == [0.8, 0.2]
-    assert [part.needed for part in parts({"x": 8.0, "y": 2.0, "z": 0.0}, 1.0)] == [None, None, None]
-    assert [part.needed for part in parts({"x": 8.0}, None)] == [None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -126,21 +125,13 @@ def test_software_is_predicted_as_the_nearest_that_is_known_and_said_to_be(
     assert ("software" in found.assumed) is not known
 
 
-def test_validate_says_which_software_is_not_measured_and_its_interval_is_wider(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_validate_says_which_software_is_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     known = run_text("known", "{step_s: 8.8}")
     strange = run_text("strange", "{step_s: 8.8}").replace("name: megatron}", "name: stranger}")
     path = str(file_of(tmp_path, known, strange, name="runs"))
     assert main(["validate", path]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "runs, no run of stranger was measured, and it is not known here; predicted as megatron (1 row)" in said
-    widths = []
-    for row in ("known", "strange"):
-        assert main(["validate", path, "--explain", row, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)["time"]["interval"]
-        widths.append(found["high"] / found["low"])
-    assert widths[1] > 1.2 * widths[0]
 
 
 def test_what_the_source_documents_is_not_assumed(tmp_path: Path) -> None:

@@ -29,12 +29,6 @@ def test_experts_have_their_own_grid() -> None:
     assert found["replicas of an expert"] == "2"
 
 
-def test_the_step_is_the_sum_of_what_is_shown() -> None:
-    found = {line.name: line for line in lines(sample_plan("llama2-13b"))}
-    assert found["step"].numbers == "9.000 + 1.200 + 0.800 + 0.100"
-    assert found["step"].result == "11.100 s"
-
-
 def test_every_stage_is_listed_with_its_layers() -> None:
     plan = sample_plan("llama3.1-70b", "h100")
     assert [row[:2] for row in stages(plan).rows] == [

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import fields, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.constraint import failing
 from symconfig.plans.columns import Columns
-from symconfig.runs import candidates
 from symconfig.runs.sweep.columns import Kind
 from symconfig.solve.costed import costed
 from symconfig.solve.pins import parse
@@ -114,38 +111,3 @@ def test_nothing_is_both_weighed_and_refused_for_all_microbatches(weighed: Weigh
     kept = {tuple(row) for row in rows.whole[:, places].tolist()}
     refused = next(one for one in weighed.refusals if one.name == "expert_tensor")
     assert not kept & {tuple(row[:4]) for row in refused.degrees.tolist()}
-
-
-def test_the_table_has_each_column_of_every_row(tmp_path: Path) -> None:
-    made = plan(model="qwen2.5-7b", cluster="h100", gpus=8, global_batch_size=64)
-    rows = list(candidates.records(made.plan))
-    assert rows
-    for row in rows:
-        assert list(row) == [column.name for column in candidates.COLUMNS]
-        for column in candidates.COLUMNS:
-            value = row[column.name]
-            assert value is None or type(value) in TYPES[column.kind], (column.name, value)
-    best = made.plan.fastest
-    assert rows[0]["step_s"] == pytest.approx(best.predicted.step_s, rel=0.05)
-    weighed = [row for row in rows if row["refused"] is None]
-    refused = [row for row in rows if row["refused"] is not None]
-    assert all(row["device_bytes"] is not None for row in weighed)
-    assert {row["device_bytes"] for row in refused} == {None}
-    assert {row["tp"] for row in refused if "num_attention_heads" in str(row["refused"])} == {8}  # of its 28
-    candidates.write(tmp_path / "all.csv", made.plan)
-    with (tmp_path / "all.csv").open(encoding="utf-8") as file:
-        assert [{name: value or None for name, value in row.items()} for row in csv.DictReader(file)] == [
-            {name: None if value is None else str(value).lower() if isinstance(value, bool) else str(value) or None
-             for name, value in row.items()} for row in rows
-        ]  # fmt: skip
-
-
-def test_parquet_says_what_each_column_is(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet", reason="pip install pyarrow")
-    made = plan(model="qwen2.5-7b", cluster="h100", gpus=8, global_batch_size=64)
-    candidates.write(tmp_path / "all.parquet", made.plan)
-    found = parquet.read_table(tmp_path / "all.parquet")
-    assert found.schema.metadata[b"schema"].decode() == candidates.SCHEMA
-    assert found.to_pylist() == list(candidates.records(made.plan))
-    for column in candidates.COLUMNS:
-        assert found.schema.field(column.name).metadata[b"says"].decode() == column.says

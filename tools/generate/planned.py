@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,7 +18,7 @@ from symconfig.report.grid import Block, plain
 from symconfig.report.symbols import blocks as formulas
 from symconfig.report.symbols import symbols as symbol_table
 from symconfig.report.whatif import blocks as ranges
-from symconfig.runs.sweep.columns import COLUMNS, Column
+from symconfig.runs.sweep.columns import COLUMNS
 from tools.pages import table
 
 # --- adaptability -----------------------------------------------------------------------------------------------------
@@ -100,10 +99,9 @@ def _gain(change: dict[str, Any]) -> str:
 # --- sweep ------------------------------------------------------------------------------------------------------------
 
 
-def columns(every: Sequence[Column] = COLUMNS) -> str:
+def columns() -> str:
     """One row a column."""
-    rows = ((f"`{column.name}`", column.kind, column.unit, column.says) for column in every)
-    return table(("column", "kind", "unit", "what it is"), rows)
+    return table(("column", "what it is"), ((f"`{column.name}`", column.says) for column in COLUMNS))
 
 
 def sweep() -> dict[str, str]:

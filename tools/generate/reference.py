@@ -22,11 +22,10 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.maturity import Maturity, Option, Standing
 from symconfig.render import every_launcher, targets
 from symconfig.render.target import Target
-from symconfig.report.families import COLUMNS, READ_AS, cells, described, reason
-from symconfig.runs.families import Family, every
 from symconfig.runs.rl.stated import completed
 from tests.existing.audit import examples as audited
 from tests.existing.rules import examples
+from tools.families import COLUMNS, READ_AS, Family, cells, every, reason
 from tools.pages import table
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -162,12 +161,12 @@ def models() -> dict[str, str]:
     families = every()
     version = json.loads(CLASS_DEFAULTS.read_text(encoding="utf-8"))["version"]
     read = [one for one in families if one.model is not None]
-    head = ("family", "its default model", *COLUMNS)
+    head = ("family", *COLUMNS)
     return {
         "version": version,
         "counts": f"{len(read)} of {len(families)}",
-        "cells": textwrap.fill(READ_AS[0].upper() + READ_AS[1:], 120),
-        "families": table(head, ((f"`{one.name}`", described(one), *cells(one)) for one in read)),
+        "cells": textwrap.fill(READ_AS, 120),
+        "families": table(head, ((f"`{one.name}`", *cells(one)) for one in read)),
         "ways": table(("what a target cannot be told", "target", "families"), _ways(read)),
         "refused": table(("family", "why"), ((f"`{one.name}`", reason(one)) for one in families if one.model is None)),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,7 @@ from symconfig.format import grouped, picked
 from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.grid import Block, Grid
-from symconfig.report.page.drawn import packed, roofline, schedule
-from symconfig.report.page.pictures import Picture
+from symconfig.report.page.drawn import packed, schedule
 from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
@@ -55,7 +53,6 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
         ],
         "levels": [level.name for level in plan.cluster.levels],
         "schedule": _schedule(plan),
-        "roofline": roofline(point, parts),
         "basis": plan.best.predicted.basis("time"),
         "commands": _commands(plan, files),
         "files": [{"name": name, "text": text} for name, text in files.items()],
@@ -111,13 +108,9 @@ def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, e
     return data
 
 
-def report_data(title: str, blocks: Sequence[Block], pictures: Sequence[Picture] = ()) -> dict[str, Any]:
-    """Return what the page of a command's answer shows: its tables, its sentences and its pictures."""
-    data: dict[str, Any] = {"schema": SCHEMA, "title": title, "sentence": ""}
-    data["blocks"] = [_block(block) for block in blocks]
-    if pictures:
-        data["pictures"] = [{"kind": one.kind, **asdict(one)} for one in pictures]
-    return data
+def report_data(title: str, blocks: Sequence[Block]) -> dict[str, Any]:
+    """Return what a page of tables and sentences alone shows."""
+    return {"schema": SCHEMA, "title": title, "sentence": "", "blocks": [_block(block) for block in blocks]}
 
 
 def _block(block: Block) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the page draws of a step: the events of its schedule, its operators under the roofline; arrays as text."""
+"""What the page draws of a step: the events of its schedule; arrays as text."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.flops import work_flops
-from symconfig.graph.derived import AttentionWork, Matmul
-from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.report.timeline.chart import LOOKS, Chart
-from symconfig.solve.costed import Costed
-from symconfig.solve.prospect import Prospect
-from symconfig.solve.space import lattice
 
 MOST_EVENTS = 60_000  # that a page holds: the first ones of each stage
 MOST_STEPS = 2_000  # of a stage's memory
@@ -59,42 +53,6 @@ def _memory(chart: Chart, stage: int) -> dict[str, Any]:
         edges = np.linspace(0.0, chart.total_s, MOST_STEPS + 1)
         seconds, sizes = edges[:-1], held.most(edges)
     return {"seconds": packed(seconds, "f4"), "gib": packed(sizes / 2**30, "f4")}
-
-
-def roofline(point: Prospect, parts: Costed) -> dict[str, Any]:
-    """Return the products and attentions of each kind of layer: FLOP, bytes of operands and results, seconds. The bytes
-    are the least that a kernel can move: each operand read and each result written once."""
-    sizes = lattice(point.request, point.columns())
-    values = {name: float(np.ravel(np.asarray(number))[0]) for name, number in sizes.numbers.items()}
-    points = []
-    for block in parts.table.blocks:
-        for work in block.derived.work:
-            seconds = float(block.work_s[work.op, work.phase][0])
-            if not isinstance(work, Matmul | AttentionWork) or seconds <= 0:
-                continue
-            flops = work_flops(work, values)
-            moved = _operand_bytes(work, values)
-            points.append(
-                {
-                    "operator": work.op,
-                    "kind": block.derived.name,
-                    "phase": work.phase.value,
-                    "flops": flops,
-                    "bytes": moved,
-                    "seconds": seconds,
-                }
-            )
-    gpu = point.machine
-    return {"peak_flops": gpu.peak_flops, "bytes_per_s": float(gpu.hbm_bytes_per_s), "points": points}
-
-
-def _operand_bytes(work: Matmul | AttentionWork, values: dict[str, float]) -> float:
-    element = ELEMENT_BYTES[Element.MATMUL_INPUT]
-    if isinstance(work, Matmul):
-        batch, m, n, k = (size.value(values) for size in (work.batch, work.m, work.n, work.k))
-        return element * batch * (m * k + k * n + m * n)
-    queries, channels = work.queries.value(values), sum(values[name] for name in work.channels)
-    return element * queries * 2 * channels
 
 
 Width = Literal["u1", "i2", "i4", "f4"]

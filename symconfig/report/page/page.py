@@ -22,12 +22,10 @@ SCRIPTS = (
     "views/findings.js",
     "views/files.js",
     "views/plans.js",
-    "views/pictures.js",
     "views/lattice.js",
     "views/why.js",
     "views/ranks.js",
     "views/schedule.js",
-    "views/kernels.js",
     "views/main.js",
 )
 FRAME_PIXELS = 900  # of a notebook's cell

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import numpy as np
-
-from symconfig.errors import InputError, Problem, among
+from symconfig.errors import InputError, among
 from symconfig.format import count, microbatches, percent, seconds
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
@@ -14,7 +10,6 @@ from symconfig.report.timeline.chart import Chart, chart
 from symconfig.schedule.schedule import Schedule
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Array
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
 from symconfig.solve.timeline import idle, refined_time, stage_memory, suited, timeline
@@ -27,20 +22,14 @@ def schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-def seen(
-    plan: Plan, candidate: Candidate, other: Schedule | None = None, slow: Mapping[int, float] | None = None
-) -> Chart:
-    """Simulate the candidate as its target runs it, or by another schedule with other chunks.
-
-    slow: stages that are slower than planned, and by how much.
-
-    Raises InputError if that schedule can run no such shape.
-    """
+def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Chart:
+    """Simulate the candidate as its target runs it, or by another schedule with other chunks. Raises InputError if that
+    schedule can run no such shape."""
     point = restore(plan, candidate)
     parts = costed(point)
     own, time = timeline(point, parts), refined_time(point, parts)
     cut, recut = suited(point, parts, other) if other is not None else (point, parts)
-    line = timeline(cut, recut, other, slower(slow, point.split.pp))
+    line = timeline(cut, recut, other)
     # What follows the pipeline, or is not of it, is the same whatever the schedule.
     notes = [_step(line, sum(time.values()) - own.step_s + line.step_s)]
     if line.left_out:
@@ -48,28 +37,7 @@ def seen(
     if other is not None:
         runs_in = " and ".join(BACKENDS[name].label for name in other.runs_in) or "not in Megatron-LM/DeepSpeed"
         notes.append(f"{other.title} ({other.source}): {runs_in}.")
-    if slow:
-        notes.append(
-            f"Slowed: {', '.join(f'stage {stage} by {factor:g}' for stage, factor in slow.items())}; "
-            f"without that the pipeline takes {seconds(timeline(cut, recut, other).step_s)} s."
-        )
     return chart(_title(plan, candidate, line), notes, line, stage_memory(cut, recut, line), time["optimizer"])
-
-
-def slower(slow: Mapping[int, float] | None, stages: int) -> Array:
-    """Return by how much each stage is slower [stages]. Raises InputError for no stage of it, or one that is faster."""
-    factors, wrong = np.ones(stages), list[Problem]()
-    for stage, factor in (slow or {}).items():
-        if not 0 <= stage < stages:
-            need = f"a stage from 0 to {stages - 1}"
-            wrong.append(Problem("there is no such stage", field="slow", got=str(stage), need=need))
-        elif not 1.0 <= factor < np.inf:
-            wrong.append(Problem("is not slower", field="slow", got=f"{factor:g}", need="a number from 1 on"))
-        else:
-            factors[stage] = factor
-    if wrong:
-        raise InputError(wrong)
-    return factors
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.rl import Rl
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.recover.rl.sequences import Packed, in_a_row, padded
-from symconfig.format import gib
+from symconfig.format import gib, picked
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
@@ -37,6 +36,7 @@ from symconfig.solve.usual import premium
 WEIGHED = 12  # plans of the actor, around each of which engines are weighed
 _TIMES = (1, 2, 4)  # the longest sequence, that a micro-batch has room for
 _CONTEXT = (1, 2, 4, 8, 16)  # ranks of context parallelism
+_OF_CRITIC = ("tp", "pp", "vpp", "cp", "ep", "etp")  # degrees of a critic that a plan records
 _LEFT = (0.0, 0.05, 0.1, 0.2)  # shares of a GPU that an update leaves beside, the first that leads to a plan that fits
 # A plan of updates, one of its candidates as the actor, and the layouts around that which fit, the shortest step first.
 Tried = tuple[Plan, Trained, list[Layout]]
@@ -65,8 +65,7 @@ def answer(question: Question, top: int) -> Plan:
     ranked = [best, *sorted(alike, key=lambda each: question.rank(each[2][0]))][:top]
     candidates = [trained.as_written for _, trained, _ in ranked]
     steps = tuple(planned(question, layouts[0]) for _, _, layouts in ranked)
-    search = plan.search
-    return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps, search=search)
+    return replace(plan, best=candidates[0], alternatives=tuple(candidates[1:]), rl=steps)
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
@@ -146,7 +145,11 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield the tokens of a micro-batch, with the pins under which they are so many."""
     rl = question.rl
     if rl.tokens_per_gpu is None:
-        yield from ((times * rl.longest, {}) for times in _TIMES if times == 1 or times * rl.longest <= _needed(rl))
+        yield from (
+            (times * rl.longest, {})
+            for times in _TIMES
+            if times == 1 or times * rl.longest <= rl.batch * rl.mean_tokens
+        )
         return
     for cp in _contexts(question):
         if cp * rl.tokens_per_gpu >= rl.longest:
@@ -159,10 +162,6 @@ def _contexts(question: Question) -> tuple[int, ...]:
     pins, most = parse(question.job.pins), max((on.trained for on in _divided(question)), default=max(_CONTEXT))
     left = tuple(cp for cp in _CONTEXT if cp <= most and pins.allows("cp", cp))
     return left or pins.ranges["cp"][:1]
-
-
-def _needed(rl: Rl) -> float:
-    return rl.batch * rl.mean_tokens
 
 
 def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
@@ -327,11 +326,6 @@ def planned(question: Question, layout: Layout) -> PlannedRl:
             PlannedPhase(phase.name, phase.seconds, phase.bytes, dict(phase.holds), phase.tokens)
             for phase in layout.phases
         ),
-        critic=_degrees(layout.critic.candidate) if layout.critic else {},
+        critic=picked(layout.critic.candidate.parallel, *_OF_CRITIC) if layout.critic else {},
         critic_options=layout.critic.candidate.options if layout.critic else None,
     )
-
-
-def _degrees(candidate: Candidate) -> dict[str, int]:
-    p = candidate.parallel
-    return {"tp": p.tp, "pp": p.pp, "vpp": p.vpp, "cp": p.cp, "ep": p.ep, "etp": p.etp}

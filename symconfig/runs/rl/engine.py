@@ -214,13 +214,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a step's generation takes. at_once: sequences that a replica decodes together, at most. alone: the share of
-    the time in which fewer than a quarter of these are left."""
+    """What a step's generation takes. at_once: sequences that a replica decodes together, at most."""
 
     seconds: float
-    prefill_s: float
     at_once: int
-    alone: float
 
 
 def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
@@ -232,13 +229,10 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
     if rl.rollout.tokens_per_s_per_gpu is not None:
         generated = rl.generated * rl.response_length.mean
         stated = generated / (rl.rollout.tokens_per_s_per_gpu * engine.gpus * replicas)
-        return Generation(stated, 0.0, at_once, 0.0)
+        return Generation(stated, at_once)
     prefill = engine.prefill_s(max(1.0, rl.prompts / replicas) * rl.prompt_length.mean, rl.prompt_length.mean)
     steps, active, context = _passed(rl, own, min(at_once, own))
-    seconds = steps * engine.decode_s(active, context)
-    total = float(seconds.sum())
-    alone = float(seconds[active < min(at_once, own) / 4].sum()) / total
-    return Generation(prefill + total, prefill, at_once, alone)
+    return Generation(prefill + float((steps * engine.decode_s(active, context)).sum()), at_once)
 
 
 @lru_cache(maxsize=256)

@@ -86,8 +86,8 @@ def at_rest(each: Trained, away: Away) -> dict[str, float]:
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
 
+NOTHING_GENERATED = Generation(0.0, 0)
 _GENERATING = ("generation", "rewards beside generation")  # pools whose phases overlap
-NOTHING_GENERATED = Generation(0.0, 0.0, 0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,11 +151,15 @@ class Layout:
     @property
     def host_bytes(self) -> float:
         """Return the bytes of host memory for each GPU."""
-        trained = (self.actor, *filter(None, (self.critic,)))
-        states = sum(each.memory[name] for each in trained for name in AWAY[self.away])
-        states += sum(each.candidate.predicted.host_bytes for each in trained)
+        states = sum(each.memory[name] for each in self.trained for name in AWAY[self.away])
+        states += sum(each.candidate.predicted.host_bytes for each in self.trained)
         states += self._kept_bytes + (0.0 if self.rewards is None else self.rewards.asleep_bytes)
         return states + (self.actor.memory[WEIGHTS] if self._copied and not self._rests else 0.0)
+
+    @property
+    def trained(self) -> tuple[Trained, ...]:
+        """Return the models that are updated."""
+        return (self.actor, *filter(None, (self.critic,)))
 
     @property
     def _kept_bytes(self) -> float:
@@ -189,9 +193,8 @@ class Layout:
             yield self._of_values(critic, pool)
             yield from self._updates(critic, steps, "critic's", None if pool else actor, pool)
         yield from self._updates(actor, steps, "actor's", None if self._pool("critic") else critic)
-        trained = (actor, *filter(None, (critic,)))
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
-        if moved := sum(moved_s(each, self.away) for each in trained) + slept:
+        if moved := sum(moved_s(each, self.away) for each in self.trained) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
 
     @property
@@ -264,11 +267,7 @@ class Layout:
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
         """Add what rests on a pool's GPUs in every phase. but: parts of the actor that `held` has already."""
-        result = dict(held)
-        if self._rests and not pool:
-            result |= {"reference": self.actor.memory[WEIGHTS]}
-        if not pool:
-            result |= shared(self.rewards)
+        result = dict(held) if pool else {**held, **self._frozen()}
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
             rests = {} if each is None or own != pool else at_rest(each, self.away)
@@ -306,5 +305,8 @@ class Layout:
         held = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in rests.items()}
         if each is not self.actor and self._pool("critic"):
             return held
-        reference = {"reference": self.actor.memory[WEIGHTS]} if self._rests else {}
-        return {**reference, **shared(self.rewards), **held}
+        return {**self._frozen(), **held}
+
+    def _frozen(self) -> dict[str, float]:
+        """Return what rests of a reference and of a network of rewards on the actor's GPUs."""
+        return ({"reference": self.actor.memory[WEIGHTS]} if self._rests else {}) | dict(shared(self.rewards))

@@ -242,16 +242,15 @@ class Trained:
 
     def peak_bytes(self, entropy: bool = False) -> float:
         """Return the bytes of an update at its peak on the fullest GPU, in its passes or in the optimizer's step."""
-        return max(self.passing_bytes(entropy), self.stepping_bytes + sum(map(self._resting, _STEPPED)))
-
-    def _resting(self, part: str) -> float:
-        return self.memory.get(part, 0.0)
+        return max(
+            self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in _STEPPED)
+        )
 
     @property
     def stepping_bytes(self) -> float:
         """Return the bytes that the optimizer's step has beside weights, gradients and state: roots of second moments,
         as wide as gradients."""
-        framework, gradients = self.prospect.request.framework, self._resting(GRADIENTS)
+        framework, gradients = self.prospect.request.framework, self.memory.get(GRADIENTS, 0.0)
         if framework.stepping is Stepping.IN_TURN:
             trained = parameters(self.plan.model).trainable
             return 2 * gradients * largest_trained(self.plan.model) / trained

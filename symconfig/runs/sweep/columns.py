@@ -1,5 +1,5 @@
-"""The columns of a sweep's table: what each holds, in which unit, and where it comes from. One list makes the CSV, the
-Parquet schema and the page that documents them."""
+"""The columns of a sweep's table: what each holds, and where it comes from. One list makes the CSV and
+the page that documents it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any
 
 from symconfig.descriptor.task import TASKS
 from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Plan
 
-Kind = Literal["text", "whole", "number", "yes/no"]
 Value = str | int | float | bool | None
 TOKENS = 1e9  # costs are given for so many
 HOUR_S = 3600.0
@@ -21,12 +20,10 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """unit: empty where there is none. of: from a plan, or where its best candidate has it; None: known without one, or
-    made of the others."""
+    """says: what it holds, behind its unit where it has one. of: from a plan, or where its best candidate has it; None:
+    known without one."""
 
     name: str
-    kind: Kind
-    unit: str
     says: str
     of: Callable[[Plan], Value] | str | None = None
 
@@ -53,136 +50,84 @@ def gpu_hours(tokens_per_s_per_gpu: float) -> float:
 
 
 INPUTS = (
-    Column("id", "text", "", "digest of what is asked: the job's fields, and the model and the cluster as described"),
-    Column("model", "text", "", "zoo name or path, as asked"),
-    Column("cluster", "text", "", "zoo name or path, as asked"),
-    Column("gpus", "whole", "GPUs", "all of them used; where auto was asked, what was found"),
-    Column("global_batch_size", "whole", "sequences", "of an optimizer step"),
-    Column("seq_length", "whole", "tokens", "of a sequence", "batch.seq_length"),
-    Column("backend", "text", "", "megatron or deepspeed", "target.backend"),
-    Column("framework_version", "text", "", "of the backend", "target.version"),
-    Column("task", "text", "", " or ".join(TASKS), lambda p: p.job.task),
-    Column("precision", "text", "", "that the plan has; asked is in `fields`", "options.precision"),
-    Column("fields", "text", "JSON", "every other field of the job that was set: pins, limits, packing and so on"),
+    Column("id", "digest of what is asked: the job's fields, and the model and the cluster as described"),
+    Column("model", "zoo name or path, as asked"),
+    Column("cluster", "zoo name or path, as asked"),
+    Column("gpus", "GPUs: all of them used; where auto was asked, what was found"),
+    Column("global_batch_size", "sequences: of an optimizer step"),
+    Column("seq_length", "tokens: of a sequence", "batch.seq_length"),
+    Column("backend", "megatron or deepspeed", "target.backend"),
+    Column("framework_version", "of the backend", "target.version"),
+    Column("task", " or ".join(TASKS), lambda p: p.job.task),
+    Column("precision", "that the plan has; asked is in `fields`", "options.precision"),
+    Column("fields", "every other field of the job that was set: pins, limits, packing and so on, as JSON"),
     Column(
         "status",
-        "text",
-        "",
-        "planned; infeasible: nothing fits; refused: can never run; defect: symconfig failed; "
-        "lost: its worker died, again and again",
+        "planned, infeasible (nothing fits), refused (can never run), defect (of symconfig), or lost with its worker",
     ),
-    Column("reason", "text", "", "why there is no plan"),
+    Column("reason", "why there is no plan"),
 )
 DEGREES = (
-    Column("tp", "whole", "", "tensor-parallel degree", "parallel.tp"),
-    Column("pp", "whole", "", "pipeline stages", "parallel.pp"),
-    Column("vpp", "whole", "", "virtual stages on each", "parallel.vpp"),
-    Column("cp", "whole", "", "context-parallel degree", "parallel.cp"),
-    Column("ep", "whole", "", "expert-parallel degree", "parallel.ep"),
-    Column("etp", "whole", "", "tensor-parallel degree of experts", "parallel.etp"),
-    Column("dp", "whole", "", "data-parallel degree", "parallel.dp"),
-    Column("micro_batch_size", "whole", "sequences", "of a data rank at a time", "batch.micro"),
-    Column("num_microbatches", "whole", "", "of a step", "batch.num_microbatches"),
+    Column("tp", "tensor-parallel degree", "parallel.tp"),
+    Column("pp", "pipeline stages", "parallel.pp"),
+    Column("vpp", "virtual stages on each", "parallel.vpp"),
+    Column("cp", "context-parallel degree", "parallel.cp"),
+    Column("ep", "expert-parallel degree", "parallel.ep"),
+    Column("etp", "tensor-parallel degree of experts", "parallel.etp"),
+    Column("dp", "data-parallel degree", "parallel.dp"),
+    Column("micro_batch_size", "sequences: of a data rank at a time", "batch.micro"),
+    Column("num_microbatches", "of a step", "batch.num_microbatches"),
 )
 OPTIONS = (
-    Column("sequence_parallel", "yes/no", "", "Megatron's", "options.sequence_parallel"),
-    Column("zero_stage", "whole", "", "Megatron's distributed optimizer is 1", "options.zero_stage"),
-    Column("recompute", "text", "", "none, selective or full", "options.recompute.granularity"),
-    Column(
-        "recompute_modules",
-        "text",
-        "",
-        "if selective, joined by +",
-        lambda p: "+".join(p.best.options.recompute.modules),
-    ),
-    Column(
-        "recompute_layers",
-        "whole",
-        "layers",
-        "first ones of every virtual stage, if not all",
-        "options.recompute.num_layers",
-    ),
+    Column("sequence_parallel", "Megatron's", "options.sequence_parallel"),
+    Column("zero_stage", "Megatron's distributed optimizer is 1", "options.zero_stage"),
+    Column("recompute", "none, selective or full", "options.recompute.granularity"),
+    Column("recompute_modules", "if selective, joined by +", lambda p: "+".join(p.best.options.recompute.modules)),
+    Column("recompute_layers", "layers: first ones of every virtual stage, if not all", "options.recompute.num_layers"),
     Column(
         "cp_comm",
-        "text",
-        "",
         "how context parallelism communicates",
         lambda p: p.best.options.cp_comm if p.best.parallel.cp > 1 else None,
     ),
-    Column("moe_dispatcher", "text", "", "how tokens reach their experts", "options.moe_dispatcher"),
-    Column(
-        "optimizer_offload",
-        "number",
-        "share",
-        "of the optimizer state in host memory",
-        "options.optimizer_offload",
-    ),
-    Column("activation_offload", "yes/no", "", "activations in host memory", "options.activation_offload"),
-    Column("param_offload", "yes/no", "", "weights in host memory", "options.param_offload"),
-    Column("schedule", "text", "", "of the pipeline", "options.schedule"),
-    Column("stage_layout", "text", "", "where stages have unlike layers", "options.stage_layout"),
+    Column("moe_dispatcher", "how tokens reach their experts", "options.moe_dispatcher"),
+    Column("optimizer_offload", "share of the optimizer state in host memory", "options.optimizer_offload"),
+    Column("activation_offload", "activations in host memory", "options.activation_offload"),
+    Column("param_offload", "weights in host memory", "options.param_offload"),
+    Column("schedule", "of the pipeline", "options.schedule"),
+    Column("stage_layout", "where stages have unlike layers", "options.stage_layout"),
 )
 PREDICTED = (
-    Column("step_s", "number", "s", "a steady optimizer step", "predicted.step_s"),
-    Column(
-        "step_low_s",
-        "number",
-        "s",
-        "nine in ten runs by others lie between this",
-        lambda p: _interval(p, "step_s", 0),
-    ),
-    Column("step_high_s", "number", "s", "and this", lambda p: _interval(p, "step_s", 1)),
+    Column("step_s", "s: a steady optimizer step", "predicted.step_s"),
+    Column("step_low_s", "s: lower end of the 90 % interval", lambda p: _interval(p, "step_s", 0)),
+    Column("step_high_s", "s: upper end of it", lambda p: _interval(p, "step_s", 1)),
     Column(
         "tokens_per_s",
-        "number",
-        "tokens/s",
-        "of all GPUs",
+        "tokens/s: of all GPUs",
         lambda p: p.best.predicted.tokens_per_s_per_gpu * p.best.parallel.world_size,
     ),
-    Column("tokens_per_s_per_gpu", "number", "tokens/s", "of one", "predicted.tokens_per_s_per_gpu"),
+    Column("tokens_per_s_per_gpu", "tokens/s: of one", "predicted.tokens_per_s_per_gpu"),
     Column(
-        "model_tflops_per_gpu",
-        "number",
-        "TFLOP/s",
-        "the model's own FLOPs, nothing run twice",
-        "predicted.model_tflops_per_gpu",
+        "model_tflops_per_gpu", "TFLOP/s: the model's own FLOPs, nothing run twice", "predicted.model_tflops_per_gpu"
     ),
-    Column("mfu", "number", "share", "of the dense peak at this precision", "predicted.mfu"),
-    Column("peak_bytes", "number", "bytes", "torch's peak allocation on the fullest GPU", "predicted.peak_bytes"),
-    Column("reserved_bytes", "number", "bytes", "with what the allocator holds", "predicted.reserved_bytes"),
-    Column(
-        "device_bytes",
-        "number",
-        "bytes",
-        "with context and libraries; this decides whether it fits",
-        "predicted.device_bytes",
-    ),
-    Column(
-        "device_high_bytes",
-        "number",
-        "bytes",
-        "upper end of its interval",
-        lambda p: _interval(p, "device_bytes", 1),
-    ),
-    Column("gpu_bytes", "number", "bytes", "memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
-    Column("host_bytes", "number", "bytes", "pinned host memory for each GPU", "predicted.host_bytes"),
+    Column("mfu", "share of the dense peak at this precision", "predicted.mfu"),
+    Column("peak_bytes", "bytes: torch's peak allocation on the fullest GPU", "predicted.peak_bytes"),
+    Column("reserved_bytes", "bytes: with what the allocator holds", "predicted.reserved_bytes"),
+    Column("device_bytes", "bytes: with context and libraries; this decides whether it fits", "predicted.device_bytes"),
+    Column("device_high_bytes", "bytes: upper end of the 90 % interval", lambda p: _interval(p, "device_bytes", 1)),
+    Column("gpu_bytes", "bytes: memory of the GPU", lambda p: p.cluster.gpu.memory_bytes.value),
+    Column("host_bytes", "bytes: pinned host memory for each GPU", "predicted.host_bytes"),
 )
 SEARCHED = (
-    Column(
-        "caveats", "text", "", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))
-    ),
-    Column("candidates", "whole", "", "weighed", lambda p: p.search.candidates),
-    Column("plan_sha256", "text", "", "of the plan.json that `symconfig plan` writes for this job", _sha256),
+    Column("caveats", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))),
+    Column("candidates", "weighed", lambda p: p.search.candidates),
+    Column("plan_sha256", "of the plan.json that `symconfig plan` writes for this job", _sha256),
 )
 COSTS = (
     Column(
         "gpu_hours",
-        "number",
-        "GPU-hours",
-        "for a billion tokens of steady steps",
+        "GPU-hours: for a billion tokens of steady steps",
         lambda p: gpu_hours(p.best.predicted.tokens_per_s_per_gpu),
     ),
-    Column("cost", "number", "as in `prices`", "of a billion tokens; empty without a price of the cluster"),
 )
 COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 

@@ -1,72 +1,105 @@
-"""A sweep as it is asked for: its axes, its rules and the descriptors that they name, all held against a job's fields.
+"""SWEEP.yaml: which fields of a job take which values, and the combinations that follow, in a written order.
 
-What is wrong is said with the line of SWEEP.yaml, all at once. A value of one axis is right or wrong whatever the
-others are, so each is tried once and not each combination.
+schema: symconfig.sweep/1
+job:                                # what all plans have alike: any field of JOB.yaml
+  seq_length: 4096
+sweep:                              # fields of JOB.yaml with a list each; the last one varies fastest
+  model: [llama2-7b, llama2-13b]
+  cluster: [a100-80gb, h100]
+  gpus: [8, 16, 32]
+  global_batch_size: [256, 512]
+  limits.memory_margin: [0.04, 0.1]
+  pins.tp: [null, 8]                # null: the field is left out
+exclude:                            # a combination that a rule matches in all its fields is not planned
+  - {model: llama2-7b, gpus: [16, 32]}
+
+What is wrong is said with the line of the file, all at once. A value of one field is right or wrong whatever the
+others are, so each is tried once, with the first value of each other field.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath, dotted, shorten
-from symconfig.descriptor.job import Job
+from symconfig.descriptor.document import MAX_PROBLEMS, Document, KeyPath
+from symconfig.descriptor.job import PIN_NAMES, Job, Limits, Lora
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.strict import Strict
 from symconfig.descriptor.validate import validate
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem, nearest, reworded
-from symconfig.runs.sweep.file import WHOLE, Series, SweepFile, swept
+from symconfig.plans.digests import digest
 from symconfig.solve.pins import parse
 
-T = TypeVar("T")
+LIMIT = 10_000
+ID_LETTERS = 16  # of SHA-256 in hexadecimal: among a million, two are alike with a probability of 3e-8
+_NOT_SWEPT = ("schema", "training")  # a plan passes the training on and never looks at it
 Fields = dict[str, Any]
-_RANGE = re.compile(r"(\d{1,15})?\.\.(\d{1,15})?")
+T = TypeVar("T", ModelDescriptor, ClusterDescriptor)
+
+
+class SweepFile(Strict):
+    """The contents of the file; its values are held against a job's fields by `points`."""
+
+    schema_: Literal["symconfig.sweep/1"] = Field(default="symconfig.sweep/1", alias="schema")
+    job: Fields = Field(default_factory=dict)
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = Field(min_length=1)
+    exclude: tuple[Annotated[Fields, Field(min_length=1)], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
-    """One field of the job and its values, as plain data; a dotted name is a field of a section. entries: of each
-    value, which entry of the file's list gave it."""
+class Point:
+    """One plan that is asked for. id: a digest of what is asked; job: the fields of a JOB.yaml."""
 
-    name: str
-    values: tuple[Any, ...]
-    entries: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Combinations that are left out: all fields match. values: as of `with_defaults`; ranges: least and most, both
-    inclusive."""
-
-    values: Mapping[str, tuple[Any, ...]]
-    ranges: Mapping[str, tuple[float, float]]
-
-    def matches(self, job: Mapping[str, Any]) -> bool:
-        """Tell whether the rule matches; job: as of `with_defaults`."""
-        return all(get(job, name) in values for name, values in self.values.items()) and all(
-            isinstance(value := get(job, name), int) and low <= value <= high
-            for name, (low, high) in self.ranges.items()
-        )
+    id: str
+    job: Mapping[str, Any]
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
 
 
 @dataclass(frozen=True, slots=True)
-class SweepJob:
-    """models, clusters: by the name under which a combination asks for them."""
+class Points:
+    """combinations: of all values; excluded: by a rule. idle: numbers of rules, from one, that match none."""
 
-    axes: tuple[Axis, ...]
-    base: Fields
-    exclude: tuple[Rule, ...] = ()
-    prices: Mapping[str, float] = field(default_factory=dict)
-    models: Mapping[str, ModelDescriptor] = field(default_factory=dict)
-    clusters: Mapping[str, ClusterDescriptor] = field(default_factory=dict)
+    points: tuple[Point, ...]
+    combinations: int
+    excluded: int
+    idle: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Ids:
+    """A maker of ids, with the digest of each descriptor taken once: whole ones, so that an edited one has another."""
+
+    # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
+    _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
+
+    def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
+        """Return the id; job: as of `with_defaults`, with all of its training, which every plan.json has."""
+        inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
+        return digest(inputs)[:ID_LETTERS]
+
+    def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
+        if id(described) not in self._digests:
+            self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
+        return self._digests[id(described)][1]
+
+
+def swept() -> tuple[str, ...]:
+    """Return the names that `sweep` and `exclude` may use."""
+    whole = [name for name, field in Job.model_fields.items() if (field.alias or name) not in _NOT_SWEPT]
+    limits, lora = (f"limits.{name}" for name in Limits.model_fields), (f"lora.{name}" for name in Lora.model_fields)
+    return (*whole, *limits, *lora, *(f"pins.{name}" for name in PIN_NAMES))
 
 
 def get(job: Mapping[str, Any], name: str) -> Any:
@@ -99,17 +132,43 @@ def with_defaults(job: Mapping[str, Any]) -> Fields:
     return Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
 
 
-def sweep_job(document: Document, base: Path | None) -> SweepJob:
-    """Read the sweep in the document; paths in it start at `base`. Raises InputError with all that is wrong."""
-    with reworded(lambda problem: _of_a_job(problem, document)):
+def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Points:
+    """Return every combination that a document asks for once, the last field fastest. folder: where paths in it start.
+
+    Raises InputError with all that is wrong, for more combinations than `limit`, and for none at all.
+    """
+    with reworded(_of_one_job):
         file = validate(document, SweepFile)
-    return _Reading(document, base, file).sweep_job()
+    total = prod(map(len, file.sweep.values()))
+    if total > limit:
+        sizes = " x ".join(f"{len(values):,} {name}" for name, values in file.sweep.items())
+        what, hint = "the sweep has too many combinations", f"shorter lists, or --limit {total}"
+        raise InputError(what, field="sweep", got=f"{sizes} = {total:,}", need=f"at most {limit:,}", hint=hint)
+    reading = _Reading(document, file)
+    reading.check()
+    models, clusters = reading.loaded("model", load_model, folder), reading.loaded("cluster", load_cluster, folder)
+    if reading.problems:
+        raise InputError(list(dict.fromkeys(reading.problems))[:MAX_PROBLEMS])
+    rules = [{name: reading.settled(name, value) for name, value in rule.items()} for rule in file.exclude]
+    ids, kept, idle, excluded = Ids(), dict[str, Point](), set(range(len(rules))), 0
+    for values in product(*file.sweep.values()):
+        job = reading.job(dict(zip(file.sweep, values, strict=True)))
+        known = with_defaults(job)
+        if matching := [n for n, rule in enumerate(rules) if all(get(known, name) in rule[name] for name in rule)]:
+            idle -= set(matching)
+            excluded += 1
+            continue
+        model, cluster = models[job["model"]], clusters[job["cluster"]]
+        point = Point(ids.of(known, model, cluster), job, model, cluster)
+        kept.setdefault(point.id, point)
+    if not kept:
+        raise InputError("the rules leave nothing to plan", field="exclude", got=f"all of {total:,} excluded")
+    return Points(tuple(kept.values()), total, excluded, tuple(sorted(number + 1 for number in idle)))
 
 
-def _of_a_job(problem: Problem, document: Document) -> Problem:
+def _of_one_job(problem: Problem) -> Problem:
     """Say of a file of one job what a sweep has beside it."""
-    data = document.data if isinstance(document.data, dict) else {}
-    if problem.what == MISSING_FIELD and data.get("job") and data.keys() <= SweepFile.model_fields.keys():
+    if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
     if problem.what == UNKNOWN_FIELD and problem.field in swept():
@@ -123,168 +182,85 @@ class _Reading:
     """One document being held against a job's fields. problems: all so far."""
 
     document: Document
-    folder: Path | None
     file: SweepFile
     problems: list[Problem] = field(default_factory=list)
 
-    def sweep_job(self) -> SweepJob:
-        self._names()
-        axes = [self._axis(name, values) for name, values in self.file.sweep.items()]
-        if not self.problems:
-            for axis in axes:
-                self._try(axis, axes)
-        models = self._loaded("model", axes, load_model)
-        clusters = self._loaded("cluster", axes, load_cluster)
-        rules = tuple(self._rule(number, rule, axes) for number, rule in enumerate(self.file.exclude))
-        named = {value for axis in axes if axis.name == "cluster" for value in axis.values if isinstance(value, str)}
-        for name in self.file.prices:
-            if name not in {*named, *clusters} and name not in {known.name for known in clusters.values()}:
-                need = "one of " + ", ".join(clusters) if clusters else None
-                self._wrong("is none of the clusters that are asked for", ("prices", name), of_key=True, need=need)
-        if self.problems:
-            raise InputError(list(dict.fromkeys(self.problems))[:MAX_PROBLEMS])
-        return SweepJob(tuple(axes), dict(self.file.job), rules, self.file.prices, models, clusters)
-
-    def _wrong(self, what: str, path: KeyPath, **parts: Any) -> None:
-        self.problems.append(self.document.problem(what, path, **parts))
-
-    def _collect(self, make: Callable[[], T], place: Callable[[Problem], Problem] | None = None) -> T | None:
-        """Return the value of `make`; None where it is wrong, which is kept, at the place of the field."""
-        try:
-            return make()
-        except InputError as error:
-            self.problems += map(place, error.problems) if place else error.problems
-            return None
-
-    def _names(self) -> None:
+    def check(self) -> None:
+        """Find what is wrong with the names; where nothing is, try each value in a job."""
         known = swept()
         places: list[KeyPath] = [("sweep", name) for name in self.file.sweep]
         places += [("exclude", number, name) for number, rule in enumerate(self.file.exclude) for name in rule]
         for path in places:
-            if path[-1] not in known:
-                hint = nearest(str(path[-1]), known)
+            name = str(path[-1])
+            wrong = partial(self.document.problem, path=path, of_key=True)
+            if name not in known:
+                hint = nearest(name, known)
                 need = None if hint else "a field of JOB.yaml, or limits.NAME, lora.NAME or pins.NAME"
-                self._wrong("cannot be swept", path, of_key=True, need=need, hint=hint)
-            elif path[0] == "sweep" and get(self.file.job, str(path[-1])) is not None:
-                self._wrong("stands in `job`, too", path, of_key=True, hint="one of them")
-            elif path[0] == "sweep" and (section := str(path[-1]).rpartition(".")[0]) in self.file.sweep:
-                self._wrong(f"`{section}` is swept whole, too", path, of_key=True, hint="one of them")
+                self.problems.append(wrong("cannot be swept", need=need, hint=hint))
+            elif path[0] == "sweep" and get(self.file.job, name) is not None:
+                self.problems.append(wrong("stands in `job`, too", hint="one of them"))
+            elif path[0] == "sweep" and (section := name.rpartition(".")[0]) in self.file.sweep:
+                self.problems.append(wrong(f"`{section}` is swept whole, too", hint="one of them"))
+        if not self.problems:
+            for name, values in self.file.sweep.items():
+                for entry, value in enumerate(values):
+                    self._try(self.job({name: value}), name, entry)
 
-    def _axis(self, name: str, values: list[Any]) -> Axis:
-        entries = list(self._values(name, values))
-        return Axis(name, tuple(value for _, value in entries), tuple(entry for entry, _ in entries))
+    def job(self, values: Mapping[str, Any]) -> Fields:
+        """Return the job of some values, with the first ones of the other fields."""
+        made: Fields = json.loads(json.dumps(self.file.job))
+        for name, first in self.file.sweep.items():
+            put(made, name, values.get(name, first[0]))
+        return made
 
-    def _values(self, name: str, values: list[Any]) -> Iterator[tuple[int, Any]]:
-        """Yield values in their order with their entry, a series in the place of its mapping.
-
-        A repeated value counts once.
-        """
-        seen = set()
-        for number, value in enumerate(values):
-            several = [value]
-            if name in WHOLE and isinstance(value, dict):
-                several = self._series(("sweep", name, number), value)
-            for one in several:
-                if (key := json.dumps(one, sort_keys=True)) not in seen:
-                    seen.add(key)
-                    yield number, one
-
-    def _series(self, path: KeyPath, value: Fields) -> list[Any]:
-        def place(problem: Problem) -> Problem:
-            return replace(problem, field=".".join(filter(None, (dotted(path), problem.field))))
-
-        inner = self._collect(lambda: validate(self._below(path, value), Series), place)
-        return list(inner.values) if inner else []
-
-    def _below(self, path: KeyPath, value: Any) -> Document:
-        """Return a part of the document as one of its own, with the places that it has in the file."""
-        whole, length = self.document, len(path)
-
-        def inner(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
-            return {there[length:]: place for there, place in places.items() if there[:length] == path}
-
-        return Document(value, whole.file, inner(whole.keys), inner(whole.values))
-
-    def _try(self, axis: Axis, axes: list[Axis]) -> None:
-        """Try each value of an axis in a job with the others' first ones."""
-        for entry, value in zip(axis.entries, axis.values, strict=True):
-            job = self._job(axes, axis.name, value)
-            place = partial(self._placed, axis, entry)
-            job_there = self._collect(partial(validate, self._below(("job",), job), Job), place)
-            if job_there is not None:
-                self._collect(partial(parse, job_there.pins), place)
-
-    def _job(self, axes: Iterable[Axis], name: str, value: Any) -> Fields:
-        """Return the first of all combinations, with another value of one field."""
-        job: Fields = dict(self.file.job)
-        for axis in axes:
-            put(job, axis.name, axis.values[0])
-        put(job, name, value)
-        return job
-
-    def _settled(self, axes: Iterable[Axis], name: str, value: Any) -> Any:
-        """Return a field's value as jobs have it; as it is where no job has it."""
+    def _try(self, job: Fields, name: str, entry: int) -> None:
+        """Find what is wrong with a job; name, entry: of the value that is tried in it."""
         try:
-            return get(with_defaults(self._job(axes, name, value)), name)
-        except (ValidationError, IndexError):
-            return value
+            parse(validate(Document(job, file=""), Job).pins)
+        except InputError as error:
+            for problem in error.problems:
+                about = problem.field or ""
+                swept = next((one for one in self.file.sweep if f"{about}.".startswith((f"{one}.", f"{one}["))), None)
+                if swept is not None:
+                    self._place(problem, ("sweep", swept, entry if swept == name else 0))
+                elif problem.what == MISSING_FIELD:
+                    need = "in `job` or, as a list, in `sweep`"
+                    self.problems.append(replace(problem, file=self.document.file or None, need=need))
+                else:
+                    self._place(problem, ("job", *about.split(".")))
 
-    def _placed(self, axis: Axis, entry: int, problem: Problem) -> Problem:
-        """Place a job's problem where the sweep has its subject: the axis' entry, another axis, or the shared job."""
-        about = problem.field or ""
-        for name in self.file.sweep:
-            if about == name or about.startswith((f"{name}.", f"{name}[")):
-                return self._at(("sweep", name, entry if name == axis.name else 0), problem)
-        if problem.line is None or problem.what == MISSING_FIELD:
-            need = "in `job` or, as a list, in `sweep`" if problem.what == MISSING_FIELD else problem.need
-            return replace(self._at(("job",), problem), field=about or None, need=need)
-        return replace(problem, field=f"job.{about}")
-
-    def _at(self, path: KeyPath, problem: Problem) -> Problem:
-        """Place a problem without a file of its own at this path of the sweep's."""
-        if problem.file and problem.file != self.document.file:
-            return problem
+    def _place(self, problem: Problem, path: KeyPath, more: str = "") -> None:
+        """Keep a problem at a path of the document."""
         there = self.document.problem(problem.what, path)
-        return replace(problem, file=there.file or None, line=there.line, column=there.column, field=there.field)
+        where = f"{there.field}: {more}" if more else there.field
+        self.problems.append(replace(problem, file=there.file, line=there.line, column=there.column, field=where))
 
-    def _loaded(self, name: str, axes: list[Axis], load: Callable[[str, Path | None], T]) -> dict[str, T]:
+    def loaded(self, name: str, load: Callable[[str, Path | None], T], folder: Path | None) -> dict[str, T]:
         """Load the descriptors that the sweep names, by name."""
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
-        places += [
-            (value, ("sweep", name, entry))
-            for axis in axes
-            if axis.name == name
-            for entry, value in zip(axis.entries, axis.values, strict=True)
-        ]
-        descriptors = {}
+        places += [(value, ("sweep", name, entry)) for entry, value in enumerate(self.file.sweep.get(name, ()))]
+        made = dict[str, T]()
         for value, path in places:
-            if isinstance(value, str) and value:
-                made = self._collect(partial(load, value, self.folder), partial(self._of_descriptor, path))
-                if made is not None:
-                    descriptors[value] = made
-        return descriptors
+            try:
+                if isinstance(value, str) and value:
+                    made[value] = load(value, folder)
+            except InputError as error:
+                for problem in error.problems:
+                    if problem.file and problem.file != self.document.file:
+                        self.problems.append(problem)  # of the descriptor's own file
+                    else:  # a field that the name of the cluster changes
+                        self._place(problem, path, (problem.field or "").partition(".")[2])
+        return made
 
-    def _of_descriptor(self, path: KeyPath, problem: Problem) -> Problem:
-        """Place a descriptor's problem where the sweep names the descriptor, with the changed field in its name."""
-        placed = self._at(path, problem)
-        _, dot, changed = (problem.field or "").partition(".")
-        return replace(placed, field=f"{placed.field}: {changed}") if dot and placed is not problem else placed
+    def settled(self, name: str, value: Any) -> Sequence[Any]:
+        """Return the values of a rule as jobs have them; as they are where no job has them."""
+        return list(self._settled(name, value if isinstance(value, list) else [value]))
 
-    def _rule(self, number: int, rule: Fields, axes: Iterable[Axis]) -> Rule:
-        values: dict[str, tuple[Any, ...]] = {}
-        ranges: dict[str, tuple[float, float]] = {}
-        for name, value in rule.items():
-            match = _RANGE.fullmatch(value.strip()) if name in WHOLE and isinstance(value, str) else None
-            if match and match.group() != "..":
-                ranges[name] = (float(match[1] or 0), float(match[2] or "inf"))
-            elif name in WHOLE and isinstance(value, str) and value != "auto":
-                self._wrong(
-                    "wrong value",
-                    ("exclude", number, name),
-                    got=shorten(value),
-                    need="a whole number, a list of them, or a range as 64..128, ..64 or 64..",
-                )
-            else:
-                several = value if isinstance(value, list) else [value]
-                values[name] = tuple(self._settled(axes, name, one) for one in several)
-        return Rule(values, ranges)
+    def _settled(self, name: str, values: Sequence[Any]) -> Iterator[Any]:
+        for value in values:
+            job = self.job({})
+            put(job, name, value)
+            try:
+                yield get(with_defaults(job), name)
+            except ValidationError:
+                yield value

@@ -1,4 +1,4 @@
-"""Run the tasks of a sweep: in worker processes of this machine, or on any `concurrent.futures.Executor`."""
+"""Run the tasks of a sweep in worker processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 
@@ -18,47 +18,19 @@ from symconfig.runs.sweep.worker import begin
 TRIES = 3
 
 
-def run(tasks: Sequence[Task], executor: Executor | None = None, jobs: int | None = None) -> Iterator[Row]:
-    """Yield the row of every task as it is done, in any order. Closing the iterator stops the work.
-
-    Args:
-        tasks: what to plan.
-        executor: runs the tasks; None: worker processes of this machine. It is not shut down.
-        jobs: worker processes; None: one on each core.
-
-    Raises:
-        FailedError: a worker has another symconfig than this process, or no worker process starts.
-    """
-    for row in _local(tasks, jobs or cores()) if executor is None else _on(executor, tasks):
-        if row.planner != planner():
-            hint = "the same version installed on every machine"
-            raise FailedError("a worker has another symconfig", got=row.planner, need=planner(), hint=hint)
-        yield row
-
-
 def cores() -> int:
     """Count the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _on(executor: Executor, tasks: Sequence[Task]) -> Iterator[Row]:
-    """Yield rows from the caller's executor. Dask and Ray try the task of a dead worker again by themselves."""
-    running = {executor.submit(done, task): task for task in tasks}
-    try:
-        for future in as_completed(running):
-            error = future.exception()
-            why = f"its worker failed: {type(error).__name__}: {error}"
-            yield future.result() if error is None else _lost(running[future], why)
-    finally:
-        for future in running:
-            future.cancel()
+def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
+    """Yield the row of every task as it is done, in any order. Closing the iterator stops the work.
 
-
-def _local(tasks: Sequence[Task], jobs: int) -> Iterator[Row]:
-    """Yield rows from worker processes. When one dies, the pool is made anew and its tasks are tried again.
-
-    A broken pool does not say which of its tasks killed a process, so each is then tried alone.
+    jobs: worker processes; None: one on each core. When a process dies, the pool is made anew and its tasks are tried
+    again. A broken pool does not say which of its tasks killed a process, so each is then tried alone. Raises
+    FailedError where no worker process starts.
     """
+    jobs = jobs or cores()
     # Neighbours share a model and a cluster, so that a process has most of what it derives of them in its caches.
     left = deque(sorted(tasks, key=lambda task: (task.model, task.cluster)))
     suspects = deque[Task]()

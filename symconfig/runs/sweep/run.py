@@ -1,19 +1,29 @@
-"""A sweep run: what is known already is taken from its journal, the rest is planned, and the table is made of both."""
+"""A sweep run: what its journal has is taken from there, the rest is planned, and the table is made of both.
+
+The journal holds the finished jobs, a line of JSON each, by the job's digest and by the planner that did it. It stays
+beside the table, so that a sweep that was killed, or has more combinations now, plans only what is new.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from symconfig.runs.sweep import journal, pool, table
-from symconfig.runs.sweep.columns import Value, inputs
+from symconfig import resources
+from symconfig.runs.sweep import pool
+from symconfig.runs.sweep.columns import COLUMNS, Value, inputs
+from symconfig.runs.sweep.job import Point
 from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.points import Point
 from symconfig.runs.sweep.task import Row, Status, Task
+
+Key = tuple[str, str]  # id of the point, and which planner
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +36,6 @@ class Done:
     unplanned: int
 
 
-Progress = Callable[[Done], None]
-
-
 @dataclass(frozen=True, slots=True)
 class Swept:
     """rows: of the points that have one, by id. known: rows that were in the journal. interrupted: not every point has
@@ -36,7 +43,6 @@ class Swept:
 
     points: tuple[Point, ...]
     rows: Mapping[str, Row]
-    prices: Mapping[str, float]
     known: int
     interrupted: bool
 
@@ -48,54 +54,94 @@ class Swept:
     @property
     def records(self) -> list[dict[str, Value]]:
         """Return the table's rows, by column."""
-        return [self._record(point) for point in self.points if point.id in self.rows]
-
-    def _record(self, point: Point) -> dict[str, Value]:
-        row = self.rows[point.id]
-        record = {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
-        price = self.prices.get(str(point.job["cluster"]), self.prices.get(point.cluster.name))
-        hours = record.get("gpu_hours")
-        return {**record, "cost": price * hours if price is not None and isinstance(hours, int | float) else None}
+        answered = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
+        return [
+            {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
+            for point, row in answered
+        ]
 
 
 def sweep(
-    points: Sequence[Point],
-    out: Path,
-    prices: Mapping[str, float],
-    fresh: bool,
-    progress: Progress,
-    executor: Executor | None = None,
-    jobs: int | None = None,
+    points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan every point that the journal beside `out` does not have, and write the table.
+    """Plan every point that the journal beside `out` does not have, and write the table: also of a part of them, when
+    it is interrupted.
 
-    Also of a part of them, when it is interrupted.
-
-    fresh: forget the journal. executor, jobs: as of `pool.run`. Raises InputError for an output that cannot be written.
+    fresh: forget the journal. jobs: as of `pool.run`. Raises InputError for an output that cannot be written.
     """
-    table.check(out)
-    path = journal.path_of(out)
-    kept = {} if fresh else journal.read(path)
-    known = {
-        point.id: row
-        for point in points
-        if (row := kept.get((point.id, planner()))) is not None and row.status.answered
-    }
+    check(out)
+    path = journal_of(out)
+    kept = {} if fresh else read_journal(path)
+    known = {point.id: row for point in points if (row := kept.get((point.id, planner()))) and row.status.answered}
     rows, interrupted = dict(known), False
-    with journal.appending(path, fresh) as append:
+    with appending(path, fresh) as append:
         try:
-            for row in pool.run([Task.of(point) for point in points if point.id not in known], executor, jobs):
+            for row in pool.run([Task.of(point) for point in points if point.id not in known], jobs):
                 append(row)
                 rows[row.id] = row
-                progress(_done(points, rows, known))
+                unplanned = sum(one.status is not Status.PLANNED for one in rows.values())
+                progress(Done(len(points), len(rows), len(rows) - len(known), unplanned))
         except KeyboardInterrupt:
             interrupted = True
-    swept = Swept(tuple(points), rows, prices, len(known), interrupted)
-    table.write(out, swept.records)
-    return swept
+    done = Swept(tuple(points), rows, len(known), interrupted)
+    resources.write_file(out, _csv(done.records))
+    return done
 
 
-def _done(points: Sequence[Point], rows: Mapping[str, Row], known: Mapping[str, Any]) -> Done:
-    return Done(
-        len(points), len(rows), len(rows) - len(known), sum(row.status is not Status.PLANNED for row in rows.values())
-    )
+def check(out: Path) -> None:
+    """Check that the table can be written, before the work. Raises InputError."""
+    resources.check_output(out, "--out", (".csv",), "no table has this ending", "a name that ends in .csv")
+
+
+def _csv(records: Sequence[Mapping[str, Value]]) -> bytes:
+    """Return CSV with numbers as Python writes them, so that reading gives them back; what is not known is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [column.name for column in COLUMNS]
+    writer.writerow(names)
+    for record in records:
+        cells = (record.get(name) for name in names)
+        writer.writerow("" if one is None else str(one).lower() if isinstance(one, bool) else str(one) for one in cells)
+    return text.getvalue().encode()
+
+
+def journal_of(out: Path) -> Path:
+    """Return the path of the journal of a table."""
+    return out.with_name(out.name + ".journal")
+
+
+def read_journal(path: Path) -> dict[Key, Row]:
+    """Return the finished jobs, the last one of each key; none without a file. Raises InputError.
+
+    A line that is no row is passed over: the last one of a sweep that was killed may be torn.
+    """
+    rows: dict[Key, Row] = {}
+    if path.exists():
+        with resources.opened(path) as stream:
+            for line in stream:
+                try:
+                    row = Row.from_dict(json.loads(line))
+                except (KeyError, TypeError, ValueError, RecursionError):
+                    continue
+                rows[row.id, row.planner] = row
+    return rows
+
+
+@contextmanager
+def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]]:
+    """Give a function that appends a row, which is on the disk when it returns. fresh: the file is emptied first.
+
+    Raises InputError where the file cannot be written.
+    """
+    with resources.appending(path, fresh) as stream:
+        if stream.tell():
+            stream.seek(-1, os.SEEK_END)
+            if stream.read() != b"\n":  # a torn line stays one of its own
+                stream.write(b"\n")
+
+        def add(row: Row) -> None:
+            stream.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+        yield add

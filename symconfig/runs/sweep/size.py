@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from fractions import Fraction
 from math import ceil
 from typing import Any
 
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import InputError
 from symconfig.measured.flops import COUNTING, flops_per_token
 from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import HOUR_S, Value
-from symconfig.runs.sweep.job import with_defaults
-from symconfig.runs.sweep.points import Ids, Point
+from symconfig.runs.sweep.job import Ids, Point, with_defaults
 from symconfig.runs.sweep.task import Row, Status, Task
 
 BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
 EVEN = 64  # sequences: a batch is a multiple of so many, so that it divides among many ranks
 MOST_GPUS = 16_384
 Progress = Callable[[int, int], None]  # done, so far asked
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
+_NUMBER = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]?)", re.ASCII)
+DAY_S = _UNITS_S["d"]
+MOST_S = 100 * 365 * DAY_S
+MOST_TOKENS = 1e18
+
+
+def time_s(field: str, text: str) -> float:
+    """Parse seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
+    span_s = _amount(text, _UNITS_S, "d")
+    if span_s is None or not 0 < span_s <= MOST_S:
+        raise InputError("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w")
+    return float(span_s)
+
+
+def token_count(field: str, text: str) -> int:
+    """Parse tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
+    number = _amount(text, _COUNTS, "")
+    if number is None or not 1 <= number <= MOST_TOKENS or number.denominator > 1:
+        need = "a whole number of tokens as 2T, 500B or 1e12"
+        raise InputError("wrong value", field=field, got=text, need=need)
+    return int(number)
+
+
+def _amount(text: str, units: dict[str, int], unit: str) -> Fraction | None:
+    match = _NUMBER.fullmatch(text.strip())
+    factor = units.get(match[2].lower() or unit) if match else None
+    return Fraction(match[1]) * factor if match and factor is not None else None  # exact: 1.1T is whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +134,16 @@ def even_batch(tokens: int, seq_length: int) -> int:
     return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
 
 
-def size(question: Question, progress: Progress, executor: Executor | None = None, jobs: int | None = None) -> Size:
+def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
     """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left.
 
-    executor, jobs: as of `pool.run`.
+    jobs: as of `pool.run`.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
     while work := {point.id: (search, point) for search in searches for point in search.next()}:
         total += len(work)
-        for row in pool.run([Task.of(point) for _, point in work.values()], executor, jobs):
+        for row in pool.run([Task.of(point) for _, point in work.values()], jobs):
             search, point = work[row.id]
             search.heard(int(point.job["gpus"]), row)
             done += 1

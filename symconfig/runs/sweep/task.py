@@ -15,8 +15,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, SymconfigError
 from symconfig.runs.best import best_plan
 from symconfig.runs.sweep.columns import Value, planned
+from symconfig.runs.sweep.job import Point
 from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.points import Point
 from symconfig.solve.answer import TOP
 
 

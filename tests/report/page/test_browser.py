@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
-from symconfig import audit, partition, plan
-from symconfig.api.page import audited_data, plan_page, refused_page, report_page
+from symconfig import audit, plan
+from symconfig.api.page import audited_data, plan_page, refused_page
 from symconfig.api.planning import PlanResult, read_job
 from symconfig.descriptor.document import Document
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Candidate
 from symconfig.report.audit import headline
 from symconfig.report.grid import Grid
+from symconfig.report.page.data import report_data
 from symconfig.report.page.page import drawn
-from symconfig.report.page.partitioned import of_partition
-from symconfig.report.page.pictures import Bars
-from symconfig.report.partition import blocks
 from symconfig.solve.choice import TIE
 from symconfig.solve.usual import PREMIUM
 from tests.report.page.browser import PROGRAMS, Seen, browser, opened
@@ -34,7 +32,7 @@ LONG = {  # 20,000 tasks
     "model": "gpt3-175b", "cluster": "a100-80gb", "gpus": 64, "global_batch_size": 1536, "seq_length": 2048,
     "pins": {"tp": "8", "pp": "8", "vpp": "4", "mbs": "2"},
 }  # fmt: skip
-VIEWS = ["files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule", "roofline"]
+VIEWS = ["files", "plans", "time", "memory", "sure", "weighed", "why", "ranks", "schedule"]
 SCRIPT = Path(__file__).parents[3] / "docs" / "examples" / "train_13b.sh"
 HOSTILE = "</script><script>alert(1)</script>\u202e<img src=x onerror=alert(2)>"
 
@@ -65,9 +63,6 @@ def pages(plans: dict[str, PlanResult], tmp_path_factory: pytest.TempPathFactory
     except InfeasibleError as caught:
         error = caught
     found["too large"].write_text(refused_page(job, error), encoding="utf-8")
-    said = partition(model="mixtral-8x7b", cluster="h100", gpus=16, global_batch_size=16).said()
-    found["partition"] = folder / "partition.html"
-    found["partition"].write_text(report_page("a partition", blocks(said), of_partition(said)), encoding="utf-8")
     return found
 
 
@@ -128,15 +123,13 @@ def test_a_program_for_the_blind_finds_nothing_serious(
         assert _serious(seen) == []
 
 
-@pytest.mark.parametrize("name", ["experts", "partition"])
-def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path], name: str) -> None:
-    with opened(started, pages[name], viewport={"width": 390, "height": 800}) as seen:
+def test_a_narrow_screen_scrolls_in_one_direction(started: Any, pages: dict[str, Path]) -> None:
+    with opened(started, pages["experts"], viewport={"width": 390, "height": 800}) as seen:
         assert seen.run("document.documentElement.scrollWidth") <= 390
-        if name == "experts":
-            table = seen.page.locator("#plans .on-narrow").first
-            assert table.locator("th").all_inner_texts()[1:] == ["layout", "step s", "GPU GiB"]
-            assert table.evaluate("(one) => one.scrollWidth <= one.clientWidth")
-            assert not seen.page.locator("#plans .on-wide").first.is_visible()
+        table = seen.page.locator("#plans .on-narrow").first
+        assert table.locator("th").all_inner_texts()[1:] == ["layout", "step s", "GPU GiB"]
+        assert table.evaluate("(one) => one.scrollWidth <= one.clientWidth")
+        assert not seen.page.locator("#plans .on-wide").first.is_visible()
 
 
 def test_an_audit_is_headed_by_its_answer_and_its_warnings(started: Any, tmp_path: Path) -> None:
@@ -153,31 +146,6 @@ def test_an_audit_is_headed_by_its_answer_and_its_warnings(started: Any, tmp_pat
             assert ranks
             assert _serious(seen) == []
             assert (seen.said, seen.asked) == ([], [])
-
-
-def test_a_partition_s_page_colours_those_who_hold_the_same(started: Any, pages: dict[str, Path]) -> None:
-    with opened(started, pages["partition"]) as seen:
-        assert (seen.said, seen.asked) == ([], [])
-        assert seen.page.locator("#pictures canvas").count() == 2
-        tensors = seen.run("page.data.pictures[0].tensors")
-        for place in (0, next(place for place, one in enumerate(tensors) if all(one["cut"]))):
-            seen.page.select_option("#held", str(place))
-            numbers = seen.run("[...document.querySelectorAll('.ranks text')].map((one) => one.textContent)")
-            axes = seen.run("page.data.pictures[0].axes")
-            for k, (size, stride) in enumerate(axes):  # neighbours along an axis differ where it cuts
-                near = [r for r in range(len(numbers)) if r // stride % size < size - 1]
-                assert {numbers[r] != numbers[r + stride] for r in near} == {tensors[place]["cut"][k]}
-
-
-def test_changes_are_bars_of_what_is_kept_and_of_what_is_new(started: Any, tmp_path: Path) -> None:
-    path = tmp_path / "changes.html"
-    bars = Bars("changes", "tokens/s", ("a", "b"), (("kept", (None, 2.0)), ("new", (1.0, 3.0))), False, "does not run")
-    path.write_text(report_page("changes", [], [bars]), encoding="utf-8")
-    with opened(started, path) as seen:
-        assert seen.run("page.charts[0].made.getOption().series.map((s) => s.data.map((d) => d.value))") == [
-            [0, 2], [1, 3],
-        ]  # fmt: skip
-        assert (seen.said, seen.asked) == ([], [])
 
 
 def test_a_slider_narrows_the_dots(started: Any, pages: dict[str, Path]) -> None:
@@ -207,10 +175,10 @@ def test_the_bars_of_certainty_are_the_plans_intervals(
 
 def test_a_part_has_one_colour_on_all_pages(started: Any, pages: dict[str, Path]) -> None:
     found: dict[str, set[str]] = {}
-    for name in ("dense", "experts", "adapters", "partition"):
+    for name in ("dense", "experts", "adapters"):
         with opened(started, pages[name]) as seen:
             drawn = seen.run(
-                """page.charts.filter((one) => one.place.closest("#time, #memory, #pictures")).flatMap((one) =>
+                """page.charts.filter((one) => one.place.closest("#time, #memory")).flatMap((one) =>
                 one.made.getOption().series.filter((s) => s.stack).map((s) => [s.name, s.itemStyle.color]))"""
             )
             for part, colour in drawn:
@@ -312,7 +280,7 @@ def test_why_not_names_the_constraint(started: Any, pages: dict[str, Path]) -> N
 def test_hostile_names_stay_text(started: Any, tmp_path: Path) -> None:
     path = tmp_path / "hostile.html"
     blocks = [Grid(("name", HOSTILE), ((HOSTILE, "1"),), left=(0,), title=HOSTILE), HOSTILE]
-    path.write_text(report_page(HOSTILE, blocks), encoding="utf-8")
+    path.write_text(drawn(report_data(HOSTILE, blocks)), encoding="utf-8")
     with opened(started, path) as seen:
         assert seen.run("document.scripts.length") == seen.run("document.querySelectorAll('body > script').length")
         assert seen.page.locator("img").count() == 0

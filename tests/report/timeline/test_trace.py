@@ -81,11 +81,8 @@ def test_a_long_step_keeps_its_ends_and_says_what_is_left_out() -> None:
     said = json.loads(text)["otherData"]["left out"]
     assert f"{sum(map(len, chart.events)):,} events" in said
     first = tracks(text)["stage 0"]
-    assert [event["name"] for event in first if event["cat"] == "left out"] == ["left out"] * 2
-    assert first[-1]["cat"] == "optimizer" or first[-2]["cat"] == "optimizer"
-    counters = [event for event in events(text, "C") if event["name"] == "stage 0 memory GiB"]
-    for gap in (event for event in first if event["cat"] == "left out"):  # the memory after it is known at once
-        assert any(0 <= event["ts"] - gap["ts"] - gap["dur"] < 1e6 for event in counters)
+    assert first[-1]["cat"] == "optimizer"
+    assert first[0]["ts"] == 0.0
     for before, after in pairwise(sorted(first, key=lambda event: event["ts"])):
         assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
 

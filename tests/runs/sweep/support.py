@@ -11,7 +11,7 @@ import pytest
 from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.job import SweepJob, sweep_job
+from symconfig.runs.sweep.job import Points, points
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
 
@@ -19,12 +19,11 @@ SMALL = """\
 job: {cluster: h100, seq_length: 2048}
 sweep:
   model: [llama2-7b, qwen2.5-7b-lora]
-  gpus: [8, {from: 16, to: 64, times: 2}]
+  gpus: [8, 16, 32, 64]
   global_batch_size: [64, 128]
 """
-_OF_KIND: dict[str, Any] = {"text": "x", "whole": 1, "number": 1.0, "yes/no": False}
 PLANNED: dict[str, Any] = {
-    **{column.name: _OF_KIND[column.kind] for column in COLUMNS if column.of is not None},
+    **{column.name: 1 for column in COLUMNS if column.of is not None},
     "gpus": 8,
     "step_s": 2.0,
     "mfu": 0.5,
@@ -35,8 +34,8 @@ PLANNED: dict[str, Any] = {
 }  # what the columns hold of a plan
 
 
-def read(text: str) -> SweepJob:
-    return sweep_job(parse_yaml_strict(text, "SWEEP.yaml"), None)
+def read(text: str) -> Points:
+    return points(parse_yaml_strict(text, "SWEEP.yaml"), None)
 
 
 def planned(task: Task) -> Row:
@@ -47,7 +46,7 @@ def replace_pool(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row])
     """Plans come at once, from `answer`; returns what was asked for."""
     given: list[Task] = []
 
-    def run(tasks: Sequence[Task], executor: object, jobs: object) -> Iterator[Row]:
+    def run(tasks: Sequence[Task], jobs: object) -> Iterator[Row]:
         for task in tasks:
             given.append(task)
             yield answer(task)

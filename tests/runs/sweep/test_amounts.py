@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.runs.sweep.amounts import time_s, tokens
-from symconfig.runs.sweep.size import even_batch
+from symconfig.runs.sweep.size import even_batch, time_s, token_count
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_times(text: str, seconds: float) -> None:
     ],
 )
 def test_tokens(text: str, number: int) -> None:
-    assert tokens("tokens", text) == number
+    assert token_count("tokens", text) == number
 
 
 @pytest.mark.parametrize("text", ["", "d", "0d", "-3d", "nan", "inf", "1e999d", "30x", "3 0d", "9999999w", "٣d"])
@@ -44,7 +43,7 @@ def test_what_is_no_time_is_named(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "T", "0", "-2T", "2Q", "1e30T", "0.1", "two", "1.5", "1.0005k", "1e-999"])
 def test_what_is_no_number_of_tokens_is_named(text: str) -> None:
     with pytest.raises(InputError, match="tokens: wrong value"):
-        tokens("tokens", text)
+        token_count("tokens", text)
 
 
 @pytest.mark.parametrize(

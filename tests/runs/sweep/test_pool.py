@@ -1,4 +1,4 @@
-"""Where the tasks of a sweep run: real processes, also ones that die, and executors of the caller."""
+"""Where the tasks of a sweep run: real processes, also ones that die."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import hashlib
 import os
 import subprocess
 import sys
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from multiprocessing import active_children
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import symconfig
-from symconfig.errors import FailedError
 from symconfig.runs.sweep import pool
+from symconfig.runs.sweep.job import Point
 from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.points import Point, points
 from symconfig.runs.sweep.pool import TRIES, run
 from symconfig.runs.sweep.task import Row, Status, Task
 from tests.runs.sweep.support import read
@@ -31,7 +28,7 @@ sweep:
 
 
 def tasks() -> list[tuple[Point, Task]]:
-    return [(point, Task.of(point)) for point in points(read(CHEAP)).points]
+    return [(point, Task.of(point)) for point in read(CHEAP).points]
 
 
 def simple(number: int) -> list[Task]:
@@ -103,36 +100,3 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
     )
     assert ended.returncode == 1
     assert 'no worker process starts. Try: put the call under `if __name__ == "__main__":`' in ended.stderr
-
-
-def test_a_task_that_breaks_the_planner_is_a_row() -> None:
-    with ThreadPoolExecutor(1) as executor:
-        (row,) = run([Task("x", "no json", "{}", "{}")], executor)
-        assert executor.submit(int).result() == 0  # the caller's executor is not shut down
-    assert row.status is Status.DEFECT
-    assert "ValidationError" in row.reason
-
-
-def test_what_an_executor_says_of_a_dead_worker_is_the_reason() -> None:
-    class Broken(Executor):
-        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-            future = Future[Any]()
-            future.set_exception(RuntimeError("the node\nis gone"))
-            return future
-
-    (row,) = run(simple(1), Broken())
-    assert (row.status, row.reason) == (Status.LOST, "its worker failed: RuntimeError: the node is gone")
-
-
-def test_another_symconfig_at_a_worker_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "done", lambda task: Row(task.id, Status.PLANNED, "9+z"))
-    with ThreadPoolExecutor(1) as executor, pytest.raises(FailedError, match=r"another symconfig \(got 9\+z"):
-        list(run(simple(1), executor))
-
-
-def test_dask_makes_the_same_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    distributed = pytest.importorskip("distributed")
-    asked = [task for _, task in tasks()]
-    with distributed.Client(n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
-        there = {row.id: row for row in run(asked, client.get_executor(pure=False))}
-    assert there == {row.id: row for row in run(asked, jobs=1)}

@@ -15,7 +15,7 @@ from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.planner import planner
 from symconfig.runs.sweep.task import Row, Status, Task
 from tests.cli.support import Run, run
-from tests.runs.sweep.support import SMALL, file_of, planned, replace_pool
+from tests.runs.sweep.support import SMALL, file_of, planned, read, replace_pool
 
 __all__ = ["run"]
 
@@ -131,16 +131,6 @@ def test_no_plan_at_all_is_exit_1(run: Run, tmp_path: Path, monkeypatch: pytest.
     assert run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv").code == 1
 
 
-def test_prices_make_costs_and_change_no_plan(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = replace_pool(monkeypatch, planned)
-    out = tmp_path / "t.csv"
-    run("sweep", file_of(tmp_path), "--out", out)
-    assert {row["cost"] for row in rows(out)} == {""}
-    run("sweep", file_of(tmp_path, SMALL + "prices: {h100: 2.5}\n"), "--out", out)
-    assert {row["cost"] for row in rows(out)} == {"25.0"}
-    assert len(given) == 16
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -164,24 +154,10 @@ def test_an_option_that_is_wrong_is_named_before_any_work(
     assert given == []
 
 
-def test_parquet_says_what_it_lacks(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from symconfig.runs.sweep import table
-
-    given = replace_pool(monkeypatch, planned)
-    monkeypatch.setattr(table, "find_spec", lambda package: None)
-    outcome = run("sweep", file_of(tmp_path), "--out", tmp_path / "t.parquet")
-    assert outcome.code == 2
-    assert "--out: Parquet needs pyarrow, which is not installed. Try: pip install 'symconfig[parquet]'" in outcome.err
-    assert given == []
-
-
 def test_a_defect_of_the_planner_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(*arguments: object, **options: object) -> object:
         raise ZeroDivisionError("no")
 
     monkeypatch.setattr(task, "best_plan", broken)
-    from symconfig.runs.sweep.points import points
-    from tests.runs.sweep.support import read
-
-    row = task.done(Task.of(points(read(SMALL)).points[0]))
+    row = task.done(Task.of(read(SMALL).points[0]))
     assert (row.status, row.reason) == (Status.DEFECT, "ZeroDivisionError: no")

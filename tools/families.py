@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,7 +14,7 @@ from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, InputError, Problem, nearest
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.render import targets
 from symconfig.runs.best import unsupported
 
@@ -54,30 +54,11 @@ class Family:
         reasons = self.cannot.get(target, ())
         return bool(reasons) and all(problem.edit for problem in reasons)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `symconfig list families --json` says of it."""
-        return {
-            "family": self.name,
-            "class": self.class_name,
-            "imported": self.model is not None,
-            "refused": [str(problem) for problem in self.refused],
-            "targets": [name for name in targets() if self.can(name)],
-            "by_hand": [name for name in targets() if self.by_hand(name)],
-        }
-
 
 @cache
 def every() -> tuple[Family, ...]:
     """Return every decoder family that transformers has, and those that are read besides."""
     return tuple(_family(name) for name in sorted({*families(), *architectures()}))
-
-
-def family(name: str) -> Family:
-    """Return one of them. Raises InputError for a name that is none."""
-    if name not in families() and name not in architectures():
-        hint = nearest(name, {*families(), *architectures()})
-        raise InputError("no decoder family of transformers has this name", got=name, hint=hint)
-    return _family(name)
 
 
 def default_model(name: str) -> ModelDescriptor:
@@ -99,6 +80,41 @@ def _family(name: str) -> Family:
     named = model.model_copy(update={"huggingface_id": f"publisher/{model.name}"})
     reasons_of = {target: reasons for target in targets() if (reasons := tuple(_reasons(named, target)))}
     return Family(name=name, class_name=called, model=model, cannot=reasons_of)
+
+
+# Targets that say one model to the same framework stand in one column.
+COLUMNS = {
+    "Megatron-LM": ("megatron",),
+    "Bridge": ("bridge",),
+    "ms-swift": ("ms-swift",),
+    "DeepSpeed": ("deepspeed", "transformers", "accelerate"),
+    "LLaMA-Factory": ("llamafactory",),
+}
+READ_AS = (
+    "Yes: the default model of the family's class can be planned and written for all targets of that column; a "
+    "target's name: for that one alone; by hand: once something is changed in the framework's own code, which the "
+    "refusal names."
+)
+
+
+def cells(family: Family) -> tuple[str, ...]:
+    """Return what the targets of each column support of a family's default model."""
+    return tuple(_cell(family, names) for names in COLUMNS.values())
+
+
+def _cell(family: Family, names: Sequence[str]) -> str:
+    able = [name for name in names if family.can(name)]
+    if able:
+        return "yes" if able == list(names) else " ".join(able)
+    return "by hand" if any(family.by_hand(name) for name in names) else ""
+
+
+def reason(family: Family) -> str:
+    """Return why a family is refused, without the place in a file that nobody wrote."""
+    first = family.refused[0]
+    at = f"{first.field}: " if first.field and first.field != "model_type" else ""
+    got = f" (got {first.got})" if first.got and at else ""
+    return f"{at}{first.what}{got}"
 
 
 def _reasons(model: ModelDescriptor, target: str) -> Iterator[Problem]:
