@@ -47,7 +47,6 @@ def extra_args_provider(
     return provide
 
 
-@typed
 def argv(plan: AnyPlan, *, world_size: int | None = None, on_mismatch: OnMismatch = "fail") -> list[str]:
     """Return all options as words: `sys.argv[1:1] = symconfig.megatron.argv(plan)` before Megatron-LM parses them."""
     return megatron.arguments(started(plan, "megatron", world_size, on_mismatch))

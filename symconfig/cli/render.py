@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from symconfig.cli.options import PLAN, add_files, wanted
 from symconfig.cli.shared import file_of, plan_of, print_json, refuse, replaced, whole, write_data, wrote
-from symconfig.errors import InputError, Problem, reworded
+from symconfig.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from symconfig.plans.plan import Plan
@@ -72,8 +72,7 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
 
     target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
     if arguments.check or arguments.world_size is not None:
-        with reworded(_as_options):
-            plan = started(plan, entry_of(target, plan), arguments.world_size)
+        plan = started(plan, entry_of(target, plan), arguments.world_size)
     options = words(plan, target)
     if arguments.json:
         data = {"schema": "symconfig.args/1", "target": target, "world_size": plan.best.parallel.world_size}

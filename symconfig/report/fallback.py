@@ -121,11 +121,8 @@ def _conversions(fallback: Fallback) -> list[str]:
     if not old:
         return []
     saved = " saved without that option" if fallback.advised is not None else ""
-    text = f"For {_either([each.nodes for each in old])} a checkpoint{saved} is converted by the old run, once more: "
-    text += f"its layout needs at least {count(fallback.least)} GPUs"
-    if few := [each.nodes for each in old if each.gpus < fallback.least]:
-        text += f", and {_either(few)} cannot do that any more"
-    return [f"{text}. `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
+    text = f"For {_either([each.nodes for each in old])} a checkpoint{saved} is converted by one more run of the old layout."
+    return [f"{text} `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
 
 
 def _either(nodes: list[int]) -> str:

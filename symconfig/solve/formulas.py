@@ -7,7 +7,9 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from symconfig import install
 from symconfig.cost.tape import INPUT, NUMBER, Tape, Term
+from symconfig.errors import InputError
 
 _LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
 _SHARED = 6  # operations from which on what several formulas use is named by itself
@@ -94,7 +96,7 @@ class Formulas:
 
         symbols: those made already, by name; new ones are added.
         """
-        import sympy as sp
+        sp = import_sympy()
 
         def symbol(name: str) -> Any:
             return symbols.setdefault(name, sp.Symbol(name, real=True))
@@ -145,9 +147,18 @@ def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tupl
     return f"{_FUNCTIONS[operation]}({a[0] if b is None else f'{a[0]}, {b[0]}'})", 4
 
 
+def import_sympy() -> Any:
+    """Return the module SymPy. Raises InputError where it is not installed."""
+    try:
+        import sympy
+    except ModuleNotFoundError:
+        raise InputError("SymPy is not installed", hint=install.SYMBOLIC) from None
+    return sympy
+
+
 def _sympy(operation: str, a: Any, b: Any) -> Any:
     """Return a SymPy operation. A choice between two is not worked out: SymPy would compare all that is in it."""
-    import sympy as sp
+    sp = import_sympy()
 
     made: dict[str, Callable[[], Any]] = {
         "add": lambda: a + b,
