@@ -26,7 +26,7 @@ ALLOWED = {
             "existing/recover/known.py",
             "existing/recover/uncounted.py",
             "frameworks/deepspeed/keys.py",
-            "frameworks/deepspeed/modules.py",
+            "frameworks/deepspeed/adapters.py",
             "frameworks/maturity.py",
             "frameworks/megatron/environment.py",
             "frameworks/megatron/flags.py",

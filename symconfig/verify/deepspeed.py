@@ -22,7 +22,7 @@ from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.render import monitors
-from symconfig.verify import deepspeed_agreement, deepspeed_rank
+from symconfig.verify import deepspeed_rank
 from symconfig.verify.checks import Check, Options, Stopwatch
 from symconfig.verify.conversation import ask
 
@@ -64,7 +64,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if CONFIG in texts:
         yield from judge(texts, plan, run(requests(texts, plan), options.timeout_s), watch)
         if options.build and isinstance(words, list):
-            yield from deepspeed_rank.checks(programs, plan, texts[CONFIG], words, options)
+            yield from deepspeed_rank.checks(programs, plan, words, options)
 
 
 def _missing(*packages: str) -> str:
@@ -79,8 +79,46 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
     if CONFIG in texts:
         native, world = texts[CONFIG], plan.best.parallel.world_size
         facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
-        problems = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
+        problems = [*broken(facts, rules.MEANING), *disagreements(native, plan, CONFIG)]
         yield watch.problems(f"{CONFIG}: meaning", problems, "makes sense, and says what the plan says")
+
+
+def disagreements(config: Json, plan: Plan, file: str) -> list[Problem]:
+    """List the values of a DeepSpeed JSON that are not those of the plan."""
+    best, training = plan.best, plan.training
+    options, parallel, batch = best.options, best.parallel, best.batch
+    offload = _path(config, "zero_optimization.offload_optimizer") or {}
+    pairs: dict[str, tuple[Any, Any]] = {
+        "train_micro_batch_size_per_gpu": (config.get("train_micro_batch_size_per_gpu"), batch.micro),
+        "gradient_accumulation_steps": (config.get("gradient_accumulation_steps"), batch.num_microbatches),
+        "zero_optimization.stage": (_path(config, "zero_optimization.stage"), options.zero_stage),
+        "tensor_parallel.autotp_size": (_path(config, "tensor_parallel.autotp_size") or 1, parallel.tp),
+        "sequence_parallel_size": (config.get("sequence_parallel_size", 1), parallel.cp),
+        "expert_parallel.autoep_size": (_path(config, "expert_parallel.autoep_size") or 1, parallel.ep),
+        "offload_optimizer.ratio": (
+            offload.get("ratio", 1.0) if offload.get("device", "none") != "none" else 0.0,
+            options.optimizer_offload,
+        ),
+        "offload_param": (bool(_path(config, "zero_optimization.offload_param")), options.param_offload),
+        "gradient_clipping": (config.get("gradient_clipping"), training.clip_grad),
+        "optimizer.params.lr": (_path(config, "optimizer.params.lr"), training.lr),
+        "precision": (
+            next((name for name in ("bf16", "fp16") if _path(config, f"{name}.enabled")), "fp32"),
+            options.precision,
+        ),
+    }
+    return [
+        Problem("is not what the plan says", file=file, field=field, got=repr(got), need=repr(need))
+        for field, (got, need) in pairs.items()
+        if got != need
+    ]
+
+
+def _path(config: Json, dotted: str) -> Any:
+    value: Any = config
+    for key in dotted.split("."):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:

@@ -251,24 +251,23 @@ def _call(function: Any, offered: dict[str, Any]) -> Any:
 
 def describe(rank: Rank) -> dict[str, Any]:
     """Describe the rank as JSON."""
-    buffers = [buffer for place, chunk in enumerate(rank.chunks) for buffer in _buffers(place, chunk)]
+    groups = [group for chunk in rank.chunks for group in _fsdp_groups(chunk)]
     optimizer = [tensor for part in parts(rank.optimizer) for tensor in shard(part)]
-    optimizer += [
-        group.main_weight_buffer.data
+    optimizer += [group.main_weight_buffer.data for group in groups if group.main_weight_buffer is not None]
+    gradients = [group.main_grad_buffer.data for group in groups if group.main_grad_buffer is not None]
+    gradients += [
+        buffer.grad_data
         for chunk in rank.chunks
-        for group in _groups(chunk)
-        if group.main_weight_buffer is not None
+        if not _fsdp_groups(chunk)
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)
     ]
     return {
         "rank": rank.number,
         "coordinates": coordinates(),
         "chunks": rank.held,
-        "buffers": buffers,
-        "parameters": sum(elements for chunk in rank.held for _, elements, _, _ in chunk["parameters"]),
-        "gradient_buffer_bytes": sum(buffer["elements"] * buffer["element_bytes"] for buffer in buffers),
+        "parameters": sum(elements for chunk in rank.held for _, elements, _ in chunk["parameters"]),
+        "gradient_buffer_bytes": _bytes(gradients),
         "optimizer_shard_bytes": _bytes(optimizer),
-        "optimizer_host_bytes": _bytes([tensor for tensor in optimizer if not tensor.is_cuda]),
-        "layers": [chunk["layers"] for chunk in rank.held],
         "seconds": rank.seconds,
         "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
     }
@@ -291,48 +290,13 @@ def coordinates() -> dict[str, int]:
 
 
 def _described(model: Any) -> dict[str, Any]:
-    mtp = getattr(model, "mtp", None)
     return {
-        "layers": len(model.decoder.layers),
-        "mtp": len(mtp.layers) if mtp is not None else 0,
-        "parameters": [
-            [name, weight.numel(), not getattr(weight, "allreduce", True), weight.requires_grad]
-            for name, weight in model.named_parameters()
-        ],
+        "parameters": [[name, weight.numel(), weight.requires_grad] for name, weight in model.named_parameters()],
     }
 
 
-def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
-    """Yield the gradient buffers of one chunk.
-
-    Those of DistributedDataParallel, or a group of Megatron-FSDP's as one.
-    """
-    for group in _groups(chunk):
-        if (buffer := group.main_grad_buffer) is not None:
-            yield {
-                "chunk": place,
-                "expert": group.is_expert_param,
-                "element_bytes": buffer.data.element_size(),
-                "elements": buffer.data.numel(),
-                "unpadded": sum(weight.numel() for weight in group.params),
-                "buckets": 1,
-            }
-    if _groups(chunk):
-        return
-    for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)):
-        for buffer in held:
-            yield {
-                "chunk": place,
-                "expert": expert,
-                "element_bytes": buffer.grad_data.element_size(),
-                "elements": buffer.grad_data.numel(),
-                "unpadded": getattr(buffer, "numel_unpadded", None),
-                "buckets": len(buffer.buckets),
-            }
-
-
-def _groups(chunk: Any) -> list[Any]:
-    """Return Megatron-FSDP's groups of parameters."""
+def _fsdp_groups(chunk: Any) -> list[Any]:
+    """Return Megatron-FSDP's groups of parameters; none where DistributedDataParallel wraps the chunk."""
     whole = getattr(chunk, "param_and_grad_buffer", None)
     return list(whole.parameter_groups) if whole is not None else []
 

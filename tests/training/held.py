@@ -16,7 +16,7 @@ from symconfig.plans.plan import Plan
 from symconfig.runs.rl.logits import VERL, VERL_FSDP
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Stated, Trained
 from symconfig.solve.prospect import Prospect
-from symconfig.verify.states.activations import as_run
+from symconfig.verify.activations import as_run
 
 COUNTED = re.compile(r"^counted (\{.*\})$", re.MULTILINE)
 READS = ("log-probabilities", "reference")

@@ -59,10 +59,9 @@ def _folder(folder: Path, **fields: Any) -> Path:
 
 
 def _ranks(folder: Path) -> list[Check]:
-    config = json.loads((folder / "ds_config.json").read_text())
     words = dry_run(folder, "launch.sh", 60.0).words
     start = next(index for index, word in enumerate(words) if word.endswith("train.py")) + 1
-    return list(deepspeed_rank.checks(folder, load_plan(folder), config, words[start:], Options()))
+    return list(deepspeed_rank.checks(folder, load_plan(folder), words[start:], Options()))
 
 
 @pytest.mark.usefixtures("quick")
@@ -71,7 +70,7 @@ def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) 
     found = _ranks(_folder(tmp_path, **CASES[case]))
     assert [(check.status, check.detail) for check in found if check.status != "passed"] == []
     assert len(found) == 2
-    assert all(item.ours == item.real for check in found for item in check.compared)
+    assert all(abs(item.difference) < 1e-3 for check in found for item in check.compared)
     assert found[0].compared[0].ours > 1e9
 
 

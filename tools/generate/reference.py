@@ -12,9 +12,8 @@ from typing import Any
 from symconfig.descriptor.architectures.class_defaults import FILE as CLASS_DEFAULTS
 from symconfig.descriptor.learning_rate import USUAL
 from symconfig.descriptor.training import Training
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
-from symconfig.existing.rules.catalogue import SEVERITIES, Group
 from symconfig.existing.rules.rule import BASE, Finding, Rule
 from symconfig.frameworks import tables
 from symconfig.frameworks.backend import Backend

@@ -12,13 +12,14 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit import remedies
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
-from symconfig.existing.audit.memory_rules import MEMORY
+from symconfig.existing.audit.predicted import MEMORY
 from symconfig.existing.launch.reading import Assumption, Hides, Reading
 from symconfig.existing.recover.run import Impossible, Run
 from symconfig.existing.recover.supplied import Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
         judged = judge(run, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    return replace(done, judged=judged, findings=(*done.findings, *MEMORY.findings(judged, done.reading.start)))
+    return replace(done, judged=judged, findings=(*done.findings, *findings_of(MEMORY, judged, done.reading.start)))
 
 
 def planned(
@@ -178,7 +179,8 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
     facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
-    return launcher.findings(facts, reading.program.place if reading.program is not None else None)
+    place = next((word.place for word in reading.world.words), None)
+    return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
 def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:

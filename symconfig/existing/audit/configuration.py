@@ -10,7 +10,6 @@ from typing import Protocol
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover import deepspeed, megatron
@@ -35,7 +34,7 @@ from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import Finding, findings
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.backend import MEGATRON
@@ -301,7 +300,7 @@ class RlConfiguration(MegatronConfiguration):
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
-        return [*own, *(finding for table in OF_RL for finding in table.findings(facts))]
+        return [*own, *findings(rl_rules.RULES, facts)]
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return what a rule about Megatron-LM finds, with options as the trainer's users write them."""

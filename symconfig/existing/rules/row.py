@@ -1,6 +1,6 @@
 """Rules as rows of data: conditions tell where a rule is broken, and texts with values in them what is said.
 
-A file of rows maps names to rules, in the order of the page. A row has the fields of `Rule`, and either nothing more,
+A file of rows maps names to rules, in the order of the page. A row has the fields of `Rule`, and either at most `if`,
 where the function of its name checks it (heads-over-tp: heads_over_tp), or the keys of a case, or several `cases`, each
 of which takes from the row what it does not say itself:
 
@@ -155,7 +155,19 @@ def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, A
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
-    return Rule(name=name, check=_check(of_case, language) if of_case else checks[name.replace("-", "_")], **of_rule)
+    if of_case.keys() - {"if"}:
+        return Rule(name=name, check=_check(of_case, language), **of_rule)
+    check: Check[Facts] = checks[name.replace("-", "_")]
+    return Rule(name=name, check=_guarded(check, of_case["if"], language) if of_case else check, **of_rule)
+
+
+def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) -> Check[Facts]:
+    """Return a check that finds nothing where the conditions do not hold."""
+
+    def check(facts: Facts) -> Iterator[Problem]:
+        return inner(facts) if language.holds(facts, conditions) else iter(())
+
+    return check
 
 
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:

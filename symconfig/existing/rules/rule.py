@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Literal, TypeAlias, TypeVar
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place
@@ -57,37 +57,6 @@ Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules(Generic[Facts]):
-    """The rules of one file, in its order: each is entered by the function that checks it. holds: of which facts they
-    speak; None: of all."""
-
-    entered: list[Rule[Facts]] = field(default_factory=list)
-    holds: Callable[[Facts], bool] | None = None
-
-    def rule(
-        self, severity: Severity, title: str, why: str, example: str, **more: Any
-    ) -> Callable[[Check[Facts]], Check[Facts]]:
-        """Enter the function below as the check of the rule of its name. more: other fields of a Rule."""
-
-        def enter(check: Check[Facts]) -> Check[Facts]:
-            name = check.__name__.replace("_", "-")
-            self.entered.append(Rule(name, severity, title, why, example, check, **more))
-            return check
-
-        return enter
-
-    def findings(self, facts: Facts, place: Place | None = None) -> list[Finding]:
-        """Return every rule that is broken, at a place where the problem has none of its own."""
-        if self.holds is not None and not self.holds(facts):
-            return []
-        return [
-            Finding(rule.name, rule.severity, problem if problem.file else placed(problem, place))
-            for rule in self.entered
-            for problem in rule.check(facts)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
 class Finding:
     """A rule that is broken, and where."""
 
@@ -96,8 +65,14 @@ class Finding:
     problem: Problem
 
 
-def placed(problem: Problem, place: Place | None) -> Problem:
-    """Put the problem at a place, where there is one."""
-    if place is None:
-        return problem
+def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = None) -> list[Finding]:
+    """Return every rule that is broken, at `place` where the problem has no place of its own."""
+    return [
+        Finding(rule.name, rule.severity, problem if problem.file or place is None else _at(problem, place))
+        for rule in rules
+        for problem in rule.check(facts)
+    ]
+
+
+def _at(problem: Problem, place: Place) -> Problem:
     return replace(problem, file=place.file, line=place.line, column=place.column)

@@ -28,7 +28,7 @@ from symconfig.runs.rl.logits import (
 )
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
-from symconfig.verify.states.activations import as_run
+from symconfig.verify.activations import as_run
 from tests.sample_plans import sample_plan
 
 torch = pytest.importorskip("torch")

@@ -9,7 +9,7 @@ import pytest
 from symconfig.cost.flight import in_flight
 from symconfig.plans.plan import Recompute
 from symconfig.solve.costed import costed
-from symconfig.verify.states.activations import as_run, saved
+from symconfig.verify.activations import as_run, saved
 from tests.sample_plans import sample_plan
 
 FULL = Recompute("full", method="uniform", num_layers=1)
