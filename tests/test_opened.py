@@ -30,7 +30,7 @@ ALLOWED = {
             "frameworks/maturity.py",
             "frameworks/megatron/environment.py",
             "frameworks/megatron/flags.py",
-            "render/deepspeed_launch.py",
+            "render/deepspeed.py",
             "render/launchers/ray.py",
             "report/page/page.py",
             "runs/sweep/planner.py",

@@ -19,12 +19,12 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
+from symconfig.render import megatron, monitors, resume, summary, towers
 from symconfig.render.target import Target
 
 NAME = "ms-swift"
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
-_GOES_ON = going_on.translated(
+_RESUME_COMMAND = resume.translated(
     {
         "--override-opt_param-scheduler": "",
         "--load": "--mcore_model {} --finetune false",
@@ -33,7 +33,7 @@ _GOES_ON = going_on.translated(
     }
 )
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
-UNSAID = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
+IGNORED_FIELDS = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
 # template of each family's first models (swift/model/models/).
@@ -65,7 +65,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "loaded_as": loaded_as(plan),
         "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
-        "wants": preflight.wants(plan),
+        "wants": summary.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
@@ -131,9 +131,9 @@ def sections(plan: Plan) -> dict[str, Values]:
     return arguments
 
 
-def goes_on(plan: Plan, words: Sequence[str]) -> str | None:
+def resume_command(plan: Plan, words: Sequence[str]) -> str | None:
     """Say how a run goes on; a checkpoint of adapters is loaded as such."""
-    sentence = _GOES_ON(plan, words)
+    sentence = _RESUME_COMMAND(plan, words)
     return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
@@ -229,6 +229,6 @@ TARGET = Target(
     assumes={"backend": "megatron"},
     towers=TOWERS,
     counts=counting.CHECKPOINTS_OWN,
-    goes_on=goes_on,
-    unsaid=UNSAID,
+    resume_command=resume_command,
+    ignored_fields=IGNORED_FIELDS,
 )

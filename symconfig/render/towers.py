@@ -1,29 +1,9 @@
-"""Which targets train a vision tower: what says so of a target, and what it is told of the tower."""
+"""What targets are told of a vision tower."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
-
-
-def guarded(
-    name: str, known: Mapping[str, str], inner: Callable[..., Mapping[str, object]]
-) -> Callable[..., Mapping[str, object]]:
-    """Return a target's `variables`, which refuse a model whose vision tower is none of those that are known."""
-
-    def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
-        vision = plan.model.vision
-        if vision is not None and vision.model_type not in known:
-            what = f"{name} trains no vision tower" + (" of this model" if known else "")
-            hint = "--images-per-sequence 0, to train the language model alone on text"
-            raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
-        return inner(plan, *of)
-
-    return variables
 
 
 def outer_type(model: ModelDescriptor) -> str:

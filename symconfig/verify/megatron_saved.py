@@ -7,19 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from symconfig.cost.blocks import BlockCost
 from symconfig.cost.machine import LOW_PRECISION
+from symconfig.cost.table import Choice
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
-from symconfig.graph.parts import is_layer
+from symconfig.graph.block import Place
+from symconfig.graph.parts import is_layer, place_of
+from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
+from symconfig.solve.costed import begins, costed
+from symconfig.solve.pieces import WHOLE
 from symconfig.units import MIB
 from symconfig.verify import megatron_rank
-from symconfig.verify.activations import SavedTensor, saved
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
-from symconfig.verify.rank_states import stage_of
+from symconfig.verify.rank_states import stage_of, with_local_layers
 
 TASK = "trace"
 DISPATCHER = "alltoall"
@@ -29,6 +34,49 @@ TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 MTP, LEAVES_MTP = "mtp", ("mtp_final_norm", "logits", "logits_fp32")
 
 Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead of the decoder, number of the layer
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTensor:
+    """One tensor on one rank.
+
+    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
+    layers) the how manieth, from 0; None for the ends. block: its kind.
+    """
+
+    chunk: int
+    layer: int | None
+    block: str
+    tensor: str
+    bytes: float
+
+
+def saved(plan: Plan, stage: int) -> tuple[SavedTensor, ...]:
+    """Return what one microbatch keeps on every chunk of the stage, with Megatron-LM's own layers."""
+    point = with_local_layers(plan)
+    blocks = {block.derived.name: block for block in costed(point).table.blocks}
+    result: list[SavedTensor] = []
+    for index, chunk in enumerate(point.split.stage(stage)):
+        layers = dict.fromkeys(("layer", "mtp"), 0)
+        for kind, begin in zip(chunk, begins(chunk, point.uniform_layers), strict=True):
+            place = "mtp" if kind == "mtp" else "layer"
+            layer = None if place_of(kind) in (Place.FIRST, Place.LAST) else layers[place]
+            if begin is not None:
+                choice = point.choice
+                if point.block_layers:
+                    choice = WHOLE if is_layer(kind) and layers["layer"] < point.block_layers else Choice()
+                policy = apply(blocks[kind].derived, *(choice.modules, choice.offload))
+                result.extend(_kept(blocks[kind], policy, index, layer))
+            layers[place] += layer is not None
+    return tuple(result)
+
+
+def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
+    for held, size, stays, moved in zip(
+        block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
+    ):
+        if stays and not moved:
+            yield SavedTensor(chunk, layer, block.derived.name, held.tensor, float(size[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +136,7 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
             yield Check(name, "failed", f"{file}: {result.error}", result.seconds)
             continue
         try:
-            ours = saved(plan, stage, "local")
+            ours = saved(plan, stage)
         except SymconfigError as error:
             yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
             continue

@@ -32,7 +32,7 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Run the task `trace`: {"rank", "saved", "saved_bytes", …}."""
     start = time.perf_counter()
-    with build.placed(args, config, job) as ready:
+    with build.placed(args, config) as ready:
         stand_ins.prepare(ready)
         models = build.modules(args, ready)
         saved = [record for place, model in enumerate(models) for record in trace(args, ready, model, place)]

@@ -9,6 +9,7 @@ from itertools import groupby
 from symconfig.cost.framework import Framework
 from symconfig.cost.step import states
 from symconfig.errors import InputError, SymconfigError
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.releases import megatron_release
 from symconfig.graph import dims as d
 from symconfig.graph.derived import DerivedBlock
@@ -19,7 +20,6 @@ from symconfig.plans.plan import Plan
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
-from symconfig.verify.activations import as_run
 
 PADDING = 0.01  # of the bytes of a buffer or a shard: padding of buckets and of uneven shards, which is not predicted
 _PART = ".weight."  # of the name of a weight's part, before the part's own
@@ -97,12 +97,29 @@ def stage_of(parallel: Degrees, rank: int) -> int:
     return rank // (parallel.world_size // parallel.pp)
 
 
+def with_local_layers(plan: Plan) -> Prospect:
+    """Return the plan's point of the lattice with Megatron-LM's own layers, without what goes with Transformer Engine's
+    alone. It offloads no activations (training/arguments.py, validate_args), and its own attention has no context
+    parallelism (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+    """
+    point = restore(plan, plan.best)
+    framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, "local", plan.job.attention)
+    framework = replace(framework, hide=point.request.framework.hide)
+    p = point.degrees
+    return replace(
+        point,
+        request=replace(point.request, framework=framework, seq_length=point.request.seq_length // p.cp),
+        choice=replace(point.choice, offload=frozenset()),
+        degrees=replace(p, cp=1, dp=p.dp * p.cp),
+    )
+
+
 def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
     """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
 
     Raises SymconfigError for degrees that cut no whole numbers.
     """
-    point = as_run(plan, "local")
+    point = with_local_layers(plan)
     p, model = point.degrees, point.request.model
     numbers = {name: int(size) for name, size in dim_sizes(model).items()}
     numbers |= {name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")}

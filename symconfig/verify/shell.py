@@ -1,4 +1,4 @@
-"""Scripts of a folder: through shellcheck, and run with DRY_RUN=1 in a clean environment."""
+"""Scripts of a folder, run with DRY_RUN=1 in a clean environment."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from symconfig import install
 from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError
 from symconfig.existing.launch.bash.ansi import unescaped
@@ -51,42 +49,15 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if shutil.which("bash") is None:
         yield watch.check("scripts", "skipped", "there is no bash here")
         return
-    options.progress("shellcheck and dry runs")
+    options.progress("dry runs")
     manifest = read_manifest(folder)
     scripts = SCRIPTS if manifest is None else [name for name in manifest.files if name.endswith(".sh")]
     present = [name for name in scripts if (folder / name).is_file()]
     for name in scripts:
         if name not in present:
             yield watch.check(f"{name} is there", "failed", f"{folder / name} is missing")
-    yield shellcheck(folder, present, options.timeout_s)
     for name in present:
         yield _dry_run_check(folder, name, options)
-
-
-def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
-    """Run shellcheck's default set; report every finding as file:line:column."""
-    watch = Stopwatch()
-    folder_of_python = str(Path(sys.executable).parent)
-    program = shutil.which("shellcheck", path=folder_of_python) or shutil.which("shellcheck")
-    if program is None:
-        return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {install.SHELLCHECK}")
-    if not names:
-        return watch.check("shellcheck", "skipped", "there is no script")
-    try:
-        ended = subprocess.run(
-            [program, "--norc", "--shell=bash", "--format=gcc", *(f"./{name}" for name in names)],
-            cwd=folder,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return watch.check("shellcheck", "failed", f"did not end within {timeout_s:.0f} s")
-    if ended.returncode:
-        return watch.check("shellcheck", "failed", " ".join((ended.stdout + ended.stderr).split()))
-    return watch.check("shellcheck", "passed", f"nothing to say about {' and '.join(names)}")
 
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:

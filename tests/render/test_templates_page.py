@@ -18,7 +18,7 @@ from symconfig.plans import recipe as plan_recipe
 from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
+from symconfig.render import megatron, megatron_args, render, resume, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import learning_plan, sample_plan
 from tools.generate import is_current
@@ -29,14 +29,14 @@ ELSEWHERE = {
     "Nodes": summary.Nodes,
     "Row": summary.Row,
     "Variable": environment.Variable,
-    "Saving": unsaid.Saving,
+    "Saving": resume.Saving,
     "Group": megatron_args.Group,
     "Degrees": Degrees,
     "Difference": plan_recipe.Difference,
     "NearRecipe": plan_recipe.NearRecipe,
     "History": plan_history.History,
     "Segment": plan_history.Segment,
-    "Want": preflight.Want,
+    "Want": summary.Want,
     "PlannedRl": plan_rl.PlannedRl,
     "PlannedReward": plan_rl.PlannedReward,
     "PlannedStep": plan_rl.PlannedStep,

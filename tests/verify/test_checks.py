@@ -42,11 +42,6 @@ def by_name(found: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in found}
 
 
-def test_frameworks_are_found_by_being_there() -> None:
-    assert {"megatron", "shell"} <= set(checks.frameworks())
-    assert "checks" not in checks.frameworks()
-
-
 @pytest.mark.usefixtures("no_megatron")
 def test_without_megatron_its_checks_are_skipped_with_the_command_and_the_rest_is_done(folder: Path) -> None:
     heard: list[str] = []

@@ -14,16 +14,16 @@ from symconfig.render import render
 from symconfig.render.files import write
 from symconfig.report.checks import blocks
 from symconfig.verify import checks, megatron, megatron_saved
-from symconfig.verify.activations import SavedTensor
 from symconfig.verify.checks import Check, Compared, Options
+from symconfig.verify.megatron_saved import SavedTensor
 from symconfig.verify.megatron_session import Job, Result
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import rendered, source
 
 
-def ours(layer: int | None, tensor: str, size: float, operator: str, block: str = "dense") -> SavedTensor:
-    return SavedTensor(0, layer, block, tensor, size, operator)
+def ours(layer: int | None, tensor: str, size: float, block: str = "dense") -> SavedTensor:
+    return SavedTensor(0, layer, block, tensor, size)
 
 
 def real(layer: int | None, module: str, size: float, **more: Any) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def real(layer: int | None, module: str, size: float, **more: Any) -> dict[str, 
 
 
 def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> None:
-    layers = [ours(0, "layer_in", 1, ""), *(ours(place, "hidden", 9, "activation") for place in (1, 2))]
+    layers = [ours(0, "layer_in", 1), *(ours(place, "hidden", 9) for place in (1, 2))]
     found = megatron_saved.groups(
-        [ours(None, "tokens", 2, "", "embedding"), *layers, ours(None, "logits", 5, "lm_head", "head")],
+        [ours(None, "tokens", 2, "embedding"), *layers, ours(None, "logits", 5, "head")],
         [real(0, "", 1), real(1, "mlp", 9), real(2, "mlp", 9), real(None, "embedding", 2), real(None, "", 5)],
     )
     assert [(group.compared.what, group.ours_bytes, group.real_bytes) for group in found] == [
@@ -55,9 +55,9 @@ def test_layers_with_the_same_tensors_are_one_group_and_the_ends_another() -> No
 def test_what_the_multi_token_layer_keeps_is_not_the_decoders() -> None:
     found = megatron_saved.groups(
         [
-            ours(0, "hidden", 9, "activation"),
-            ours(0, "hidden", 7, "activation", "mtp"),
-            ours(0, "mtp_final_norm", 5, "mtp_final_norm", "mtp"),
+            ours(0, "hidden", 9),
+            ours(0, "hidden", 7, "mtp"),
+            ours(0, "mtp_final_norm", 5, "mtp"),
         ],
         [
             real(0, "mlp", 9),
@@ -75,19 +75,19 @@ def test_what_the_multi_token_layer_keeps_is_not_the_decoders() -> None:
 
 def test_tables_that_serve_every_microbatch_are_left_out() -> None:
     (group,) = megatron_saved.groups(
-        [ours(0, "hidden", 9, "activation")], [real(0, "mlp", 9), real(0, "rotary_pos_emb", 5, shared=True)]
+        [ours(0, "hidden", 9)], [real(0, "mlp", 9), real(0, "rotary_pos_emb", 5, shared=True)]
     )
     assert group.real_bytes == 9
 
 
 @pytest.mark.parametrize(("size", "sentences"), [(102, 0), (98, 0), (103, 2), (97, 2)])
 def test_two_per_cent_of_a_kind_or_of_the_stage_are_a_failure(size: float, sentences: int) -> None:
-    found = megatron_saved.groups([ours(0, "hidden", size, "activation")], [real(0, "mlp", 100)])
+    found = megatron_saved.groups([ours(0, "hidden", size)], [real(0, "mlp", 100)])
     assert len(list(megatron_saved.problems(found))) == sentences
 
 
 def test_a_difference_is_said_with_both_numbers() -> None:
-    found = megatron_saved.groups([ours(0, "hidden", 1500, "activation")], [real(0, "mlp", 1000)])
+    found = megatron_saved.groups([ours(0, "hidden", 1500)], [real(0, "mlp", 1000)])
     assert next(megatron_saved.problems(found)) == (
         "dense, 1 layer: symconfig has 1,500 bytes, Megatron keeps 1,000 (+50.00 %)."
     )

@@ -12,7 +12,6 @@ import pytest
 
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.verify import megatron_saved, megatron_session
-from symconfig.verify.activations import saved
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source
@@ -86,7 +85,7 @@ def held(trace: Mapping[str, Any], inside: str) -> int:
 @pytest.mark.parametrize("name", PLANS)
 def test_symconfig_keeps_the_same(name: str, traces: dict[str, Mapping[str, Any]]) -> None:
     stage = PLANS[name].best.parallel.pp - 1
-    found = megatron_saved.groups(saved(PLANS[name], stage, "local"), traces[name]["saved"])
+    found = megatron_saved.groups(megatron_saved.saved(PLANS[name], stage), traces[name]["saved"])
     assert list(megatron_saved.problems(found)) == []
 
 

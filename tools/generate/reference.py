@@ -223,7 +223,7 @@ From {habit.source}.
 def _unsaid() -> Iterator[tuple[str, ...]]:
     for name, target in targets().items():
         why: dict[str, list[str]] = {}
-        for field, why_not in target.unsaid.items():
+        for field, why_not in target.ignored_fields.items():
             why.setdefault(why_not, []).append(f"`{field}`")
         for why_not, fields in why.items():
             yield name, ", ".join(fields), why_not

@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
-from symconfig.existing.adapt.draft import Draft, Progress
+from symconfig.existing.adapt.draft import Draft, Progress, apart, why_apart
 from symconfig.existing.adapt.goal import Goal, Wish, having, wishes
 from symconfig.existing.adapt.mending import mended, repairs
 from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
-from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
 from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Reading, Setting

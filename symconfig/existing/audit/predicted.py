@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
 from symconfig.existing.rules import rl
-from symconfig.existing.rules.row import Language, rules_of
+from symconfig.existing.rules.rule import Language, rules_of
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised

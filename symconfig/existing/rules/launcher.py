@@ -9,7 +9,7 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import World
 from symconfig.existing.launch.text import Text
-from symconfig.existing.rules.row import TEXTS, Language, rules_of
+from symconfig.existing.rules.rule import TEXTS, Language, rules_of
 
 
 @dataclass(frozen=True, slots=True)

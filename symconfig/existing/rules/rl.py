@@ -11,11 +11,9 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.arguments import FALSE, TRUE
 from symconfig.existing.recover.rl.trainers import OPENRLHF, SLIME, SWIFT, TRL, VERL, Trainer, Workers, of_verl
 from symconfig.existing.recover.rl.values import Values
-from symconfig.existing.rules.row import TEXTS, Language, Looked, rules_of
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
@@ -311,10 +309,12 @@ def _value(facts: RlFacts, name: str) -> Any:
     if name in DERIVED:
         return DERIVED[name](facts)
     text = facts.values.text(name)
-    for number in (int, float) if text is not None else ():
+    if text is None or text.lower() in ("true", "false"):
+        return facts.values.switch(name) or None
+    for number in (int, float):
         with suppress(ValueError):
             return number(text)
-    return text if text and text.lower() not in (*TRUE, *FALSE) else facts.values.switch(name) or None
+    return text
 
 
 def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:

@@ -20,7 +20,7 @@ from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
 from symconfig.existing.rules.megatron_words import DERIVED, FACTS, NAME_TESTS, TABLE
-from symconfig.existing.rules.row import NUMBERS, TESTS, TEXTS, filled_with, rows_of
+from symconfig.existing.rules.rule import NUMBERS, TESTS, TEXTS, filled_with, rows_of
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
