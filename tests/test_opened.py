@@ -42,7 +42,7 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "cli/main.py",
-            "existing/adapt/write.py",
+            "existing/adapt/files.py",
             "verify/forks.py",
             "verify/megatron_runner.py",
         ),

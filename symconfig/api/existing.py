@@ -22,7 +22,7 @@ from symconfig.existing.audit.audit import audit as judge
 from symconfig.existing.launch.files import below
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 

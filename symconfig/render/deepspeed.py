@@ -31,12 +31,10 @@ from symconfig.resources import data_dir
 
 Json = dict[str, Any]
 
-TRAIN = "the generated training script"  # train.py
-
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN), *_generated_script(plan))
+    _refuse_run(plan)
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
@@ -64,7 +62,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 def words(plan: Plan) -> list[str]:
     """Return what train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN), *_generated_script(plan))
+    _refuse_run(plan)
     return [word for group in arguments(plan).values() for word in group]
 
 
@@ -83,18 +81,13 @@ def config_auto(plan: Plan) -> Json:
     return formats.write(plan, auto=True)
 
 
-def _generated_script(plan: Plan) -> tuple[Problem, ...]:
-    """Return why the generated training script cannot run the optimizer: DeepSpeed makes its own from the JSON."""
-    if formats.own_optimizer(plan):
-        return ()
-    return (
-        Problem(
-            "the generated training script has the optimizer that DeepSpeed makes, which is AdamW",
-            field="optimizer",
-            got=plan.job.optimizer.name,
-            hint="--target transformers",
-        ),
-    )
+def _refuse_run(plan: Plan) -> None:
+    """Raise InfeasibleError for what DeepSpeed, or the generated training script, cannot run."""
+    own: tuple[Problem, ...] = ()
+    if not formats.own_optimizer(plan):
+        what = "the generated training script has the optimizer that DeepSpeed makes, which is AdamW"
+        own = (Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers"),)
+    refuse(plan, *data_problems(plan, "the generated training script"), *own)
 
 
 def _qwen1(plan: Plan) -> bool:

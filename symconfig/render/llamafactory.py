@@ -19,7 +19,7 @@ from symconfig.formats.keys import write
 from symconfig.formats.tuners import LLAMAFACTORY, LLAMAFACTORY_WRITTEN
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, refusals, towers, trainer, tuning
+from symconfig.render import deepspeed, learning, refusals, trainer, tuning, weights
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.refusals import of_fsdp
@@ -89,7 +89,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         plan,
         stage=kind,
         data=data,
-        pixels=towers.pixels(plan),
+        pixels=weights.pixels(plan),
         preference=pairs if preference is not None and preference.means.scaled else None,
     )
     return {
@@ -165,7 +165,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     yield from deepspeed.notes(plan)
-    yield from towers.notes(plan, "image_max_pixels")
+    yield from weights.notes(plan, "image_max_pixels")
     if stage(plan) != "pt":
         yield from trainer.padded(plan, "cutoff_len")
 

@@ -19,7 +19,7 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, monitors, resume, summary, towers
+from symconfig.render import megatron, monitors, resume, summary, weights
 from symconfig.render.target import Target
 
 NAME = "ms-swift"
@@ -147,9 +147,9 @@ def loaded_as(plan: Plan) -> str:
 def _model(plan: Plan) -> Values:
     """Return the model, and what is trained of its vision tower, whose activations the plan keeps."""
     name = plan.job.training.hf_weights or plan.model.huggingface_id
-    vision, pixels = plan.model.vision, towers.pixels(plan)
+    vision, pixels = plan.model.vision, weights.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
-    fields |= {"model_type": towers.outer_type(plan.model), "template": template(plan.model)}
+    fields |= {"model_type": weights.outer_type(plan.model), "template": template(plan.model)}
     if vision is not None:
         fields |= {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
         fields |= {"vit_gradient_checkpointing": False, **({} if pixels is None else {"max_pixels": pixels})}
@@ -160,7 +160,7 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
     """Return the chat template of the model's family; "" where it is none of those."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
-    return known.get(towers.outer_type(model), "")
+    return known.get(weights.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -198,7 +198,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     lora = plan.model.adapter
-    yield from towers.notes(plan, "max_pixels")
+    yield from weights.notes(plan, "max_pixels")
     yield (
         "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
         "step computes what was planned"

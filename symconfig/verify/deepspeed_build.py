@@ -94,9 +94,6 @@ def build(request: Json, rank: int) -> Json:
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         engine, _ = train.start_engine(args, config)
         make_moments(engine.optimizer, states.MASTERS)
-        small = getattr(engine.optimizer, "persistent_parameters", ())
-        if small:  # ZeRO-3 gathers them at the end of every step
-            small[0].all_gather(small)
         parameters = list(engine.module.parameters())
         sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
         return {

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from symconfig import install
 from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.frameworks.megatron import flags

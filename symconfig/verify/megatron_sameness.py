@@ -8,7 +8,7 @@ against the descriptor's classes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from symconfig.errors import Problem
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.render.megatron_model import embedding_factor
 from symconfig.verify import megatron_resolved as means
-from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, descend, gqa, mla, moe, rope, scaled
+from symconfig.verify.megatron_resolved import Resolved, dense, descend, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
 
 # Fields that name or place a model, and change nothing of what is computed in training.
@@ -43,20 +43,21 @@ def _always(model: ModelDescriptor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field. where: Megatron's name for it. need, got: where one side has another value than the field's or the
-    name's own. applies: has this model such a thing? neutral: the value in a release that has no such setting."""
+    """One field of a model or of a plan. where: Megatron's name for it. need, got: where one side has another value
+    than the field's or the name's own. applies: has this model such a thing? neutral: the value in a release without
+    such a setting."""
 
     field: str
     where: str
-    need: Need | None = None
-    got: Got | None = None
-    applies: Callable[[ModelDescriptor], bool] = _always
+    need: Callable[[Any, Resolved], Any] | None = None
+    got: Callable[[Any, Resolved], Any] | None = None
+    applies: Callable[[Any], bool] = _always
     neutral: Any = None
 
-    def values(self, model: ModelDescriptor, r: Resolved) -> tuple[Any, Any]:
+    def values(self, subject: Any, r: Resolved) -> tuple[Any, Any]:
         """Return what must be there, and what is."""
-        need = self.need(model, r) if self.need else descend(model, self.field)
-        return need, self.got(model, r) if self.got else r(self.where, self.neutral)
+        need = self.need(subject, r) if self.need else descend(subject, self.field)
+        return need, self.got(subject, r) if self.got else r(self.where, self.neutral)
 
 
 def _yarn(name: str, neutral: float) -> Row:
@@ -189,14 +190,18 @@ ROWS: tuple[Row, ...] = (
 
 def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield every field that Megatron resolved to something else than the model has, but for those edited by hand."""
+    yield from differing([row for row in ROWS if row.field not in edited], model, result, file, "model")
+
+
+def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind: str) -> Iterator[Problem]:
+    """Yield the rows of which Megatron resolved another value than the subject, a model or a plan, has."""
     resolved = Resolved(result)
-    for row in ROWS:
-        if row.field in edited or not row.applies(model):
-            continue
-        need, got = row.values(model, resolved)
-        if not _equal(need, got):
-            what = f"Megatron resolves {row.where} to another model"
-            yield Problem(what, file=file, field=row.field, got=_short(got), need=_short(need))
+    for row in rows:
+        if row.applies(subject):
+            need, got = row.values(subject, resolved)
+            if not _equal(need, got):
+                what, field = f"Megatron resolves {row.where} to another {kind}", row.field.removeprefix("best.")
+                yield Problem(what, file=file, field=field.rstrip("_"), got=_short(got), need=_short(need))
 
 
 def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:

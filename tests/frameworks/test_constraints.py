@@ -15,8 +15,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.sections import Attention, Indexer
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import settings
 from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.refused import example_options, expressible, fails

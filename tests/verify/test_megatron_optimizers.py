@@ -10,10 +10,10 @@ import pytest
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.optimizers import stepping

@@ -21,8 +21,7 @@ from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.deepspeed_auto import at
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO

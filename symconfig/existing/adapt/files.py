@@ -16,8 +16,7 @@ from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan

@@ -8,13 +8,11 @@ from typing import Self
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt.outcome import Unplaced
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.megatron_run import DECIDED, FAMILIES, Family
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan

@@ -15,7 +15,7 @@ from symconfig.existing.audit.audit import audited
 from symconfig.existing.audit.configuration import MegatronConfiguration, configuration_of
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS

@@ -11,7 +11,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described as named
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.recover.zoo import differing
 from symconfig.formats.tuners import SEQUENCE
 from symconfig.plans.plan import Plan

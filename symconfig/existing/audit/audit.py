@@ -15,11 +15,9 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.predicted import MEMORY
-from symconfig.existing.launch.assumed import OPTION
-from symconfig.existing.launch.harmless import EVERYTHING
+from symconfig.existing.launch.assumed import EVERYTHING, OPTION
 from symconfig.existing.launch.reading import Assumption, Hides, Reading, Unread
-from symconfig.existing.recover.run import Impossible, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
@@ -148,8 +146,8 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
         for problem in problems
         if isinstance(problem, Impossible) and problem.rule not in known
     )
-    helped = tuple(helped(problem, done.reading) for problem in problems)
-    return replace(done, unpredicted=helped, findings=(*done.findings, *impossible))
+    reasons = tuple(helped(problem, done.reading) for problem in problems)
+    return replace(done, unpredicted=reasons, findings=(*done.findings, *impossible))
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:

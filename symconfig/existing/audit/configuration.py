@@ -10,7 +10,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.accelerate import launched
 from symconfig.existing.recover.arguments import Arguments
@@ -24,9 +24,7 @@ from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
 from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
-from symconfig.existing.recover.run import Assumed, Run
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules

@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import InputError
-from symconfig.existing.launch.assumed import assuming
+from symconfig.existing.launch.assumed import Harmless, assuming
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.detect import (
     folder_refused,
@@ -28,7 +28,6 @@ from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
-from symconfig.existing.launch.harmless import Harmless
 from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
 from symconfig.existing.launch.text import Text

@@ -19,8 +19,7 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.known import by_name
-from symconfig.existing.recover.run import Assumed, Described
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import zoo_match, zoo_near
 from symconfig.frameworks.deepspeed.adapters import target_modules
 

@@ -15,8 +15,7 @@ from symconfig.existing.recover import uncounted
 from symconfig.existing.recover.mixers import letters, spelled
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Assumed, Described, Impossible, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, Supplied
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.extras import Extras

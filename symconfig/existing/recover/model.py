@@ -13,9 +13,8 @@ from symconfig.existing.recover.args import Args, Fields
 from symconfig.existing.recover.merge import merged
 from symconfig.existing.recover.mixers import mixer_fields
 from symconfig.existing.recover.moe import expert_fields, has_experts
-from symconfig.existing.recover.rope import position_fields
+from symconfig.existing.recover.rope import factor_fields, position_fields
 from symconfig.existing.recover.run import Described
-from symconfig.existing.recover.structure import factor_fields
 from symconfig.existing.recover.undescribed import refuse_undescribed
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
 from symconfig.formats import links

@@ -15,7 +15,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import megatron

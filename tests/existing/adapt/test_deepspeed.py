@@ -16,8 +16,7 @@ from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import deepspeed, render
 from tests.sample_plans import sample_plan

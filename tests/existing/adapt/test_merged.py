@@ -8,7 +8,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from tests.existing.adapt.scripts import head, options, start, written

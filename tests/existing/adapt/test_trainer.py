@@ -12,7 +12,7 @@ from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.plans.plan import Plan, Recompute
 from tests.existing.adapt.test_deepspeed import lines
 from tests.sample_plans import sample_plan

@@ -5,10 +5,9 @@ from __future__ import annotations
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.existing.audit.audit import Audit, audit
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Reading, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Supplied
 
 SEVENTY = (
     "--micro-batch-size 1 --global-batch-size 256 --seq-length 8192 --bf16 --tensor-model-parallel-size 8 "

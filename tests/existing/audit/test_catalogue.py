@@ -10,7 +10,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, rules
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import Rule
 from symconfig.runs.rl.stated import completed
 from tests.existing.audit import examples

@@ -12,7 +12,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.launch.read import read
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.plans.plan import Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write

@@ -12,7 +12,7 @@ from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster
 from symconfig.existing.audit.audit import audit
 from symconfig.existing.audit.steps import DECISIONS
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited, reading

@@ -14,8 +14,7 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.load import load_cluster, load_model, zoo_models
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.deepspeed import zero_of
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.plans.plan import Plan, Recompute

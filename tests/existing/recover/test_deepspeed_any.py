@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.frameworks.deepspeed.keys import schema

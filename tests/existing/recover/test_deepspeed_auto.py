@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, fills, mismatches
-from symconfig.existing.recover.words import settings
 
 HIDDEN = 1000
 SECTIONS = {  # by path

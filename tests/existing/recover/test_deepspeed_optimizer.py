@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import stepped
-from symconfig.existing.recover.words import settings
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.deepspeed import findings
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.render import render

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.optimizer import Optimizer
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Run
-from symconfig.existing.recover.supplied import Supplied
-from symconfig.existing.recover.words import settings
+from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.plans.plan import Plan, Recompute

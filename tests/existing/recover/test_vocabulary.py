@@ -6,7 +6,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.existing.recover.model import described
-from symconfig.existing.recover.tokenizers import BY_NAME, size_by_name
+from symconfig.existing.recover.vocabulary import BY_NAME, size_by_name
 from tests.existing.recover.options import NEWEST, names_of
 
 SHAPE = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16"

@@ -6,9 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.existing.launch.reading import Word
+from symconfig.existing.launch.reading import Word, settings
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.words import settings
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import findings
 from symconfig.existing.rules.rule import BASE

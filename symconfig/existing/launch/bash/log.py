@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from symconfig.existing.launch.assumed import NOTHING_HARMLESS, Harmless
 from symconfig.existing.launch.bash.shell import Cover
 from symconfig.existing.launch.bash.values import Field, Parts
-from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
 from symconfig.existing.launch.reading import Hides, Unread
 from symconfig.existing.launch.text import Place, Text
 

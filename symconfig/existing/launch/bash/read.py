@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from symconfig.errors import InputError, Problem
+from symconfig.existing.launch.assumed import NOTHING_HARMLESS, Harmless
 from symconfig.existing.launch.bash import training
 from symconfig.existing.launch.bash.interpret import Interpreter
 from symconfig.existing.launch.bash.log import Leave, Log, shortened
@@ -18,7 +19,6 @@ from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.statements import HANDLERS
 from symconfig.existing.launch.bash.training import Split
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.harmless import NOTHING_HARMLESS, Harmless
 from symconfig.existing.launch.reading import OTHER_RUN, Hidden, Hides, Piece, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world

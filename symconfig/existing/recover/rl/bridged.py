@@ -14,8 +14,7 @@ from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.arguments import plain
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Described, Run, Supplied
 from symconfig.formats.ms_swift import MS_SWIFT
 from symconfig.frameworks.megatron.adapters import FUSED, PARTS, refusals
 

@@ -9,8 +9,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.deepspeed_model import unnamed, with_adapter
 from symconfig.existing.recover.known import by_name
-from symconfig.existing.recover.run import Assumed, Described
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Assumed, Described, Supplied
 from symconfig.existing.recover.zoo import zoo_match
 
 

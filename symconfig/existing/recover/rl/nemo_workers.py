@@ -13,14 +13,13 @@ from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.words import settings
 from symconfig.formats.keys import Keys
 from symconfig.formats.nemo_rl import DTENSOR as _DTENSOR
 from symconfig.formats.nemo_rl import KEYS, POLICY

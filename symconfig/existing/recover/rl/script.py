@@ -19,8 +19,7 @@ from symconfig.existing.recover.rl.sequences import lengths, section
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.trainers import Trainer, Workers
 from symconfig.existing.recover.rl.values import Values
-from symconfig.existing.recover.run import Assumed, Described, Run
-from symconfig.existing.recover.supplied import Supplied
+from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.keys import Keys
 from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.rl import PlannedReward

@@ -13,7 +13,7 @@ from typing import ClassVar
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.known import weight_bytes
 from symconfig.existing.recover.namespace import Namespace, version_of
@@ -23,7 +23,6 @@ from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.trainers import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
-from symconfig.existing.recover.words import settings
 from symconfig.frameworks.megatron.flags import first_with, flags, resolve
 
 _ALGORITHMS = {name: name for name in ("ppo", "gspo", "reinforce_plus_plus")}

@@ -12,7 +12,7 @@ from typing import Any
 
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.launch.reading import Setting, Word
+from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.accelerate import Launched, launched
 from symconfig.existing.recover.arguments import Arguments
@@ -26,7 +26,6 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.trainers import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Workers
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
-from symconfig.existing.recover.words import settings
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
 from symconfig.frameworks.behaviour import COMPILED, Switches
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, MICRO, TRAIN

@@ -17,7 +17,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
@@ -25,7 +25,6 @@ from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.trainers import FSDP, VERL, VERL_TUNING, Trainer, Workers, of_verl
 from symconfig.existing.recover.run import Assumed, Described, Run
-from symconfig.existing.recover.words import settings
 from symconfig.formats.keys import Keys
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
