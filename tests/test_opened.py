@@ -26,11 +26,11 @@ ALLOWED = {
             "existing/recover/zoo.py",
             "existing/recover/uncounted.py",
             "frameworks/deepspeed/keys.py",
-            "frameworks/deepspeed/modules.py",
+            "frameworks/deepspeed/adapters.py",
             "frameworks/maturity.py",
             "frameworks/megatron/environment.py",
             "frameworks/megatron/flags.py",
-            "render/deepspeed_launch.py",
+            "render/deepspeed.py",
             "render/launchers/ray.py",
             "report/page/page.py",
             "runs/sweep/planner.py",
@@ -42,7 +42,7 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "cli/main.py",
-            "existing/adapt/write.py",
+            "existing/adapt/files.py",
             "verify/forks.py",
             "verify/megatron_runner.py",
         ),

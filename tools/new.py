@@ -66,7 +66,7 @@ def targets() -> Collection[str]:
 
 
 def rules() -> Collection[str]:
-    from symconfig.existing.rules.catalogue import rules
+    from symconfig.existing.audit.catalogue import rules
 
     return {rule.name for rule in rules()}
 

@@ -65,7 +65,7 @@ def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
-    from symconfig.render.together import LAUNCH
+    from symconfig.render.target import LAUNCH
     from symconfig.report.fallback import advice, to_dict
 
     target, framework = wanted.of_plan(fallback.plan), fallback.plan.best.target.backend

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     written = arguments.in_place and bool(outcome.files) and (outcome.done or arguments.partial)
     if written:
-        from symconfig.existing.adapt.write import write
+        from symconfig.existing.adapt.files import write
         from symconfig.existing.launch.read import ARGUMENTS
 
         file = outcome.reading.file

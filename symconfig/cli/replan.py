@@ -142,7 +142,7 @@ def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None,
     """Write and show the plans for fewer nodes. Exit 1 where nothing fits on any of them."""
     from symconfig.api.fallback import fallback_files
     from symconfig.api.planning import put
-    from symconfig.render.together import LAUNCH
+    from symconfig.render.target import LAUNCH
     from symconfig.report.fallback import blocks, to_dict
 
     written = put(lambda: fallback_files(fallback, files), out, arguments.force, replaced) if out and files else []

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, where
-from symconfig.formats.lora import lora
+from symconfig.formats.keys import Key, keys, lora, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.bridge import fuses_rotations
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.formats.keys import Key, keys, where
+from symconfig.formats.keys import Key, keys, lora, where
 from symconfig.formats.links import value_of
-from symconfig.formats.lora import lora
 
 # The advantage of each algorithm; that of GRPO's kin is its own.
 ADVANTAGES = {"grpo": "group_norm", "dapo": "group_norm", "gspo": "group_norm", "rloo": "rloo",

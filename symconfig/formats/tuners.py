@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from symconfig.descriptor.job import Backend
-from symconfig.formats.keys import Keys, keys
+from symconfig.formats.keys import Keys, keys, lora
 from symconfig.formats.links import value_of
-from symconfig.formats.lora import lora
 
 # Lengths of sequences in the training programs around Transformers: its own examples, LLaMA-Factory, Axolotl, our own.
 SEQUENCE = (

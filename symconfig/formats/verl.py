@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.formats.keys import Key, Value, keys, where
-from symconfig.formats.lora import lora
+from symconfig.formats.keys import Key, Value, keys, lora, where
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.bridge import fuses_rotations
 

@@ -14,8 +14,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.settings import split
-from symconfig.render.target import Target, discovered, target
-from symconfig.render.together import LAUNCH, startable, together
+from symconfig.render.target import LAUNCH, Target, discovered, startable, target, together
 from symconfig.resources import data_dir
 
 # Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.

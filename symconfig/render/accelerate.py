@@ -14,9 +14,9 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, deepspeed_launch, deepspeed_limits, monitors, trainer
+from symconfig.render import deepspeed, monitors, refusals, trainer
 from symconfig.render.files import File
-from symconfig.render.refused import refused
+from symconfig.render.refusals import refused
 from symconfig.render.summary import Row, nodes, predicted_for
 from symconfig.render.target import Target
 
@@ -32,8 +32,8 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
-        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.deepspeed_variables(plan)),
-        "notes": deepspeed_launch.notes(plan),
+        "variables": (*deepspeed.environment_variables(plan), *monitors.deepspeed_variables(plan)),
+        "notes": deepspeed.notes(plan),
         "predicted_for": predicted_for(plan, "deepspeed"),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
     }
@@ -69,7 +69,7 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
     """Yield what PyTorch's FSDP 2 does not run under Accelerate, and what Transformers cannot be told of the model."""
     adapter = plan.model.adapter
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from deepspeed_limits.model_problems(plan)
+    yield from refusals.model_problems(plan)
     if adapter is not None and adapter.method != "lora":
         what = "weights in 4 bits are not known to train in FSDP 2's shards"
         yield Problem(what, field="adapter.method", got=adapter.method, need="lora")
@@ -148,7 +148,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
                 "tokens of the sp ranks, not of each rank's mean",
             ),
         )
-    recomputed = deepspeed_launch.recompute_layers(plan) != 0
+    recomputed = deepspeed.recompute_layers(plan) != 0
     yield Row("recompute", ("model.gradient_checkpointing_enable()" if recomputed else "none",))
 
 
@@ -176,7 +176,7 @@ TARGET = Target(
     texts=texts,
     assumes={"backend": "deepspeed"},
     counts=counting.STEPS,
-    unsaid=dict.fromkeys(
+    ignored_fields=dict.fromkeys(
         ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
         _SCRIPT,
     ),

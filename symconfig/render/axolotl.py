@@ -17,9 +17,9 @@ from symconfig.formats.keys import write
 from symconfig.formats.tuners import AXOLOTL, AXOLOTL_WRITTEN
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import accelerate, deepspeed_launch, deepspeed_limits, trainer, tuning
+from symconfig.render import accelerate, deepspeed, refusals, trainer, tuning
 from symconfig.render.files import File
-from symconfig.render.refused import of_fsdp
+from symconfig.render.refusals import of_fsdp
 from symconfig.render.target import Target
 
 _DEMO = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own examples
@@ -30,7 +30,7 @@ def variables(plan: Plan) -> dict[str, object]:
     return {
         **tuning.variables(plan, "Axolotl", AXOLOTL.release, *_problems(plan)),
         "sections": sections(plan),
-        "notes": (*deepspeed_launch.notes(plan), *trainer.padded(plan, "sequence_len")),
+        "notes": (*deepspeed.notes(plan), *trainer.padded(plan, "sequence_len")),
     }
 
 
@@ -73,13 +73,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
         what, need = "this target pads sequences, or packs them", "padded or packed"
         yield Problem(what, field="sequences.batching", got="padding_free", need=need)
-    if _packs(plan) and deepspeed_launch.attention(plan) == "eager":
+    if _packs(plan) and deepspeed.attention(plan) == "eager":
         what = "Axolotl keeps packed sequences apart by flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.model.model_type == "nemotron_h" and plan.best.options.recompute.granularity != "none" and not _packs(plan):
         what = "Axolotl recomputes layers of this family only where sequences are packed"
         yield Problem(what, field="recompute", got="full", pins=("recompute=none",))
-    yield from deepspeed_limits.data_problems(plan, "Axolotl")
+    yield from refusals.data_problems(plan, "Axolotl")
 
 
 TARGET = Target(
@@ -91,7 +91,7 @@ TARGET = Target(
     assumes={"backend": "deepspeed"},
     tasks=PLAIN,
     counts=counting.STEPS,
-    unsaid={
+    ignored_fields={
         "tokenizer_model": "Axolotl takes the model's tokenizer",
         "tokenizer_type": "Axolotl takes the model's tokenizer",
         "manual_gc_interval": "Axolotl leaves garbage collection to Python",

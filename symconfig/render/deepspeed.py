@@ -2,42 +2,68 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.descriptor.architectures.class_defaults import plain_attention
+from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.format import json_text
 from symconfig.formats import deepspeed as formats
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.frameworks.deepspeed.releases import (
+    ADAPTER_REQUIREMENTS,
+    DEEPSPEED_RELEASE,
+    QLORA_REQUIREMENTS,
+    REQUIREMENTS,
+)
+from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, going_on, monitors
-from symconfig.render.deepspeed_limits import data_problems, refuse
+from symconfig.render import monitors, resume, summary
 from symconfig.render.files import File
+from symconfig.render.refusals import data_problems, refuse
+from symconfig.render.resume import Saving
 from symconfig.render.target import Target
-from symconfig.render.unsaid import Saving
+from symconfig.render.weights import hf_weights
+from symconfig.resources import data_dir
 
 Json = dict[str, Any]
-
-TRAIN = "the generated training script"  # train.py
 
 
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN), *_generated_script(plan))
-    return deepspeed_launch.variables(plan)
+    _refuse_run(plan)
+    return {
+        "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
+        "groups": arguments(plan),
+        "variables": (*environment_variables(plan), *monitors.deepspeed_variables(plan)),
+        "default_model": default_model(plan),
+        "default_data": plan.training.data_path,
+        "qwen1": _qwen1(plan),
+        "notes": notes(plan),
+        "predicted_for": summary.predicted_for(plan, "deepspeed"),
+    }
 
 
 def texts(plan: Plan) -> Iterator[File]:
     """Yield the JSON in its two flavours, and what surrounds it."""
     yield File("ds_config.json", json_text(config(plan)))
     yield File("ds_config_hf.json", json_text(config_auto(plan)))
-    yield from deepspeed_launch.texts(plan)
+    yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
+    yield File("train.py", _script("train.py"), True)
+    for name in ("sequences.py", "saving.py", "states.py"):
+        yield File(name, _script(name))
+    yield File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan)))
+    if _qwen1(plan):
+        yield File("convert_qwen.py", _script("convert_qwen.py"), True)
 
 
 def words(plan: Plan) -> list[str]:
     """Return what train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
-    refuse(plan, *data_problems(plan, TRAIN), *_generated_script(plan))
-    return [word for group in deepspeed_launch.arguments(plan).values() for word in group]
+    _refuse_run(plan)
+    return [word for group in arguments(plan).values() for word in group]
 
 
 def config(plan: Plan) -> Json:
@@ -55,18 +81,134 @@ def config_auto(plan: Plan) -> Json:
     return formats.write(plan, auto=True)
 
 
-def _generated_script(plan: Plan) -> tuple[Problem, ...]:
-    """Return why the generated training script cannot run the optimizer: DeepSpeed makes its own from the JSON."""
-    if formats.own_optimizer(plan):
-        return ()
-    return (
-        Problem(
-            "the generated training script has the optimizer that DeepSpeed makes, which is AdamW",
-            field="optimizer",
-            got=plan.job.optimizer.name,
-            hint="--target transformers",
-        ),
-    )
+def _refuse_run(plan: Plan) -> None:
+    """Raise InfeasibleError for what DeepSpeed, or the generated training script, cannot run."""
+    own: tuple[Problem, ...] = ()
+    if not formats.own_optimizer(plan):
+        what = "the generated training script has the optimizer that DeepSpeed makes, which is AdamW"
+        own = (Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers"),)
+    refuse(plan, *data_problems(plan, "the generated training script"), *own)
+
+
+def _qwen1(plan: Plan) -> bool:
+    return plan.model.model_type == "qwen"
+
+
+def _script(name: str) -> str:
+    """Return a script that is copied as it stands: it takes the plan from the JSON and its arguments, not from a
+    template.
+    """
+    return (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
+
+
+def notes(plan: Plan) -> tuple[str, ...]:
+    """Return what a person should know about this plan with this release, as sentences."""
+    options, sentences = plan.best.options, []
+    if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
+        sentences.append(
+            "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
+            "step and does not overlap it with backward"
+        )
+    if plan.best.parallel.cp > 1 and plan.training.clip_grad:
+        sentences.append(
+            "Under Ulysses, ZeRO-1 and 2 of this release measure the gradient norm on the first sequence rank "
+            "of each group only, so clipping is approximate"
+        )
+    if plan.job.packing:
+        sentences.append(summary.PACKING)
+    return tuple(sentences)
+
+
+def arguments(plan: Plan) -> dict[str, list[str]]:
+    """Return the arguments of train.py by group, each one word, so that a value may begin with a dash."""
+    training, batch, model = plan.training, plan.best.batch, plan.model
+    groups = {
+        "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
+        "TRAINING_ARGS": [
+            f"--seq-length={batch.seq_length}",
+            f"--train-iters={training.train_iters}",
+            f"--lr={training.lr}",
+            f"--min-lr={training.min_lr}",
+            f"--lr-decay-style={training.lr_decay_style}",
+            *([f"--lr-decay-iters={training.lr_decay_iters}"] if training.lr_decay_iters else []),
+            *([f"--lr-wsd-decay-iters={training.wsd_decay_iters}"] if training.lr_decay_style == "WSD" else []),
+            f"--lr-warmup-iters={training.lr_warmup_iters}",
+            f"--seed={training.seed}",
+            f"--log-interval={training.log_interval}",
+            f"--save-interval={training.save_interval}",
+        ],
+    }
+    if model.adapter is not None:
+        groups["ADAPTER_ARGS"] = [
+            f"--lora-r={model.adapter.r}",
+            f"--lora-alpha={model.adapter.lora_alpha}",
+            f"--lora-dropout={model.adapter.lora_dropout}",
+            f"--lora-target-modules={','.join(target_modules(model))}",
+            *(["--qlora"] if model.adapter.method == "qlora" else []),
+        ]
+    return groups
+
+
+def attention(plan: Plan) -> str:
+    """Return Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only
+    that one computes the same.
+    """
+    model = plan.model
+    capped = model.attention_sinks or model.attn_logit_softcapping is not None
+    plain = plan.job.attention == "unfused" or capped or plain_attention(model.model_type)
+    return "eager" if plain else "sdpa"
+
+
+def recompute_layers(plan: Plan) -> int:
+    """Return train.py's number of recomputed layers: 0 none, -1 all, else the first n."""
+    recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
+    if recompute.granularity == "none":
+        return 0
+    if recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers:
+        return recompute.num_layers
+    return -1
+
+
+def default_model(plan: Plan) -> str:
+    """Return the weights to start from unless the environment says otherwise; empty: random ones. Of Qwen-7B's own
+    they must be converted first."""
+    return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
+
+
+def environment_variables(plan: Plan) -> tuple[Variable, ...]:
+    """Return the variables of launch.sh with their reasons."""
+    named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
+    # vLLM's pool of memory that sleeps forbids it (device_allocator/cumem.py, until April 2026).
+    if plan.cluster.gpu.vendor == "nvidia" and plan.job.rl is None:
+        named.append(
+            Variable(
+                "PYTORCH_CUDA_ALLOC_CONF",
+                "expandable_segments:True",
+                "less fragmentation: ZeRO allocates and frees buffers of many sizes",
+            )
+        )
+    if plan.best.options.optimizer_offload:
+        named.append(
+            Variable(
+                "OMP_NUM_THREADS",
+                "$(( $(nproc) > GPUS_PER_NODE ? $(nproc) / GPUS_PER_NODE : 1 ))",
+                "the optimizer runs on the host's cores, and torchrun would give each rank one",
+            )
+        )
+    return tuple(named)
+
+
+def requirements(plan: Plan) -> tuple[str, ...]:
+    """Return the lines of requirements.txt."""
+    pins = dict(REQUIREMENTS)
+    if plan.model.adapter is not None:
+        pins |= ADAPTER_REQUIREMENTS
+        if plan.model.adapter.method == "qlora":
+            pins |= QLORA_REQUIREMENTS
+    for name, wanted in (("tensorboard", plan.training.tensorboard_dir), ("wandb", plan.training.wandb_project)):
+        if wanted is not None:
+            pins[name] = name
+    return tuple(pins.values())
 
 
 TARGET = Target(
@@ -76,9 +218,9 @@ TARGET = Target(
     texts=texts,
     assumes={"backend": "deepspeed"},
     counts=counting.RENUMBERED,
-    goes_on=going_on.launched,
+    resume_command=resume.launched,
     saving=Saving("--save", "SAVE=DIR bash launch.sh"),
-    unsaid={
+    ignored_fields={
         "eval_iters": "train.py does not evaluate",
         "split": "train.py trains on all of its files",
         "manual_gc_interval": "train.py leaves garbage collection to Python",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from functools import cache
 from io import StringIO
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
 import yaml
 from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import BaseModel
 
 from symconfig.descriptor.document import shorten
 from symconfig.errors import InputError, Problem, nearest
 from symconfig.render.files import ENDING, File, line, sh, slug
-from symconfig.render.plain import plain
 from symconfig.render.summary import duration, number, share
 
 MOST_LETTERS = 8 * 2**20  # of one file
@@ -44,6 +47,34 @@ def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, o
     templates, given = _environment(*folders), {name: plain(value, name) for name, value in values.items()}
     texts = ((name.removesuffix(ENDING), _text_of(templates, name, given)) for name in names)
     return [File(path, text, text.startswith("#!")) for path, text in texts if text.strip()]
+
+
+def plain(value: object, place: str = "") -> Any:
+    """Return the value in plain types: of a dataclass its fields and properties by name, of a descriptor its fields.
+
+    place: where the value is, for the error. Raises InputError for a value of another kind.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, Enum):
+        return plain(value.value, place)
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, BaseModel):
+        return {name: plain(getattr(value, name), f"{place}.{name}") for name in type(value).model_fields}
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        names += [name for name, kind in vars(type(value)).items() if isinstance(kind, property)]
+        return {name: plain(getattr(value, name), f"{place}.{name}") for name in names if not name.startswith("_")}
+    if isinstance(value, Mapping):
+        return {plain(key, place): plain(item, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, place) for item in value]
+    need = "mappings, lists, text, numbers, booleans and None, or dataclasses of them"
+    raise InputError("templates are not given such a value", field=place, got=type(value).__name__, need=need)
 
 
 @cache

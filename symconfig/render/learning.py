@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import SimpleNamespace as Run
 from typing import Any, Final, Literal
@@ -11,7 +11,7 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import OF_GROUPS, Rl
-from symconfig.descriptor.task import PLAIN, PREFERRING, TASKS, Task
+from symconfig.descriptor.task import PLAIN, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.facts import Fixed
@@ -196,24 +196,6 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
     return (*(own or (() if added else PLAIN)), *added)
 
 
-_ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
-
-
-def guarded(
-    name: str, able: tuple[Task, ...], inner: Callable[..., Mapping[str, object]]
-) -> Callable[..., Mapping[str, object]]:
-    """Return a target's `variables`, which refuse plans of tasks that it is not for."""
-
-    def variables(plan: Plan, *of: Any) -> Mapping[str, object]:
-        if plan.task not in able:
-            what, need = f"{name} is not for this task", " or ".join(able)
-            hint = _ELSEWHERE.get(plan.task)
-            raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=hint)
-        return inner(plan, *of)
-
-    return variables
-
-
 def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
     """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
     if problems := (*kind.untold(plan, name), *others):
@@ -227,6 +209,12 @@ def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
     if batch % dp:
         pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
         yield Problem(what, field="dp", got=str(dp), need=f"a divisor of {batch}", pins=pins)
+
+
+def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
+    """Yield the refusal of a program that resumes from what it saved itself alone, which `what` says."""
+    if plan.training.load is not None and not plan.training.loads_its_own:
+        yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
@@ -317,15 +305,9 @@ def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def section(plan: Plan) -> Rl:
-    """Return the section `rl` of a plan's job, which `guarded` has seen there."""
+    """Return the section `rl` of a plan's job, which `target.target` has seen there."""
     assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
-
-
-def clipped(rl: Rl, low: str, high: str) -> dict[str, float]:
-    """Return by how much the ratio of probabilities may fall and rise, as options of these names; none where the
-    algorithm leaves it to the program."""
-    return dict(zip((low, high), _CLIPPED.get(rl.algorithm, ()), strict=False))
 
 
 def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
@@ -359,6 +341,7 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
     run.adapter = adapter and Run(**dict(adapter), targets=tuple(targets), kind=kind)
     run.rewards = Run(apart=nodes > 0, nodes=nodes or None, gpus=gpus or None)
     run.loggers = {"wandb": training.wandb_project, "tensorboard": training.tensorboard_dir}
+    run.wandb_name = training.wandb_project and (training.wandb_name or plan.model.name)
     run.saves = training.save and Run(every=training.save_interval)
     if rl is not None and adapter is None and rl.reference:
         run.reference.shards = best.shard_ranks
@@ -385,7 +368,7 @@ def critic(plan: Plan) -> str | None:
 
 
 def preference(plan: Plan) -> Preference:
-    """Return the section `preference` of a plan's job, which `guarded` has seen there."""
+    """Return the section `preference` of a plan's job, which `target.target` has seen there."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
 

@@ -19,10 +19,10 @@ from symconfig.formats.keys import write
 from symconfig.formats.tuners import LLAMAFACTORY, LLAMAFACTORY_WRITTEN
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, deepspeed_limits, learning, towers, trainer, tuning
+from symconfig.render import deepspeed, learning, refusals, trainer, tuning, weights
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
-from symconfig.render.refused import of_fsdp
+from symconfig.render.refusals import of_fsdp
 from symconfig.render.target import Target
 
 COMPARES = Compares(losses=("sigmoid", "hinge", "ipo", "orpo", "simpo", "kto", "reward"), both_heads=True)
@@ -89,7 +89,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         plan,
         stage=kind,
         data=data,
-        pixels=towers.pixels(plan),
+        pixels=weights.pixels(plan),
         preference=pairs if preference is not None and preference.means.scaled else None,
     )
     return {
@@ -154,7 +154,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
         what, need = "LLaMA-Factory pads sequences, or packs them", "padded or packed"
         yield Problem(what, field="sequences.batching", got="padding_free", need=need)
-    yield from deepspeed_limits.data_problems(plan, "LLaMA-Factory")
+    yield from refusals.data_problems(plan, "LLaMA-Factory")
     if plan.best.target.backend == "megatron" and plan.training.data_path:
         yield Problem(
             "LLaMA-Factory reads no dataset of Megatron-LM",
@@ -164,8 +164,8 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    yield from deepspeed_launch.notes(plan)
-    yield from towers.notes(plan, "image_max_pixels")
+    yield from deepspeed.notes(plan)
+    yield from weights.notes(plan, "image_max_pixels")
     if stage(plan) != "pt":
         yield from trainer.padded(plan, "cutoff_len")
 
@@ -180,7 +180,7 @@ TARGET = Target(
     towers=TOWERS,
     compares=COMPARES,
     counts=counting.STEPS,
-    unsaid={
+    ignored_fields={
         "tokenizer_model": "LLaMA-Factory takes the model's tokenizer",
         "tokenizer_type": "LLaMA-Factory takes the model's tokenizer",
         "manual_gc_interval": "LLaMA-Factory leaves garbage collection to Python",

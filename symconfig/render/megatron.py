@@ -24,13 +24,13 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
 )
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, preflight, summary
+from symconfig.render import resume, summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.refused import refused
+from symconfig.render.refusals import refused
+from symconfig.render.resume import Saving
 from symconfig.render.target import Target
-from symconfig.render.unsaid import Saving
 from symconfig.render.weights import unread
 
 NAME = "megatron"
@@ -113,7 +113,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "groups": done,
         "script": script(plan.model),
         "variables": environment.variables(plan, target),
-        "wants": preflight.wants(plan),
+        "wants": summary.modules_wanted(plan),
         "notes": notes(plan),
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
@@ -253,6 +253,6 @@ TARGET = Target(
     texts=texts,
     assumes={"backend": "megatron"},
     counts=counting.MEGATRON,
-    goes_on=going_on.launched,
+    resume_command=resume.launched,
     saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
 )

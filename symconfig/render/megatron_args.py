@@ -10,7 +10,7 @@ from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.render.refused import Refused
+from symconfig.render.refusals import Refused
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = ("MODEL_ARGS", *RUN)

@@ -5,11 +5,16 @@ One option for one field is a link of `formats.megatron`; here is what is said o
 
 from __future__ import annotations
 
+import math
+
+from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Attention, Position
+from symconfig.descriptor.sections import Attention, Norm, Position
 from symconfig.formats import links
+from symconfig.formats.layer_pattern import pattern
 from symconfig.formats.megatron import (
     ACTIVATIONS,
+    CONFIG_EDIT,
     ENDS,
     HEADS,
     MLA_FIXED,
@@ -25,8 +30,6 @@ from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
 from symconfig.frameworks.megatron.unsayable import NEVER
 from symconfig.render.megatron_args import Arguments
-from symconfig.render.megatron_mixers import mixer_args
-from symconfig.render.megatron_structure import multipliers, refuse_rope_layers
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int, engine: bool = True) -> None:
@@ -192,3 +195,147 @@ def _refuse(out: Arguments, model: ModelDescriptor) -> None:
     if model.indexer.loss_coef == 0:
         why = "without a loss an indexer has no gradients, for which their reduction beside the backward waits"
         out.refuse("indexer.loss_coef", why, model.indexer.loss_coef)
+
+
+VARIANT = "--experimental-attention-variant"
+
+
+def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the sizes of a model's blocks, and the layers that have them where GPTModel is built."""
+    if not model.mixers and model.mlp_layers is None:
+        return
+    if not _spelled(out, model):
+        return
+    if hybrid.hybrid(model):
+        _hybrid(out, model)
+    elif out.needs("mixers", VARIANT, "every layer of GPTModel has attention", hybrid.DELTA):
+        known = out.table.flags[VARIANT].choices
+        out.put(VARIANT, next(word for word in hybrid.DELTA_WORDS if word in known))
+        out.put("--linear-attention-freq", pattern(tuple(kind.mixer == hybrid.DELTA for kind in model.kind_of_layer)))
+    for mixer in model.mixers:
+        for dest, name in hybrid.SIZES.get(mixer.block, {}).items():
+            out.put("--" + dest.replace("_", "-"), mixer.sizes[name])
+        if mixer.block == hybrid.DELTA:
+            if model.hidden_act != "silu":
+                out.refuse(
+                    "hidden_act", "a gated delta net has the model's activation, which must be silu", model.hidden_act
+                )
+            if model.norm is not Norm.RMSNORM:
+                out.refuse("norm", "a gated delta net's own norm is of the kind of all other norms", model.norm)
+        elif mixer.block == hybrid.MAMBA2:
+            _mamba(out, model, mixer)
+
+
+def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
+    """Tell whether all blocks are Megatron-LM's; refuse those that are not."""
+    if hybrid.known(model):
+        return True
+    for mixer in model.mixers:
+        if mixer.beside_attention:
+            out.refuse("mixers", "no layer has two blocks side by side", mixer.block)
+        elif mixer.block not in hybrid.MIXERS:
+            out.refuse("mixers", "it has no such block in attention's place", mixer.block)
+    return False
+
+
+def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
+    """Add what HybridModel is told of, and what of GPTModel it has not."""
+    if not out.at_least(hybrid.SINCE):
+        name, got = ("mixers", model.mixers[0].block) if model.mixers else ("mlp_layers", None)
+        why = "every layer of GPTModel has attention and an MLP"
+        out.refuse(name, why, got, since=hybrid.SINCE)
+        return
+    out.program = hybrid.SCRIPT
+    out.put("--spec", *hybrid.SPEC)
+    if model.latent is not None:
+        out.refuse("attention", "latent attention has no norms of its low-rank queries and keys there", model.attention)
+    scaling = model.rope_scaling
+    if model.position is Position.ROPE and scaling is not None and scaling.rope_type == "llama3":
+        out.refuse("rope_scaling.rope_type", "its rope has no Llama 3 scaling there", scaling.rope_type)
+
+
+def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
+    """Refuse what no option changes of MambaMixer. Chunks are its kernel's own: they change no result."""
+    if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
+        why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
+        out.refuse("mixers", why, f"conv_kernel {kernel}")
+    if wrong := sorted(hybrid.MAMBA_SWITCHES ^ set(mixer.switches)):
+        why = "Mamba always has a bias of its convolution and a gated norm, and no other bias"
+        out.refuse("mixers", why, ", ".join(f"{'' if name in mixer.switches else 'no '}{name}" for name in wrong))
+    if model.norm_eps != hybrid.MAMBA_NORM_EPS:
+        out.refuse("norm_eps", f"Mamba's gated norm always has {hybrid.MAMBA_NORM_EPS:g}", model.norm_eps)
+
+
+# Of --use-mup: without --mup-base-hidden-size the width counts as the base's, so that learning rates, epsilons and
+# initial weights stay as they are, and only its three factors are left (transformer_config.py, __post_init__).
+MUP = "--use-mup"
+ROOT_POWER = 0.5  # queries are scaled by the head dimension to this power, as without --use-mup
+MUP_EDIT = "in megatron/core/models/common/embeddings/language_model_embedding.py, LanguageModelEmbedding.forward, "
+
+
+def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
+    layers = model.rope_layers
+    if layers is None or all(layers) or model.position is not Position.ROPE:
+        return
+    if model.latent is not None:
+        out.refuse("rope_layers", "every layer of multi-latent attention has rope", pattern(layers))
+    elif any(layer != layers[-1] for layer in layers[: model.num_nextn_predict_layers]):
+        why = "multi-token prediction takes rope from the first layers of the list, and not from the last layer"
+        out.refuse("rope_layers", why, pattern(layers))
+
+
+def embedding_factor(model: ModelDescriptor) -> float:
+    """Return what embeddings are multiplied by."""
+    return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
+
+
+def multipliers(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the factors on embeddings, logits and scores."""
+    if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
+        return
+    if not out.known(MUP):
+        _unscaled(out, model)
+        return
+    out.put(MUP)
+    if (factor := embedding_factor(model)) != 1.0:
+        if model.position is Position.LEARNED:
+            out.refuse(_of_embeddings(model), "it scales learned positions with the embeddings", factor)
+        out.put("--mup-embedding-mult", factor)
+    out.put("--mup-output-mult", model.logits_multiplier)
+    out.put("--mup-attn-scale-power", ROOT_POWER)
+    if _scalar(model) is None:
+        return
+    if model.latent is not None:
+        out.refuse("query_pre_attn_scalar", "queries are always scaled by the head dimension", _scalar(model))
+        return
+    out.put("--mup-base-head-dim", model.head_dim / (_scalar(model) or model.head_dim))
+
+
+def _scalar(model: ModelDescriptor) -> float | None:
+    """Return what queries are scaled by the root of, where it is not the head dimension."""
+    return None if model.query_pre_attn_scalar in (None, model.head_dim) else model.query_pre_attn_scalar
+
+
+def _of_embeddings(model: ModelDescriptor) -> str:
+    return "scale_embeddings" if model.scale_embeddings else "embedding_multiplier"
+
+
+def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
+    """Refuse the factors, which no option of an older release has; code can be changed for those that cost nothing."""
+    if (factor := embedding_factor(model)) != 1.0:
+        text = f"{model.hidden_size} ** 0.5" if model.embedding_multiplier is None else f"{factor!r}"
+        edit = f"{MUP_EDIT}write embeddings = word_embeddings * {text}"
+        _older(out, _of_embeddings(model), "it does not scale embeddings", factor, edit)
+    if model.logits_multiplier not in (None, 1.0):
+        _older(out, "logits_multiplier", "it does not scale logits", model.logits_multiplier, None)
+    if (scalar := _scalar(model)) is not None:
+        edit = f"{CONFIG_EDIT.format('TransformerConfig')}, write softmax_scale: Optional[float] = {scalar:g} ** -0.5"
+        why = "queries are always scaled by the head dimension"
+        _older(out, "query_pre_attn_scalar", why, scalar, edit if model.latent is None else None)
+
+
+def _older(out: Arguments, name: str, why: str, got: float | None, edit: str | None) -> None:
+    if edit is None:
+        out.needs(name, MUP, why, got)
+    else:
+        out.refuse(name, why, got, edit=edit)

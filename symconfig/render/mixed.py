@@ -13,7 +13,7 @@ from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
 from symconfig.render.megatron import NAME
 from symconfig.render.summary import Row
-from symconfig.render.together import LAUNCH
+from symconfig.render.target import LAUNCH
 from symconfig.resources import data_dir
 
 PLAN = "mixed.json"

@@ -19,12 +19,12 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import going_on, megatron, monitors, preflight, summary, towers
+from symconfig.render import megatron, monitors, resume, summary, weights
 from symconfig.render.target import Target
 
 NAME = "ms-swift"
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
-_GOES_ON = going_on.translated(
+_RESUME_COMMAND = resume.translated(
     {
         "--override-opt_param-scheduler": "",
         "--load": "--mcore_model {} --finetune false",
@@ -33,7 +33,7 @@ _GOES_ON = going_on.translated(
     }
 )
 RELEASE, BRIDGE_RELEASE = "4.6.0", "1.6.5"
-UNSAID = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
+IGNORED_FIELDS = dict.fromkeys(("tokenizer_model", "tokenizer_type"), "ms-swift takes the model's tokenizer")
 OLDEST = "core_v0.16.1"  # mcore-bridge 1.6.5 asks for megatron-core>=0.16,<0.20
 # The model_types that mcore-bridge loads (model/constant.py), which ms-swift calls by the same names, and the chat
 # template of each family's first models (swift/model/models/).
@@ -65,7 +65,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "loaded_as": loaded_as(plan),
         "last_checkpoint": f"{(training.save or '').rstrip('/')}/last-checkpoint" if training.loads_its_own else None,
         "variables": environment.variables(plan, version),
-        "wants": preflight.wants(plan),
+        "wants": summary.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
         "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
@@ -131,9 +131,9 @@ def sections(plan: Plan) -> dict[str, Values]:
     return arguments
 
 
-def goes_on(plan: Plan, words: Sequence[str]) -> str | None:
+def resume_command(plan: Plan, words: Sequence[str]) -> str | None:
     """Say how a run goes on; a checkpoint of adapters is loaded as such."""
-    sentence = _GOES_ON(plan, words)
+    sentence = _RESUME_COMMAND(plan, words)
     return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
@@ -147,9 +147,9 @@ def loaded_as(plan: Plan) -> str:
 def _model(plan: Plan) -> Values:
     """Return the model, and what is trained of its vision tower, whose activations the plan keeps."""
     name = plan.job.training.hf_weights or plan.model.huggingface_id
-    vision, pixels = plan.model.vision, towers.pixels(plan)
+    vision, pixels = plan.model.vision, weights.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
-    fields |= {"model_type": towers.outer_type(plan.model), "template": template(plan.model)}
+    fields |= {"model_type": weights.outer_type(plan.model), "template": template(plan.model)}
     if vision is not None:
         fields |= {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
         fields |= {"vit_gradient_checkpointing": False, **({} if pixels is None else {"max_pixels": pixels})}
@@ -160,7 +160,7 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
     """Return the chat template of the model's family; "" where it is none of those."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
-    return known.get(towers.outer_type(model), "")
+    return known.get(weights.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -198,7 +198,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 def _notes(plan: Plan) -> Iterator[str]:
     lora = plan.model.adapter
-    yield from towers.notes(plan, "max_pixels")
+    yield from weights.notes(plan, "max_pixels")
     yield (
         "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
         "step computes what was planned"
@@ -229,6 +229,6 @@ TARGET = Target(
     assumes={"backend": "megatron"},
     towers=TOWERS,
     counts=counting.CHECKPOINTS_OWN,
-    goes_on=goes_on,
-    unsaid=UNSAID,
+    resume_command=resume_command,
+    ignored_fields=IGNORED_FIELDS,
 )

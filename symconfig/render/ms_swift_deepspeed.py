@@ -19,16 +19,7 @@ from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import (
-    deepspeed,
-    deepspeed_launch,
-    deepspeed_limits,
-    learning,
-    monitors,
-    ms_swift,
-    step_words,
-    trainer,
-)
+from symconfig.render import deepspeed, learning, monitors, ms_swift, refusals, step_words, trainer
 from symconfig.render.files import File
 from symconfig.render.learning import Compares
 from symconfig.render.summary import predicted_for
@@ -58,8 +49,8 @@ def variables(plan: Plan) -> dict[str, object]:
         "command_name": "rlhf" if plan.job.preference else ms_swift.stage(plan),
         "sections": sections(plan),
         "last_checkpoint": None,
-        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
-        "notes": (*step_words.notes(plan), *deepspeed_launch.notes(plan), *_notes(plan)),
+        "variables": (*deepspeed.environment_variables(plan), *monitors.trainer_variables(plan)),
+        "notes": (*step_words.notes(plan), *deepspeed.notes(plan), *_notes(plan)),
         "predicted_for": predicted_for(plan, "deepspeed"),
     }
 
@@ -94,7 +85,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "model_type": plan.model.model_type,
         "template": ms_swift.template(plan.model, TEMPLATES),
         "torch_dtype": learning.dtype(plan),
-        "attn_impl": "flash_attn" if _in_one_row(plan) else deepspeed_launch.attention(plan),
+        "attn_impl": "flash_attn" if _in_one_row(plan) else deepspeed.attention(plan),
         **tuner,
     }
     data = {
@@ -139,13 +130,13 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if model.vision is not None or model.model_type not in TEMPLATES:
         what, need = "ms-swift is written for other families of models", " or ".join(TEMPLATES)
         yield Problem(what, field="model_type", got=model.model_type, need=need)
-    if _in_one_row(plan) and deepspeed_launch.attention(plan) == "eager":
+    if _in_one_row(plan) and deepspeed.attention(plan) == "eager":
         what = "ms-swift puts sequences into one row for flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.training.loads_its_own:
         what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
         yield Problem(what, field="training.load", got=plan.training.load, need=need)
-    yield from deepspeed_limits.data_problems(plan, "ms-swift")
+    yield from refusals.data_problems(plan, "ms-swift")
 
 
 TARGET = Target(
@@ -158,5 +149,8 @@ TARGET = Target(
     tasks=PLAIN,
     compares=COMPARES,
     counts=counting.STEPS,
-    unsaid={**ms_swift.UNSAID, "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python"},
+    ignored_fields={
+        **ms_swift.IGNORED_FIELDS,
+        "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python",
+    },
 )

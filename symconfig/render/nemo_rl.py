@@ -18,10 +18,10 @@ from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
+from symconfig.render.resume import Saving
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import nodes
 from symconfig.render.target import Target
-from symconfig.render.unsaid import Saving
 
 NAME = "nemo-rl"
 RELEASE = "0.7.0"
@@ -83,9 +83,7 @@ def problems(plan: Plan) -> Iterator[Problem]:
     if len(training.data_path) > 1:
         got = " ".join(training.data_path)
         yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=got)
-    if training.load is not None and not training.loads_its_own:
-        what = "NeMo-RL goes on from its own checkpoints"
-        yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+    yield from learning.of_checkpoints(plan, "NeMo-RL goes on from its own checkpoints")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -120,7 +118,6 @@ def sections(plan: Plan) -> dict[str, Any]:
     run.actor.model = training.hf_weights or plan.model.huggingface_id or plan.model.name
     run.rewards.model = rewarding.published(plan) or None
     run.data_path = training.data_path[0] if training.data_path else None
-    run.wandb_name = training.wandb_project and (training.wandb_name or plan.model.name)
     run.world = SimpleNamespace(gpus=where.gpus + gpus, nodes=where.count + count)
     rewards = formats.REWARDS if run.rl.reward_model is not None else {}
     file: dict[str, Any] = {}
@@ -149,7 +146,7 @@ TARGET = Target(
     learns=LEARNS,
     counts=counting.STEPS,
     saving=Saving("checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR"),
-    unsaid={
+    ignored_fields={
         "split": "NeMo-RL takes a data set for training and another for validation",
         "eval_iters": "NeMo-RL validates on samples that grpo.max_val_samples counts",
         "tokenizer_model": "NeMo-RL takes the model's tokenizer",

@@ -19,7 +19,7 @@ from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, deepspeed_limits, learning, rewarding, step_words, trainer
+from symconfig.render import deepspeed, learning, refusals, rewarding, step_words, trainer
 from symconfig.render.learning import Compares, Learns
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.summary import predicted_for
@@ -55,10 +55,10 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": RELEASE,
         "arrays": arrays,
         "phases": step_words.phases(plan),
-        "variables": () if plan.job.rl else deepspeed_launch.environment_variables(plan),
+        "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
             *step_words.notes(plan, _AWAY),
-            *deepspeed_launch.notes(plan),
+            *deepspeed.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),
         "predicted_for": predicted_for(plan, "deepspeed"),
@@ -77,7 +77,7 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    others = (*deepspeed_limits.problems(plan), *trainer.problems(plan), *_problems(plan))
+    others = (*refusals.problems(plan), *trainer.problems(plan), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
@@ -108,9 +108,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if training.lr_decay_style not in formats.SCHEDULES:
         what, need = "OpenRLHF is told one of these alone", " or ".join(formats.SCHEDULES)
         yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
-    if training.load is not None and not training.loads_its_own:
-        what = "OpenRLHF goes on from its own checkpoints"
-        yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+    yield from learning.of_checkpoints(plan, "OpenRLHF goes on from its own checkpoints")
 
 
 def _of_critic(rl: Rl) -> Iterator[Problem]:
@@ -133,17 +131,16 @@ def _packs(plan: Plan) -> bool:
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the options by what they are about."""
-    rl, best, training, lora = plan.job.rl, plan.best, plan.training, plan.model.adapter
+    rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
     step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
     run.packs = _packs(plan)
-    run.attention = "flash_attention_2" if run.packs else deepspeed_launch.attention(plan)
+    run.attention = "flash_attention_2" if run.packs else deepspeed.attention(plan)
     run.actor.grad_dtype = "fp32" if best.options.grad_bytes == 4 else best.options.precision
     run.preference, run.pairs = plan.job.preference, best.batch.global_ // each
     run.actor.micro = best.batch.micro // each
     # Beside an engine of its own the actor may have the reference alone with it.
     run.roles_apart = bool(rl and (rl.critic_gpus or (step and step.reward and step.reward.gpus)))
-    run.wandb_name = training.wandb_project and (training.wandb_name or plan.model.name)
     if lora is not None:
         run.adapter.lora_alpha, run.adapter.quantised = int(lora.lora_alpha), lora.method == "qlora"
     for name, table in {**(formats.STEP if rl else formats.PAIRS), **formats.BOTH}.items():
@@ -159,7 +156,7 @@ TARGET = Target(
     learns=LEARNS,
     compares=COMPARES,
     counts=counting.STEPS,
-    unsaid={
+    ignored_fields={
         "split": "OpenRLHF takes a data set for training and another for evaluation",
         "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
         "tokenizer_model": "OpenRLHF takes the model's tokenizer",

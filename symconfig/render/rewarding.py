@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.rl import RewardModel
 from symconfig.format import several
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import PlannedReward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,38 +25,31 @@ class Rewarding:
     together: bool = False
 
 
-def _named(plan: Plan) -> RewardModel | None:
-    return None if plan.job.rl is None else plan.job.rl.reward_model
-
-
-def _planned(plan: Plan) -> PlannedReward | None:
-    return plan.rl[0].reward if plan.rl else None
-
-
 def published(plan: Plan) -> str | None:
     """Return the published name of the network; "" where a person has to name one, None where none runs on the job's
     GPUs."""
-    if (named := _named(plan)) is None or named.placement == "server":
+    named = plan.job.rl.reward_model if plan.job.rl else None
+    if named is None or named.placement == "server":
         return None
     return "" if named.model is None else load_model(named.model).huggingface_id or named.model
 
 
 def address(plan: Plan) -> str:
     """Return where a service answers, as the job names it; else nothing."""
-    named = _named(plan)
-    return (named.url if named is not None else None) or ""
+    named = plan.job.rl.reward_model if plan.job.rl else None
+    return (named and named.url) or ""
 
 
 def nodes(plan: Plan) -> tuple[int, int]:
     """Return the nodes, and the GPUs of each, that the network has for itself."""
-    own, most = _planned(plan), plan.cluster.gpus_per_node
+    own, most = plan.rl[0].reward if plan.rl else None, plan.cluster.gpus_per_node
     gpus = own.gpus if own is not None else 0
     return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
 
 
 def sentences(plan: Plan) -> Iterator[str]:
     """Yield where the network stands, and who runs it."""
-    named, own = _named(plan), _planned(plan)
+    named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
     if named is None:
         return
     if own is None:

@@ -19,9 +19,9 @@ from symconfig.plans.plan import Plan
 from symconfig.render import learning, megatron, rewarding, step_words
 from symconfig.render.learning import Learns
 from symconfig.render.megatron_args import Group
+from symconfig.render.resume import Saving
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.target import Target
-from symconfig.render.unsaid import Saving
 
 NAME = "slime"
 RELEASE = "0.3.1"
@@ -109,7 +109,7 @@ def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    options, training = plan.best.options, plan.training
+    options = plan.best.options
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
     yield from learning.of_megatron(plan, "slime")
@@ -121,16 +121,15 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             got="allgather",
             pins=("dispatcher=alltoall", "dispatcher=deepep", "dispatcher=hybridep"),
         )
-    if training.load is not None and not training.loads_its_own:
-        what = "slime goes on from its own checkpoints; it starts from the model's weights"
-        yield Problem(what, field="training.load", got=training.load, need="the folder of training.save")
+    yield from learning.of_checkpoints(
+        plan, "slime goes on from its own checkpoints; it starts from the model's weights"
+    )
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Yield the arguments in the arrays of slime's scripts."""
     run = learning.run_of(plan)
     run.rewards.url = rewarding.address(plan) or None
-    run.wandb_name = plan.training.wandb_project and (plan.training.wandb_name or plan.model.name)
     groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
     # Without the switch heads that predict further tokens are loaded and not trained.
     heads = [("--enable-mtp-training",)] if plan.model.num_nextn_predict_layers else []
@@ -161,7 +160,7 @@ TARGET = Target(
     learns=LEARNS,
     counts=counting.STEPS,
     saving=Saving("--save", "bash train.sh --save DIR --save-interval 20"),
-    unsaid={
+    ignored_fields={
         "split": "slime takes a file of prompts for training and others for evaluation",
         "eval_iters": "slime evaluates on files that --eval-prompt-data names",
         "tokenizer_model": "slime takes the model's tokenizer",

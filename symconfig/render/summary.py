@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beyond, comparisons, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
-from symconfig.render.preflight import Want
 from symconfig.units import GIB
 
 _DEGREES = (
@@ -30,6 +30,32 @@ PACKING = (
     "The job's packing enters the predicted time only: attention is counted within documents. The files here do "
     "not pack; the data decides what a sequence holds"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A module that an option of a plan wants. attribute: a name that it must have; nothing: any build will do.
+
+    named: the module with that name, in words.
+    """
+
+    option: str
+    label: str
+    module: str
+    attribute: str
+    named: str
+    why: str
+    hint: str
+
+
+def modules_wanted(plan: Plan) -> tuple[Want, ...]:
+    """Return the modules that options of a Megatron plan want, in the order of the options."""
+    return tuple(
+        Want(option.name, option.label, need.module, need.attribute or "", need.named, need.why, need.hint)
+        for option in environment.used(plan)
+        for need in option.needs
+        if need.module is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)

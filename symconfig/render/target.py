@@ -12,23 +12,26 @@ import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
 
-from symconfig.descriptor.task import Task
+from symconfig.descriptor.task import PREFERRING, Task
+from symconfig.descriptor.training import Training
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, step_words, summary, towers
+from symconfig.render import learning, step_words, summary
 from symconfig.render.files import ENDING, File, Files
-from symconfig.render.going_on import GoesOn
 from symconfig.render.learning import Compares, Learns
-from symconfig.render.preflight import Want
+from symconfig.render.resume import ResumeCommand, Saving
 from symconfig.render.settings import Setting, choose
-from symconfig.render.unsaid import Saving, unsaid, unsaved
+from symconfig.render.summary import Want
 from symconfig.resources import data_dir
 from symconfig.solve import whole
+
+_ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +41,10 @@ class Target:
     variables: of its templates, from a plan, of a launcher with the files and the chosen settings. texts: files that no
     template makes. start: how a person starts a launcher; settings: what may be set of it. assumes: fields of a job
     that are so where the job does not say otherwise: whose framework it runs on. counts: how its program counts a run
-    that goes on from a checkpoint; goes_on: what a person then does. unsaid: fields of training that it does not pass
-    on, and why. saving: how its program is told to save; without it, it saves unasked. tasks: what it is for; with
-    learns (what of a step of reinforcement learning it can be told) or compares (of training on pairs) no others.
-    towers: the multimodal models whose vision tower it trains.
+    that resumes from a checkpoint; resume_command: what a person then does. ignored_fields: fields of training that it
+    does not pass on, and why. saving: how its program is told to save; without it, it saves unasked. tasks: what it is
+    for; with learns (what of a step of reinforcement learning it can be told) or compares (of training on pairs) no
+    others. towers: the multimodal models whose vision tower it trains.
 
     Set where it is found: folders, where its templates lie, the first that has one wins; shared, templates that others
     extend or include, which make no file; foreign, there are templates of a user's own among them; base, the target
@@ -55,9 +58,9 @@ class Target:
     settings: tuple[Setting, ...] = ()
     start: str = ""
     assumes: Mapping[str, str] = field(default_factory=dict)
-    goes_on: GoesOn | None = None
+    resume_command: ResumeCommand | None = None
     counts: Counting = counting.MEGATRON
-    unsaid: Mapping[str, str] = field(default_factory=dict)
+    ignored_fields: Mapping[str, str] = field(default_factory=dict)
     saving: Saving | None = None
     tasks: tuple[Task, ...] = ()
     learns: Learns | None = None
@@ -96,17 +99,56 @@ class Target:
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
         """Say what of the job's training the files do not pass on, and where no checkpoint is written."""
-        return (*unsaid(plan, self.unsaid), *unsaved(plan, self.saving))
-
-    def template_of(self, path: str) -> str | None:
-        """Return where the template of this file lies; None of a file that no template makes."""
-        places = (folder / f"{path}{ENDING}" for folder in self.folders)
-        return next((str(place) for place in places if place.is_file()), None)
+        values = {name: getattr(plan.training, name) for name in self.ignored_fields}
+        sentences = [
+            f"training.{name} {' '.join(value) if isinstance(value, tuple) else value} is not passed on: "
+            f"{self.ignored_fields[name]}"
+            for name, value in values.items()
+            if value != Training.model_fields[name].default
+        ]
+        if plan.training.save is None and self.saving is not None:
+            sentences.append(
+                f"No checkpoint is written. Try: --save DIR, training.save in the job, or {self.saving.command}"
+            )
+        return tuple(sentences)
 
     def templates(self) -> tuple[str, ...]:
         """Return the templates' names, with forward slashes."""
         names = {path.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(f"*{ENDING}")}
         return tuple(sorted(names))
+
+
+LAUNCH = "launch.sh"  # what a target writes for its launchers to start
+
+
+def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> None:
+    """Raise InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
+    if launchers and not any(item.path == LAUNCH for item in own):
+        raise InfeasibleError(
+            f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
+            field="launcher",
+            got=", ".join(source.name for source in launchers),
+            hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
+        )
+
+
+def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
+    """Return all files. Raises InputError with those that would be lost under another, or would have to be folders."""
+    whose: dict[str, Target] = {}
+    problems = []
+    for source, files in made:
+        for item in files:
+            if (other := whose.setdefault(item.path, source)) is not source:
+                what, hint = f"is written by {other.name} and by {source.name}", "another template, or --launcher"
+                problems.append(Problem(what, file=item.path, hint=hint))
+    for path in whose:
+        for parent in map(str, PurePosixPath(path).parents):
+            if parent in whose:
+                what = f"needs a folder where {whose[parent].name} writes the file {parent}"
+                problems.append(Problem(what, file=path, hint="another name for the template"))
+    if problems:
+        raise InputError(problems)
+    return [item for _, files in made for item in files]
 
 
 def common(
@@ -144,7 +186,23 @@ def target(package: ModuleType, module_name: str, folder: Path) -> Target | None
         return None
     if package.__name__ == __package__:
         tasks = learning.tasks(one.tasks, one.learns, one.compares)
-        guarded = towers.guarded(one.name, one.towers, one.variables)
-        one = replace(one, tasks=tasks, variables=learning.guarded(one.name, tasks, guarded))
+        one = replace(one, tasks=tasks, variables=_guarded(one, tasks))
     shared = (data_dir("templates") / "shared", data_dir("templates"))
     return replace(one, folders=(folder / one.name,), shared=shared, base=one.name)
+
+
+def _guarded(one: Target, tasks: tuple[Task, ...]) -> Callable[..., Mapping[str, Any]]:
+    """Return the `variables` of a target, refusing tasks and vision towers that it is not for."""
+
+    def variables(plan: Plan, *of: Any) -> Mapping[str, Any]:
+        if plan.task not in tasks:
+            what, need = f"{one.name} is not for this task", " or ".join(tasks)
+            raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=_ELSEWHERE.get(plan.task))
+        vision = plan.model.vision
+        if vision is not None and vision.model_type not in one.towers:
+            what = f"{one.name} trains no vision tower" + (" of this model" if one.towers else "")
+            hint = "--images-per-sequence 0, to train the language model alone on text"
+            raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
+        return one.variables(plan, *of)
+
+    return variables

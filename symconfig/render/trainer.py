@@ -18,8 +18,8 @@ from symconfig.formats.deepspeed import own_optimizer
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_limits, learning, monitors
-from symconfig.render.deepspeed_launch import attention
+from symconfig.render import learning, monitors, refusals
+from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
 from symconfig.render.summary import Row
 from symconfig.render.weights import hf_weights
@@ -35,7 +35,7 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 def refuse(plan: Plan, *others: Problem) -> None:
     """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
-    faults = (*deepspeed_limits.problems(plan), *problems(plan), *others)
+    faults = (*refusals.problems(plan), *problems(plan), *others)
     if faults:
         raise InfeasibleError(faults)
 

@@ -15,10 +15,10 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import accelerate, deepspeed, deepspeed_launch, monitors, trainer
+from symconfig.render import accelerate, deepspeed, monitors, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
-from symconfig.render.refused import of_fsdp
+from symconfig.render.refusals import of_fsdp
 from symconfig.render.summary import Row, predicted_for
 from symconfig.render.target import Target
 
@@ -40,7 +40,7 @@ def variables(plan: Plan) -> dict[str, object]:
         raise InfeasibleError(faults)
     if not sharded:
         trainer.refuse(plan, *others)
-    own = deepspeed_launch.environment_variables(plan)
+    own = deepspeed.environment_variables(plan)
     return {
         "framework": f"Transformers {RELEASE} and "
         + (accelerate.NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
@@ -48,7 +48,7 @@ def variables(plan: Plan) -> dict[str, object]:
         "arguments": words(plan),
         "deepspeed_config": DEEPSPEED,
         "variables": (*own, *monitors.trainer_variables(plan), *trainer.ulysses_variables(plan)),
-        "notes": (*deepspeed_launch.notes(plan), *(() if sharded else (BUCKETS,))),
+        "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
         "script": (*_resuming(plan), *trainer.script_rows(plan)),
         "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }
@@ -111,7 +111,7 @@ TARGET = Target(
     texts=texts,
     assumes={"backend": "deepspeed"},
     counts=counting.STEPS,
-    unsaid={
+    ignored_fields={
         "data_path": _SCRIPT,
         "split": _SCRIPT,
         "tokenizer_model": _SCRIPT,

@@ -19,9 +19,9 @@ from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed_launch, learning, rewarding, step_words, trainer, tuning
+from symconfig.render import deepspeed, learning, rewarding, step_words, trainer, tuning
 from symconfig.render.learning import Compares, Learns
-from symconfig.render.refused import of_fsdp
+from symconfig.render.refusals import of_fsdp
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.target import Target
 
@@ -61,7 +61,7 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 def variables(plan: Plan) -> dict[str, object]:
     """Return what its templates see. Raises InfeasibleError for what TRL cannot be told."""
     kind: Compares | Learns = COMPARES if plan.job.rl is None else LEARNS
-    notes = (*step_words.notes(plan, _BEFORE), *deepspeed_launch.notes(plan), *_notes(plan))
+    notes = (*step_words.notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan))
     return {
         **tuning.variables(plan, "TRL", TRL.release, *kind.untold(plan, NAME), *_problems(plan)),
         "script": plan.task if plan.job.rl is None else "grpo",
@@ -136,7 +136,7 @@ TARGET = Target(
     learns=LEARNS,
     compares=COMPARES,
     counts=counting.STEPS,
-    unsaid={
+    ignored_fields={
         "split": "TRL takes splits of a data set by their names",
         "tokenizer_model": "TRL takes the model's tokenizer",
         "tokenizer_type": "TRL takes the model's tokenizer",

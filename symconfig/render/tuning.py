@@ -10,10 +10,10 @@ from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import accelerate, deepspeed, deepspeed_launch, deepspeed_limits, learning, monitors, trainer
+from symconfig.render import accelerate, deepspeed, learning, monitors, refusals, trainer
 from symconfig.render.files import File
 from symconfig.render.fill import as_yaml
-from symconfig.render.refused import of_fsdp
+from symconfig.render.refusals import of_fsdp
 from symconfig.render.summary import predicted_for
 from symconfig.render.weights import fine_tuned
 
@@ -27,7 +27,7 @@ def variables(
     with what the program cannot be told, and with `others`."""
     sharded = of_fsdp(plan)
     faults = (
-        *(accelerate.of_shards(plan) if sharded else deepspeed_limits.problems(plan)),
+        *(accelerate.of_shards(plan) if sharded else refusals.problems(plan)),
         *trainer.problems(plan),
         *trainer.schedule_problems(plan, unwrapped=sharded),
         *trainer.load_problems(plan),
@@ -40,7 +40,7 @@ def variables(
         "framework": f"{name} {release} and " + (launcher if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
         "release": release,
         "sharded": sharded,
-        "variables": (*deepspeed_launch.environment_variables(plan), *monitors.trainer_variables(plan)),
+        "variables": (*deepspeed.environment_variables(plan), *monitors.trainer_variables(plan)),
         "predicted_for": "" if sharded else predicted_for(plan, "deepspeed"),
     }
 
@@ -60,25 +60,14 @@ def arguments(plan: Plan) -> dict[str, Any]:
 
 def run_of(plan: Plan, **more: object) -> Run:
     """Return a plan as tables of keys name its parts (`formats.tuners`), with more of the program's own."""
-    lora, dtype = plan.model.adapter, learning.dtype(plan)
-    adapter = lora and Run(
-        r=lora.r,
-        lora_alpha=int(lora.lora_alpha),
-        lora_dropout=lora.lora_dropout,
-        targets=list(target_modules(plan.model)),
-        scores=plan.task == "reward",
-    )
-    return Run(
-        model=plan.model,
-        named=trainer.named(plan),
-        tuned=fine_tuned(plan),
-        dtype=dtype,
-        attention=deepspeed_launch.attention(plan),
-        recomputes=plan.best.options.recompute.granularity != "none",
-        adapter=adapter,
-        quantised=Run(dtype=dtype) if lora is not None and lora.method == "qlora" else None,
-        rl=plan.job.rl,
-        step=plan.rl[0] if plan.rl else None,
-        clip=plan.job.rl and Run(**learning.clipped(plan.job.rl, "low", "high")),
-        **more,
-    )
+    lora = plan.model.adapter
+    run = learning.run_of(plan, target_modules(plan.model) if lora else ())
+    if lora is not None:
+        run.adapter.lora_alpha, run.adapter.scores = int(lora.lora_alpha), plan.task == "reward"
+        run.adapter.targets = list(run.adapter.targets)
+    run.named, run.tuned = trainer.named(plan), fine_tuned(plan)
+    run.attention = deepspeed.attention(plan)
+    run.recomputes = plan.best.options.recompute.granularity != "none"
+    run.quantised = Run(dtype=run.dtype) if lora is not None and lora.method == "qlora" else None
+    vars(run).update(more)
+    return run

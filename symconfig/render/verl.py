@@ -17,16 +17,16 @@ from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, rewarding, step_words
 from symconfig.render.learning import Learns
+from symconfig.render.resume import Saving
 from symconfig.render.rewarding import Rewarding
 from symconfig.render.target import Target
-from symconfig.render.unsaid import Saving
 
 NAME = "verl"
 COUNTS = counting.STEPS
 RELEASE = "0.9.1"
 _KINDS = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}  # of adapters, by Megatron-Bridge's names
 SAVING = Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
-UNSAID = {
+IGNORED_FIELDS = {
     "split": "verl takes files for training and for validation",
     "eval_iters": "verl validates on the whole of its validation file",
     "tokenizer_model": "verl takes the model's tokenizer",
@@ -128,5 +128,5 @@ TARGET = Target(
     learns=LEARNS,
     counts=COUNTS,
     saving=SAVING,
-    unsaid=UNSAID,
+    ignored_fields=IGNORED_FIELDS,
 )

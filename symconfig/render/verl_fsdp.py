@@ -14,7 +14,7 @@ from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
 from symconfig.render import learning, step_words, verl
-from symconfig.render.refused import refused
+from symconfig.render.refusals import refused
 from symconfig.render.target import Target
 
 NAME = "verl-fsdp"
@@ -58,5 +58,5 @@ TARGET = Target(
     learns=LEARNS,
     counts=verl.COUNTS,
     saving=verl.SAVING,
-    unsaid=verl.UNSAID,
+    ignored_fields=verl.IGNORED_FIELDS,
 )

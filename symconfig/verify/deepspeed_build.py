@@ -19,11 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.errors import InputError, SymconfigError
 from symconfig.verify.forks import isolated
 
 Json = dict[str, Any]
-REMEDY = "render the plan again with symconfig render"
 # What takes longest to import; DeepSpeed's engine always imports its Muon, an optimizer of torch's its compiler.
 IMPORTED_ONCE = (
     "torch._dynamo",
@@ -71,8 +69,6 @@ def _answer(request: Json, rank: int) -> Json:
     os.environ["RANK"] = str(rank)
     try:
         return {"ok": True, "error": None, **build(request, rank)}
-    except SymconfigError as error:
-        return {"ok": False, "error": str(error)}
     except (Exception, SystemExit) as error:  # whatever the frameworks say is the finding
         return {"ok": False, "error": f"{type(error).__name__}: {error}"}
 
@@ -92,15 +88,12 @@ def build(request: Json, rank: int) -> Json:
     sys.path.insert(0, request["folder"])
     join(rank, request["world_size"])
     sys.argv = ["train.py", *request["words"]]
-    train, states = scripts()
+    train, states = (importlib.import_module(name) for name in ("train", "states"))
     args = train.arguments()
     config = json.loads(Path(args.deepspeed_config).read_text(encoding="utf-8"))
     with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cpu"):
         engine, _ = train.start_engine(args, config)
         make_moments(engine.optimizer, states.MASTERS)
-        small = getattr(engine.optimizer, "persistent_parameters", ())
-        if small:  # ZeRO-3 gathers them at the end of every step
-            small[0].all_gather(small)
         parameters = list(engine.module.parameters())
         sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]
         return {
@@ -109,24 +102,6 @@ def build(request: Json, rank: int) -> Json:
             "trained": sum(size for size, trained in sizes if trained),
             "held": states.held(engine),
         }
-
-
-def scripts() -> tuple[Any, Any]:
-    """Load the folder's train.py and states.py, with the functions that are called here."""
-    modules = []
-    for name, wanted in (("train", ("arguments", "start_engine")), ("states", ("MASTERS", "held"))):
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in ("train", "states", "saving", "sequences"):
-                raise
-            raise InputError("is missing", file=f"{error.name}.py", hint=REMEDY) from None
-        absent = [attribute for attribute in wanted if not hasattr(module, attribute)]
-        if absent:
-            what = f"has no {' and no '.join(absent)}: it is edited, or another version of symconfig rendered it"
-            raise InputError(what, file=f"{name}.py", hint=REMEDY)
-        modules.append(module)
-    return modules[0], modules[1]
 
 
 def join(rank: int, world_size: int) -> None:

@@ -54,24 +54,20 @@ def _resolve(config: Json, world_size: int) -> Json:
         zero_offload_optimizer=zero.offload_optimizer is not None,
         zero_offload_param=zero.offload_param is not None,
     )
+    offload = zero.offload_optimizer
     return {
         "train_batch_size": parsed.train_batch_size,
         "train_micro_batch_size_per_gpu": parsed.train_micro_batch_size_per_gpu,
         "gradient_accumulation_steps": parsed.gradient_accumulation_steps,
         "gradient_clipping": parsed.gradient_clipping,
-        "optimizer_name": parsed.optimizer_name,
-        "optimizer_params": parsed.optimizer_params,
+        "lr": (parsed.optimizer_params or {}).get("lr"),
         "zero_stage": int(zero.stage),
-        "overlap_comm": zero.overlap_comm,
-        "reduce_bucket_size": zero.reduce_bucket_size,
-        "allgather_bucket_size": zero.allgather_bucket_size,
-        "offload_optimizer": str(zero.offload_optimizer.device) if zero.offload_optimizer else None,
-        "offload_param": str(zero.offload_param.device) if zero.offload_param else None,
-        "bf16": parsed.bfloat16_config.enabled,
-        "fp16": parsed.float16_config.enabled,
-        "grad_accum_dtype": parsed.grad_accum_dtype,
-        "autotp_size": parsed.tensor_parallel_config.autotp_size,
-        "autoep_size": parsed.expert_parallel_config.autoep_size,
+        "precision": "bf16" if parsed.bfloat16_config.enabled else "fp16" if parsed.float16_config.enabled else "fp32",
+        "optimizer_offload": 0.0 if offload is None or offload.device == "none" else offload.ratio,
+        "param_offload": zero.offload_param is not None and zero.offload_param.device != "none",
+        "autotp_size": tp,
+        "sequence_parallel_size": config.get("sequence_parallel_size", 1),
+        "autoep_size": max(parsed.expert_parallel_config.autoep_size, 1),
     }
 
 

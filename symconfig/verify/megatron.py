@@ -9,24 +9,27 @@ from itertools import chain
 from pathlib import Path
 
 from symconfig import install
-from symconfig.errors import InputError, SymconfigError
+from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.existing.launch.reading import settings
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.rules import megatron as megatron_rules
+from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron
 from symconfig.verify import (
     megatron_agreement,
     megatron_rank,
-    megatron_rules,
     megatron_sameness,
     megatron_saved,
     megatron_session,
     megatron_source,
 )
 from symconfig.verify.checks import Check, Options, Stopwatch
-from symconfig.verify.megatron_arguments import FILE, edits, read
 from symconfig.verify.megatron_session import Job, Result
 from symconfig.verify.megatron_source import MegatronSource
-from symconfig.verify.shell import dry_run
+from symconfig.verify.shell import ARGUMENTS as FILE
+from symconfig.verify.shell import arguments, dry_run
 
 # The parts of a run of Megatron's own code, as checks: title -> its phases.
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -35,8 +38,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "config classes": ("transformer_config", "ddp_config", "optimizer_config"),
 }
 
-# What the tasks of a session do, as progress says it.
-DOES: Mapping[str, str] = {megatron_rank.TASK: "builds", megatron_saved.TASK: "runs the modules of"}
+# What Megatron's parser lets pass in at least one release, and what then fails in the first step, loses layers in
+# silence, or trains another model. A rendered list repeats no option and says the batch; what the parser refuses is in
+# the flag table's own check, the environment is the launcher's.
+_STRICT = ("repeated-option", "batch-not-said")
+_APART = (*megatron_rules.BY_FILE["megatron_options"], *megatron_rules.BY_FILE["environment"])
+RULES = tuple(
+    rule for rule in megatron_rules.RULES if rule.name in _STRICT or (rule.severity == "error" and rule not in _APART)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +65,11 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     """Check one folder: yield all its checks."""
     source = megatron_source.find(options.megatron)
     if options.refused is not None:
-        yield from offline(Rendered(plan, read(folder)))
+        yield from offline(Rendered(plan, arguments(folder)))
         yield Check("Megatron's own checks", options.refused.status, options.refused.why, 0.0)
         return
     launcher = dry_run(options.programs or folder, "launch.sh", options.timeout_s)
-    rendered = Rendered(plan, read(folder), launcher.exported)
+    rendered = Rendered(plan, arguments(folder), launcher.exported)
     yield from offline(rendered)
     if launcher.status:
         yield Check(
@@ -79,16 +88,9 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if source is None:  # unfit has said so
         return
     jobs = _jobs({"": rendered}, source, options.build, options.trace)
-    titles = iter(
-        [
-            f"{DOES.get(job.task, job.task)} rank {job.rank} of {job.world_size} ({place} of {len(jobs) - 1})"
-            for place, job in enumerate(jobs)
-        ]
-    )
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
-    next(titles)
     results = megatron_session.run(
-        source, jobs, options.timeout_s, heard=lambda _: options.progress(f"Megatron {next(titles, 'is done')}")
+        source, jobs, options.timeout_s, heard=lambda result: options.progress(f"Megatron: {result.id} is done")
     )
     yield from judge(rendered, results, jobs, source, options.trace)
     yield from _unbuilt(rendered, source, options.build)
@@ -106,9 +108,15 @@ def offline(rendered: Rendered) -> Iterator[Check]:
     )
     yield watch.problems(
         "what Megatron's parser lets pass",
-        megatron_rules.refuse(rendered.args, table, rendered.plan.best.parallel.world_size),
-        f"{len(megatron_rules.RULES)} rules hold",
+        broken_rules(rendered.args, table, rendered.plan.best.parallel.world_size),
+        f"{len(RULES)} rules hold",
     )
+
+
+def broken_rules(words: Sequence[str], table: flags.FlagTable, world_size: int) -> list[Problem]:
+    """Return every rule that a rendered list breaks on `world_size` GPUs."""
+    facts = MegatronFacts(Namespace(settings(words, FILE), table), world_size=world_size)
+    return [replace(finding.problem, file=FILE) for finding in megatron_rules.findings(facts, RULES)]
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
@@ -138,17 +146,6 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
     if wanted == "main":
         return source.chosen
     return wanted.startswith("core_v{}.{}.".format(*source.release))
-
-
-def run(
-    rendered: Mapping[str, Rendered],
-    source: MegatronSource,
-    timeout_s: float,
-    workers: int = 1,
-    heard: Callable[[Result], None] = lambda result: None,
-) -> dict[str, Result]:
-    """Run every list through Megatron's own code: one import for all of a worker's lists, a fork for each."""
-    return megatron_session.run(source, _jobs(rendered, source), timeout_s, workers, heard)
 
 
 def _jobs(
@@ -185,9 +182,21 @@ def judge(
 def not_rendered(plan: Plan, args: Sequence[str]) -> str:
     """Spell the options that are not the plan's; nothing if all are."""
     try:
-        changed = edits(args, megatron.arguments(plan))
+        given, before = (
+            {setting.name: setting.texts for setting in settings(words, FILE)}
+            for words in (args, megatron.arguments(plan))
+        )
     except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
         return ""
+
+    def spelled(option: str, values: Mapping[str, Sequence[str]]) -> str:
+        return " ".join((option, *values[option])) if option in values else f"no {option}"
+
+    changed = ", ".join(
+        f"{spelled(option, given)} (rendered: {spelled(option, before)})"
+        for option in dict.fromkeys((*given, *before))
+        if given.get(option) != before.get(option)
+    )
     return f"{FILE} is not what the plan renders: {changed}" if changed else ""
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
@@ -13,25 +12,16 @@ from symconfig.frameworks.megatron.flags import Value
 from symconfig.frameworks.megatron.options import graphed, graphs
 from symconfig.frameworks.megatron.releases import SHARDING_STAGES
 from symconfig.plans.plan import Plan
-from symconfig.verify.megatron_resolved import Resolved, descend
+from symconfig.verify.megatron_resolved import Resolved
+from symconfig.verify.megatron_sameness import Row, differing
 from symconfig.verify.megatron_session import Result
 
 BUILT_AT_THE_ENDS = frozenset({"embedding", "head"})  # on the first and last chunk, whatever a layout says
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One number of the plan. field: as in plan.json. got, need: where it is no plain value there or here."""
-
-    field: str
-    where: str
-    got: Callable[[Resolved], Any] | None = None
-    need: Callable[[Plan], Any] | None = None
-
-
 def _switched(field: str, where: str, neutral: Any = None) -> Row:
     """Return a switch, which no value leaves off; `neutral` in a release that has no such switch."""
-    return Row(field, where, lambda r: bool(r(where, neutral)))
+    return Row(field, where, got=lambda _, r: bool(r(where, neutral)))
 
 
 def _fsdp(r: Resolved) -> bool:
@@ -86,90 +76,71 @@ def _grad_bytes(r: Resolved) -> int:
     return 4 if r.arg("accumulate_allreduce_grads_in_fp32") else 2
 
 
-def _replicated(plan: Plan) -> bool:
-    return plan.best.parallel.dp * plan.best.parallel.cp > 1
+def _full(plan: Plan) -> bool:
+    return plan.best.options.recompute.granularity == "full"
 
 
 ROWS: tuple[Row, ...] = (
-    Row("parallel.tp", "tensor_model_parallel_size"),
-    Row("parallel.pp", "pipeline_model_parallel_size"),
-    Row("parallel.cp", "context_parallel_size"),
-    Row("parallel.dp", "data_parallel_size"),
-    Row("parallel.ep", "expert_model_parallel_size"),
-    Row("parallel.vpp", "virtual_pipeline_model_parallel_size",
-        lambda r: r.arg("virtual_pipeline_model_parallel_size") or 1),
-    Row("batch.micro", "micro_batch_size"),
-    Row("batch.global", "global_batch_size"),
-    Row("batch.seq_length", "seq_length"),
-    Row("options.sequence_parallel", "sequence_parallel", lambda r: bool(r("sequence_parallel")),
-        lambda plan: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1),
-    Row("options.instances", "num_distributed_optimizer_instances",
-        lambda r: r.arg("num_distributed_optimizer_instances", 1)),
-    Row("options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy", _zero_stage),
-    Row("options.precision", "bf16, fp16, fp8, fp4", _precision),
-    Row("options.recompute.granularity", "recompute_granularity", lambda r: r("recompute_granularity") or "none"),
-    Row(
-        "options.overlap.grad_reduce",
-        "overlap_grad_reduce",
-        lambda r: bool(r.arg("overlap_grad_reduce")),
-        lambda plan: _replicated(plan) and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
-    ),
-    _switched("options.overlap.tp_comm", "tp_comm_overlap"),
-    Row("options.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype", _grad_bytes),
-    _switched("options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm", False),
-    Row("options.optimizer_offload", "optimizer_offload_fraction",
-        lambda r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
-    _switched("options.activation_offload", "fine_grained_activation_offloading", False),
-    Row("options.moe_flex_backend", "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
-        _flex_backend),
-    Row("options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph", _graphed),
-    Row("options.fp8_param_gather", "fp8_param_gather", lambda r: bool(r.arg("fp8_param_gather"))),
-    Row("options.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
-        lambda r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te"),
+    Row("best.parallel.tp", "tensor_model_parallel_size"),
+    Row("best.parallel.pp", "pipeline_model_parallel_size"),
+    Row("best.parallel.cp", "context_parallel_size"),
+    Row("best.parallel.dp", "data_parallel_size"),
+    Row("best.parallel.ep", "expert_model_parallel_size"),
+    Row("best.parallel.etp", "expert_tensor_parallel_size", got=lambda _, r: r.arg("expert_tensor_parallel_size", 1),
+        applies=lambda plan: plan.model.experts is not None),
+    Row("best.parallel.vpp", "virtual_pipeline_model_parallel_size",
+        got=lambda _, r: r.arg("virtual_pipeline_model_parallel_size") or 1),
+    Row("best.batch.micro", "micro_batch_size"),
+    Row("best.batch.global_", "global_batch_size"),
+    Row("best.batch.seq_length", "seq_length"),
+    Row("best.options.sequence_parallel", "sequence_parallel",
+        lambda plan, _: plan.best.options.sequence_parallel and plan.best.parallel.tp > 1,
+        lambda _, r: bool(r("sequence_parallel"))),
+    Row("best.options.instances", "num_distributed_optimizer_instances", neutral=1),
+    Row("best.options.zero_stage", "use_distributed_optimizer, data_parallel_sharding_strategy",
+        got=lambda _, r: _zero_stage(r)),
+    Row("best.options.precision", "bf16, fp16, fp8, fp4", got=lambda _, r: _precision(r)),
+    Row("best.options.recompute.granularity", "recompute_granularity",
+        got=lambda _, r: r("recompute_granularity") or "none"),
+    Row("best.options.recompute.method", "recompute_method",
+        lambda plan, _: plan.best.options.recompute.method or "uniform", applies=_full),
+    Row("best.options.recompute.num_layers", "recompute_num_layers",
+        lambda plan, _: (plan.best.options.recompute.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1),
+        applies=_full),
+    # Megatron's default where nothing is named; the order has no meaning.
+    Row("best.options.recompute.modules", "recompute_modules",
+        lambda plan, _: sorted(plan.best.options.recompute.modules or ("core_attn",)),
+        lambda _, r: sorted(r("recompute_modules") or ["core_attn"]),
+        lambda plan: plan.best.options.recompute.granularity == "selective"),
+    Row("best.options.overlap.grad_reduce", "overlap_grad_reduce",
+        lambda plan, _: plan.best.parallel.dp * plan.best.parallel.cp > 1
+        and (plan.best.options.overlap.grad_reduce or plan.best.options.zero_stage >= 2),
+        lambda _, r: bool(r.arg("overlap_grad_reduce"))),
+    _switched("best.options.overlap.tp_comm", "tp_comm_overlap"),
+    Row("best.options.grad_bytes", "accumulate_allreduce_grads_in_fp32, megatron_fsdp_main_grads_dtype",
+        got=lambda _, r: _grad_bytes(r)),
+    _switched("best.options.overlap.moe_a2a", "overlap_moe_expert_parallel_comm", False),
+    Row("best.options.optimizer_offload", "optimizer_offload_fraction",
+        got=lambda _, r: r.arg("optimizer_offload_fraction") if r.arg("optimizer_cpu_offload") else 0.0),
+    _switched("best.options.activation_offload", "fine_grained_activation_offloading", False),
+    Row("best.options.moe_flex_backend",
+        "moe_token_dispatcher_type, moe_flex_dispatcher_backend, moe_enable_deepep",
+        got=lambda _, r: _flex_backend(r)),
+    Row("best.options.cuda_graphs", "cuda_graph_impl, cuda_graph_modules, cuda_graph_scope, external_cuda_graph",
+        got=lambda _, r: _graphed(r)),
+    _switched("best.options.fp8_param_gather", "fp8_param_gather"),
+    Row("best.options.fused_loss", "cross_entropy_loss_fusion, cross_entropy_fusion_impl",
+        got=lambda _, r: bool(r.arg("cross_entropy_loss_fusion")) and r.arg("cross_entropy_fusion_impl") == "te"),
 )  # fmt: skip
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
     """Compare the plan with Megatron: yield every number that Megatron resolved differently."""
-    resolved = Resolved(result)
-    for where, field, need, got in _resolved(plan, resolved):
-        if need != got:
-            yield Problem(
-                f"Megatron resolves {where} to another plan", file=file, field=field, got=repr(got), need=repr(need)
-            )
+    yield from differing(ROWS, plan, result, file, "plan")
     need = plan.best.batch.num_microbatches
     if (got := result.num_microbatches) != need:
         what = "Megatron's calculator gives another number"
         yield Problem(what, file=file, field="batch.num_microbatches", got=repr(got), need=repr(need))
-
-
-def _resolved(plan: Plan, resolved: Resolved) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield Megatron's name of each number, the plan's, what it must be, and what it is."""
-    for row in ROWS:
-        need = row.need(plan) if row.need else descend(plan.best, row.field.replace("global", "global_"))
-        yield row.where, row.field, need, row.got(resolved) if row.got else resolved.arg(row.where)
-    for name, (need, got) in _recompute(plan, resolved).items():
-        yield f"recompute_{name}", f"options.recompute.{name}", need, got
-    if plan.model.experts:
-        name = "expert_tensor_parallel_size"
-        etp = plan.best.parallel.etp
-        yield name, "parallel.etp", etp, resolved.arg(name, 1)
-
-
-def _recompute(plan: Plan, resolved: Resolved) -> dict[str, tuple[Any, Any]]:
-    """Return what is recomputed, as it must be and as it is."""
-    wanted = plan.best.options.recompute
-    if wanted.granularity == "full":
-        layers = (wanted.num_layers or 1) * (hybrid.parts_of_layer(plan.model) or 1)
-        return {
-            "method": (wanted.method or "uniform", resolved("recompute_method")),
-            "num_layers": (layers, resolved("recompute_num_layers")),
-        }
-    if wanted.granularity == "selective":
-        # Megatron's default where nothing is named; the order has no meaning.
-        modules = (wanted.modules or ("core_attn",), resolved("recompute_modules") or ["core_attn"])
-        return {"modules": (sorted(modules[0]), sorted(modules[1]))}
-    return {}
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:

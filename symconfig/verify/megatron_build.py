@@ -1,19 +1,17 @@
 """Builds one rank as Megatron's trainer does: chunks, DistributedDataParallel, optimizer; then says what they hold.
 
 Loaded by path in a forked child of megatron_runner, never imported by symconfig. `run` is the task of a job; `modules`
-and `build` are for other tasks too. On the meta device nothing is allocated; on a real one weights are initialised.
+and `build` are for other tasks too. Nothing is allocated on the meta device.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import inspect
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 patches: Any = importlib.import_module("megatron_patches")
@@ -32,51 +30,50 @@ COORDINATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """The chunks and states that the trainer holds on one rank. `chunks`: as wrapped for data parallelism, one a
-    virtual stage; `held`: what each of them was as built, before Megatron-FSDP puts shards in the place of its
-    parameters."""
-
-    number: int
-    held: list[dict[str, Any]]
-    chunks: list[Any]
-    optimizer: Any
-    seconds: float
-
-
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Run the task `build`: return this rank as numbers."""
-    return describe(build(args, config, job))
+    """Run the task `build`: build this process's rank on the meta device, with its groups made; return it as numbers.
 
-
-def build(args: Any, config: Any, job: dict[str, Any]) -> Rank:
-    """Build this process's rank, with its groups made. `job["device"]`: a real device, or nothing for meta."""
+    chunks: the parameters of each virtual stage as built, before Megatron-FSDP puts shards in the place of them.
+    """
     start = time.perf_counter()
-    with placed(args, config, job) as ready:
+    with placed(args, config) as ready:
         held, chunks = _trained(args, ready)
-        optimizer = _optimizer(args, chunks)
-    return Rank(job["rank"], held, chunks, optimizer, time.perf_counter() - start)
+        tensors = [tensor for part in parts(_optimizer(args, chunks)) for tensor in shard(part)]
+    groups = [group for chunk in chunks for group in _fsdp_groups(chunk)]
+    tensors += [group.main_weight_buffer.data for group in groups if group.main_weight_buffer is not None]
+    gradients = [group.main_grad_buffer.data for group in groups if group.main_grad_buffer is not None]
+    gradients += [
+        buffer.grad_data
+        for chunk in chunks
+        if not _fsdp_groups(chunk)
+        for buffer in (*chunk.buffers, *chunk.expert_parallel_buffers)
+    ]
+    return {
+        "rank": job["rank"],
+        "coordinates": coordinates(),
+        "chunks": held,
+        "parameters": sum(elements for chunk in held for _, elements, _ in chunk["parameters"]),
+        "gradient_buffer_bytes": _bytes(gradients),
+        "optimizer_shard_bytes": _bytes(tensors),
+        "seconds": time.perf_counter() - start,
+        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+    }
 
 
 @contextlib.contextmanager
-def placed(args: Any, config: Any, job: dict[str, Any]) -> Iterator[Any]:
-    """Yield the transformer config to build with, on the job's device, its refusals out of the way. They are Megatron's
-    own, unless `job["transformer_impl"]` asks for Transformer Engine's, which only a GPU runs."""
-    args.transformer_impl = job.get("transformer_impl", "local")
-    if args.transformer_impl == "local":
-        ready = patches.local(config)
-        patches.refusals()
-        specs.scans()
-        specs.variants()
-    else:
-        ready = copy.copy(config)
+def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
+    """Yield the transformer config to build with Megatron's own layers on a device, with their refusals out of the way.
+    Weights are initialised but for the meta device, on which nothing is allocated."""
+    args.transformer_impl = "local"
+    ready = patches.local(config)
+    patches.refusals()
+    specs.scans()
+    specs.variants()
     patches.network()
-    ready.use_cpu_initialization = False
+    ready.use_cpu_initialization, ready.perform_initialization = False, device != "meta"
     args.init_model_with_meta_device = ready.init_model_with_meta_device = False  # already where it shall be
-    ready.perform_initialization = bool(job.get("device"))
     importlib.import_module("megatron.training.global_vars").set_args(args)
-    with patches.device(job.get("device")):
+    with patches.device(device):
         yield ready
 
 
@@ -110,7 +107,8 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
 
     def provide(**offered: Any) -> Any:
         model = _chunk(args, config, offered)
-        held.append(_described(model))
+        named = [[name, weight.numel(), weight.requires_grad] for name, weight in model.named_parameters()]
+        held.append({"parameters": named})
         return model
 
     trainer = importlib.import_module("megatron.training.training")
@@ -149,13 +147,9 @@ def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
 def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
     """Build a model as hybrid_builders.py calls HybridModel."""
     model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
-    if args.transformer_impl == "transformer_engine":
-        stack = importlib.import_module("megatron.core.transformer.spec_utils").import_module(args.spec)
-    else:
-        stack = specs.hybrid(config)
     return model(
         config=config,
-        hybrid_stack_spec=stack,
+        hybrid_stack_spec=specs.hybrid(config),
         vocab_size=args.padded_vocab_size,
         max_sequence_length=args.max_position_embeddings,
         hybrid_layer_pattern=args.hybrid_layer_pattern,
@@ -174,20 +168,18 @@ def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage
 def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
     specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     model = importlib.import_module("megatron.core.models.gpt").GPTModel
-    engine = args.transformer_impl == "transformer_engine"
     offered = {
         "config": config,
-        "use_transformer_engine": engine,
+        "use_transformer_engine": False,
         "normalization": args.normalization,
         "vp_stage": stage,
         "num_experts": args.num_experts,
-        "moe_grouped_gemm": engine and getattr(args, "moe_grouped_gemm", False),
+        "moe_grouped_gemm": False,
         "qk_layernorm": args.qk_layernorm,
         "multi_latent_attention": args.multi_latent_attention,
         "qk_l2_norm": getattr(args, "qk_l2_norm", False),
     }
-    layer = specs.get_gpt_layer_with_transformer_engine_spec if engine else specs.get_gpt_layer_local_spec
-    single = _call(layer, offered)
+    single = _call(specs.get_gpt_layer_local_spec, offered)
     spec = _call(specs.get_gpt_decoder_block_spec, offered) if args.num_experts else single
     mtp = None
     if getattr(args, "mtp_num_layers", None):
@@ -249,31 +241,6 @@ def _call(function: Any, offered: dict[str, Any]) -> Any:
     return function(**{name: value for name, value in offered.items() if name in taken})
 
 
-def describe(rank: Rank) -> dict[str, Any]:
-    """Describe the rank as JSON."""
-    buffers = [buffer for place, chunk in enumerate(rank.chunks) for buffer in _buffers(place, chunk)]
-    optimizer = [tensor for part in parts(rank.optimizer) for tensor in shard(part)]
-    optimizer += [
-        group.main_weight_buffer.data
-        for chunk in rank.chunks
-        for group in _groups(chunk)
-        if group.main_weight_buffer is not None
-    ]
-    return {
-        "rank": rank.number,
-        "coordinates": coordinates(),
-        "chunks": rank.held,
-        "buffers": buffers,
-        "parameters": sum(elements for chunk in rank.held for _, elements, _, _ in chunk["parameters"]),
-        "gradient_buffer_bytes": sum(buffer["elements"] * buffer["element_bytes"] for buffer in buffers),
-        "optimizer_shard_bytes": _bytes(optimizer),
-        "optimizer_host_bytes": _bytes([tensor for tensor in optimizer if not tensor.is_cuda]),
-        "layers": [chunk["layers"] for chunk in rank.held],
-        "seconds": rank.seconds,
-        "max_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
-    }
-
-
 def _bytes(tensors: list[Any]) -> int:
     """Count the bytes of the tensors on this rank: a DTensor of Megatron-FSDP also knows the whole."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
@@ -290,49 +257,8 @@ def coordinates() -> dict[str, int]:
     return places
 
 
-def _described(model: Any) -> dict[str, Any]:
-    mtp = getattr(model, "mtp", None)
-    return {
-        "layers": len(model.decoder.layers),
-        "mtp": len(mtp.layers) if mtp is not None else 0,
-        "parameters": [
-            [name, weight.numel(), not getattr(weight, "allreduce", True), weight.requires_grad]
-            for name, weight in model.named_parameters()
-        ],
-    }
-
-
-def _buffers(place: int, chunk: Any) -> Iterator[dict[str, Any]]:
-    """Yield the gradient buffers of one chunk.
-
-    Those of DistributedDataParallel, or a group of Megatron-FSDP's as one.
-    """
-    for group in _groups(chunk):
-        if (buffer := group.main_grad_buffer) is not None:
-            yield {
-                "chunk": place,
-                "expert": group.is_expert_param,
-                "element_bytes": buffer.data.element_size(),
-                "elements": buffer.data.numel(),
-                "unpadded": sum(weight.numel() for weight in group.params),
-                "buckets": 1,
-            }
-    if _groups(chunk):
-        return
-    for expert, held in ((False, chunk.buffers), (True, chunk.expert_parallel_buffers)):
-        for buffer in held:
-            yield {
-                "chunk": place,
-                "expert": expert,
-                "element_bytes": buffer.grad_data.element_size(),
-                "elements": buffer.grad_data.numel(),
-                "unpadded": getattr(buffer, "numel_unpadded", None),
-                "buckets": len(buffer.buckets),
-            }
-
-
-def _groups(chunk: Any) -> list[Any]:
-    """Return Megatron-FSDP's groups of parameters."""
+def _fsdp_groups(chunk: Any) -> list[Any]:
+    """Return Megatron-FSDP's groups of parameters; none where DistributedDataParallel wraps the chunk."""
     whole = getattr(chunk, "param_and_grad_buffer", None)
     return list(whole.parameter_groups) if whole is not None else []
 

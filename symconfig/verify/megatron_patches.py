@@ -186,13 +186,10 @@ def _numbered(make: Callable[..., None]) -> Callable[..., None]:
     return build
 
 
-def device(name: str | None = None) -> Any:
-    """Return a context in which `name` is the GPU: cuda itself, or cpu in its place; meta without a name."""
+def device(name: str = "meta") -> Any:
+    """Return a context in which `name`, meta or cpu, stands for the GPU."""
     import torch
 
-    name = name or "meta"
-    if name.startswith("cuda"):
-        return torch.device(name)
     _stand_in(torch.device(name))
     from torch.overrides import TorchFunctionMode
 

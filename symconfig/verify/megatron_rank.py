@@ -1,28 +1,34 @@
-"""Ranks of a plan as Megatron's own code builds them, against symconfig's numbers: exactly, or the check fails."""
+"""Ranks of a plan as Megatron's own code builds them: their parameters one by one, and their bytes, as planned."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
 from typing import Any
 
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
+from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.environment import used
 from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
-from symconfig.verify.states.grid import stage_of
-from symconfig.verify.states.inventory import Parameter
-from symconfig.verify.states.megatron import Buffer, RankStates, rank_states
+from symconfig.verify.rank_states import (
+    PADDING,
+    Parameter,
+    Predicted,
+    chunk_parameters,
+    coordinates,
+    predicted,
+    stage_of,
+)
 
 TASK = "build"
-NAMED = 4  # parameters that a sentence names
+NAMED = 4  # sizes of parameters that a sentence names
 
-# What makes a parameter another one, for buffers and shards.
-Kind = tuple[int, bool, bool]
+Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
 
 
 def ranks(plan: Plan) -> tuple[int, ...]:
@@ -54,136 +60,75 @@ def unbuilt(plan: Plan) -> str | None:
 
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
     """Check one rank's numbers. `place`: which Megatron; `file`: of the arguments."""
-    name = f"{place}: rank {job.rank}, stage {stage_of(plan.best.parallel, job.rank)}"
+    stage = stage_of(plan.best.parallel, job.rank)
+    name = f"{place}: rank {job.rank}, stage {stage}"
     if not result.ok:
         return Check(name, "failed", f"{file}: {result.error}", result.seconds)
     try:
-        ours = rank_states(plan, job.rank, "local")
+        chunks = chunk_parameters(plan, stage)
+        rows = tuple(compared(chunks, predicted(plan, stage), result.rank))
+        wrong = " ".join(str(problem) for problem in problems(plan, job.rank, chunks, rows, result.rank, file))
     except SymconfigError as error:
         return Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
-    wrong = " ".join(str(problem) for problem in problems(ours, result.rank, file))
-    return Check(
-        name,
-        "failed" if wrong else "passed",
-        wrong or _passed(plan, result.rank),
-        result.seconds,
-        tuple(compared(ours, result.rank)),
-    )
+    return Check(name, "failed" if wrong else "passed", wrong or _passed(plan, result.rank), result.seconds, rows)
 
 
 def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
+    left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
+    without = f", without {', '.join(left)}" if left else ""  # kernels of modules that a GPU runs
     return (
         f"{count(listed)} parameters as planned, with the buffers and shards of {places}; built in "
-        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB{_not_built(plan)}"
+        f"{seconds(real['seconds'])} s with {count(real['max_rss_bytes'] / MIB)} MiB{without}"
     )
 
 
-def _not_built(plan: Plan) -> str:
-    """Say which options of the plan were left out, since they are kernels of modules that a GPU runs."""
-    left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
-    return f", without {', '.join(left)}" if left else ""
+def compared(chunks: Chunks, ours: Predicted, real: Mapping[str, Any]) -> Iterator[Compared]:
+    """Yield the plan's sums beside Megatron's: parameters one by one, bytes as the plan predicts them."""
+    held = sum(parameter.elements for chunk in chunks for parameter in chunk)
+    yield Compared("parameters", held, real["parameters"], "count")
+    yield Compared("gradient buffers", ours.gradient_bytes, real["gradient_buffer_bytes"], "bytes")
+    yield Compared("optimizer shard", ours.optimizer_bytes, real["optimizer_shard_bytes"], "bytes")
 
 
-def compared(ours: RankStates, real: Mapping[str, Any]) -> Iterator[Compared]:
-    """Yield the sums: symconfig's and Megatron's."""
-    yield Compared("parameters", ours.parameters, real["parameters"], "count")
-    yield Compared("gradient buffers", ours.gradient_buffer_bytes, real["gradient_buffer_bytes"], "bytes")
-    yield Compared("optimizer shard", ours.optimizer_shard_bytes, real["optimizer_shard_bytes"], "bytes")
-    if ours.optimizer_host_bytes or real["optimizer_host_bytes"]:
-        yield Compared("of it on the host", ours.optimizer_host_bytes, real["optimizer_host_bytes"], "bytes")
-    yield Compared("layers", sum(ours.layers), sum(real["layers"]), "count")
-
-
-def problems(ours: RankStates, real: Mapping[str, Any], file: str) -> Iterator[Problem]:
-    """Yield every difference: of places in groups, of each chunk's layers and parameters, of buffers and shards."""
+def problems(
+    plan: Plan, rank: int, chunks: Chunks, rows: Sequence[Compared], real: Mapping[str, Any], file: str
+) -> Iterator[Problem]:
+    """Yield every difference: of places in groups, of each chunk's parameters, of bytes beyond padding."""
+    parallel = plan.best.parallel
+    here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)
     for axis, got in real["coordinates"].items():
-        if (need := ours.coordinates[axis]) != got:
-            yield Problem(
-                "Megatron puts this rank at another place", file=file, field=axis, got=str(got), need=str(need)
-            )
-    if len(ours.chunks) != len(real["chunks"]):
-        yield Problem(
-            "Megatron builds another number of virtual stages",
-            file=file,
-            field="vpp",
-            got=str(len(real["chunks"])),
-            need=str(len(ours.chunks)),
-        )
+        if (place := here[axis]) != got:
+            what = "Megatron puts this rank at another place"
+            yield Problem(what, file=file, field=axis, got=str(got), need=str(place))
+    if len(chunks) != len(real["chunks"]):
+        what = "Megatron builds another number of virtual stages"
+        yield Problem(what, file=file, field="vpp", got=str(len(real["chunks"])), need=str(len(chunks)))
         return
-    others = 0
-    for place, (mine, theirs) in enumerate(zip(ours.chunks, real["chunks"], strict=True)):
-        for name, need in (("layers", mine.layers), ("mtp", mine.mtp)):
-            if need != theirs[name]:
-                yield Problem(
-                    "Megatron builds another number of layers",
-                    file=file,
-                    field=f"chunk {place}, {name}",
-                    got=str(theirs[name]),
-                    need=str(need),
-                )
-        if difference := parameters(mine.parameters, theirs["parameters"]):
-            others += 1
-            if others == 1:
-                yield Problem(f"Megatron builds other parameters: {difference}", file=file, field=f"chunk {place}")
-    if others > 1:
-        yield Problem("Megatron builds other parameters here, too", file=file, field=f"{others - 1} more chunks")
-    yield from buffers(ours.buffers, real["buffers"], file)
-    for row in compared(ours, real):
-        if row.unit == "bytes" and row.ours != row.real:
-            yield Problem(
-                "Megatron holds other bytes", file=file, field=row.what, got=count(row.real), need=count(row.ours)
-            )
+    pairs = zip(chunks, real["chunks"], strict=True)
+    others = {place: text for place, pair in enumerate(pairs) if (text := parameters(pair[0], pair[1]["parameters"]))}
+    for place, text in [*others.items()][:1]:
+        yield Problem(f"Megatron builds other parameters: {text}", file=file, field=f"chunk {place}")
+    if len(others) > 1:
+        yield Problem("Megatron builds other parameters here, too", file=file, field=f"{len(others) - 1} more chunks")
+    for row in rows:
+        if row.unit == "bytes" and abs(row.ours - row.real) > PADDING * row.real:
+            need = count(row.ours)
+            yield Problem("Megatron holds other bytes", file=file, field=row.what, got=count(row.real), need=need)
 
 
-def buffers(ours: Sequence[Buffer], real: Sequence[Mapping[str, Any]], file: str) -> Iterator[Problem]:
-    """Yield the first gradient buffer that differs: sums may agree by chance.
-
-    What this version does not tell is None.
-    """
-    if len(ours) != len(real):
-        yield Problem(
-            "Megatron makes another number of gradient buffers", file=file, got=str(len(real)), need=str(len(ours))
-        )
-    for place, (mine, theirs) in enumerate(zip(ours, real, strict=False)):
-        wrong = {name: got for name, got in theirs.items() if got is not None and got != getattr(mine, name)}
-        if wrong:
-            yield Problem(
-                "Megatron makes another gradient buffer",
-                file=file,
-                field=f"buffer {place}",
-                got=_fields(wrong),
-                need=_fields({name: getattr(mine, name) for name in wrong}),
-            )
-            return
-
-
-def _fields(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:,}" for name, value in values.items())
-
-
-def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool, bool]]) -> str:
-    """Describe how the two lists differ, by name; nothing when they are equal in order, size and kind."""
-    mine: list[Kind] = [(item.elements, item.expert, item.trainable) for item in ours]
-    theirs: list[Kind] = [(elements, expert, trainable) for _, elements, expert, trainable in real]
-    missing: list[str] = []
-    extra: list[str] = []
-    for what, first, behind, start, end in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
-        if what != "equal":
-            missing += [
-                _named(item.name, kind) for item, kind in zip(ours[first:behind], mine[first:behind], strict=True)
-            ]
-            extra += [_named(item[0], kind) for item, kind in zip(real[start:end], theirs[start:end], strict=True)]
-    parts = [f"{word} {_some(names)}" for word, names in (("it has", extra), ("the plan has", missing)) if names]
+def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool]]) -> str:
+    """Describe the parameters of which one side has more, by size: the first of each, and how many more there are."""
+    mine = [(item.name, item.elements, item.trainable) for item in ours]
+    parts = []
+    for word, these, those in (("it has", real, mine), ("the plan has", mine, real)):
+        more = Counter(tuple(kind) for _, *kind in these) - Counter(tuple(kind) for _, *kind in those)
+        named = []
+        for (elements, trainable), number in more.items():
+            name = next(name for name, *kind in these if kind == [elements, trainable])
+            rest = f" and {number - 1} more" if number > 1 else ""
+            named.append(f"{name} ({count(elements)}{'' if trainable else ', frozen'}){rest}")
+        if named:
+            parts.append(f"{word} {', '.join(named[:NAMED])}{', …' if len(named) > NAMED else ''}")
     return "; ".join(parts)
-
-
-def _named(name: str, kind: Kind) -> str:
-    elements, expert, trainable = kind
-    return f"{name} ({count(elements)}{', expert' if expert else ''}{'' if trainable else ', frozen'})"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

@@ -1,25 +1,24 @@
 """Acceptance is not sameness: every architectural field of the model against what Megatron resolved.
 
-One table: a field of the descriptor, where Megatron keeps it, what it must be there. A field is in the table or in
-NOT_ARCHITECTURAL; a test holds both against the descriptor's classes. Where Megatron has no setting at all, the
-table gives the only value that its code has, so that a model with another one does not pass.
+One table: a field of the descriptor, where Megatron keeps it, what it must be there. A field is in the table, in
+NOT_ARCHITECTURAL, or of those that rendering refuses (frameworks.megatron.unsayable, vision, adapter); a test holds all
+against the descriptor's classes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Experts, LatentAttention, Norm, Position, RopeScaling
+from symconfig.descriptor.sections import Norm, Position
 from symconfig.errors import Problem
 from symconfig.frameworks.megatron import hybrid, sparse
-from symconfig.frameworks.megatron.unsayable import NEVER
-from symconfig.render.megatron_structure import embedding_factor
+from symconfig.render.megatron_model import embedding_factor
 from symconfig.verify import megatron_resolved as means
-from symconfig.verify.megatron_resolved import Got, Need, Resolved, dense, descend, gqa, mla, moe, rope, scaled
+from symconfig.verify.megatron_resolved import Resolved, dense, descend, gqa, mla, moe, rope, scaled
 from symconfig.verify.megatron_session import Result
 
 # Fields that name or place a model, and change nothing of what is computed in training.
@@ -44,27 +43,21 @@ def _always(model: ModelDescriptor) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field. where: Megatron's name for it. need, got: where one side has another value than the field's or the
-    name's own. applies: has this model such a thing? neutral: the value in a release that has no such setting."""
+    """One field of a model or of a plan. where: Megatron's name for it. need, got: where one side has another value
+    than the field's or the name's own. applies: has this model such a thing? neutral: the value in a release without
+    such a setting."""
 
     field: str
     where: str
-    need: Need | None = None
-    got: Got | None = None
-    applies: Callable[[ModelDescriptor], bool] = _always
+    need: Callable[[Any, Resolved], Any] | None = None
+    got: Callable[[Any, Resolved], Any] | None = None
+    applies: Callable[[Any], bool] = _always
     neutral: Any = None
 
-    def values(self, model: ModelDescriptor, r: Resolved) -> tuple[Any, Any]:
+    def values(self, subject: Any, r: Resolved) -> tuple[Any, Any]:
         """Return what must be there, and what is."""
-        need = self.need(model, r) if self.need else descend(model, self.field)
-        return need, self.got(model, r) if self.got else r(self.where, self.neutral)
-
-
-def _only(field: str, value: Any, why: str) -> Row:
-    """Return a field for which Megatron's code has one value."""
-    section, _, _ = field.rpartition(".")
-    applies = (lambda model: getattr(model, section) is not None) if section else _always
-    return Row(field, why, got=lambda _, __: value, applies=applies)
+        need = self.need(subject, r) if self.need else descend(subject, self.field)
+        return need, self.got(subject, r) if self.got else r(self.where, self.neutral)
 
 
 def _yarn(name: str, neutral: float) -> Row:
@@ -79,19 +72,6 @@ def _yarn(name: str, neutral: float) -> Row:
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
     """Return a factor that is 1 where nobody gives it."""
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
-
-
-_SECTIONS: dict[str, type[ModelDescriptor | Experts | LatentAttention | RopeScaling]] = {
-    "": ModelDescriptor,
-    "experts": Experts,
-    "latent": LatentAttention,
-    "rope_scaling": RopeScaling,
-}
-
-
-def _default(field: str) -> Any:
-    section, _, leaf = field.rpartition(".")
-    return _SECTIONS[section].model_fields[leaf].default
 
 
 ROWS: tuple[Row, ...] = (
@@ -205,29 +185,23 @@ ROWS: tuple[Row, ...] = (
     Row("experts.router_aux_loss_coef", "moe_aux_loss_coeff", got=means.aux_loss_got, applies=moe),
     Row("num_nextn_predict_layers", "mtp_num_layers", got=lambda _, r: r("mtp_num_layers") or 0),
     Row("initializer_range", "init_method_std"),
-    *(_only(name, _default(name), why) for name, why in NEVER.items()),
-    _only("vision", None, "GPTModel has no tower in front"),
-    _only("adapter", None, "Megatron-LM has no adapters"),
 )  # fmt: skip
-
-
-def fields() -> frozenset[str]:
-    """Return every field of the descriptor's classes, with a dot for those inside a section."""
-    inner = {name: kind for name, kind in _SECTIONS.items() if name}
-    names = set(ModelDescriptor.model_fields) - set(inner)
-    return frozenset(names | {f"{section}.{name}" for section, kind in inner.items() for name in kind.model_fields})
 
 
 def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[str] = ()) -> Iterator[Problem]:
     """Yield every field that Megatron resolved to something else than the model has, but for those edited by hand."""
+    yield from differing([row for row in ROWS if row.field not in edited], model, result, file, "model")
+
+
+def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind: str) -> Iterator[Problem]:
+    """Yield the rows of which Megatron resolved another value than the subject, a model or a plan, has."""
     resolved = Resolved(result)
-    for row in ROWS:
-        if row.field in edited or not row.applies(model):
-            continue
-        need, got = row.values(model, resolved)
-        if not _equal(need, got):
-            what = f"Megatron resolves {row.where} to another model"
-            yield Problem(what, file=file, field=row.field, got=_short(got), need=_short(need))
+    for row in rows:
+        if row.applies(subject):
+            need, got = row.values(subject, resolved)
+            if not _equal(need, got):
+                what, field = f"Megatron resolves {row.where} to another {kind}", row.field.removeprefix("best.")
+                yield Problem(what, file=file, field=field.rstrip("_"), got=_short(got), need=_short(need))
 
 
 def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:

@@ -2,128 +2,96 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from symconfig.cost.blocks import BlockCost
 from symconfig.cost.machine import LOW_PRECISION
+from symconfig.cost.table import Choice
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import SymconfigError
 from symconfig.format import count, seconds
-from symconfig.graph.parts import is_layer
+from symconfig.graph.block import Place
+from symconfig.graph.parts import is_layer, place_of
+from symconfig.graph.recompute import Policy, apply
 from symconfig.plans.plan import Plan
+from symconfig.solve.costed import begins, costed
+from symconfig.solve.pieces import WHOLE
 from symconfig.units import MIB
 from symconfig.verify import megatron_rank
 from symconfig.verify.checks import Check, Compared
 from symconfig.verify.megatron_session import Job, Result
-from symconfig.verify.states.activations import SavedTensor, saved
-from symconfig.verify.states.grid import stage_of
+from symconfig.verify.rank_states import stage_of, with_local_layers
 
 TASK = "trace"
 DISPATCHER = "alltoall"
 TOLERANCE = 0.02  # of a stage, and of its layers of one kind
 
-# Modules of Megatron's TransformerLayer, and the operators of symconfig whose tensors they make. What is in no
-# module, what enters the layer, and what is around the layer that predicts further tokens belongs to the layer itself.
-LAYER_ITSELF, NONE, BY_SIZE = "the layer", "nothing", ", by its size"
-MODULES: Mapping[str, tuple[str, ...]] = {
-    LAYER_ITSELF: (
-        "attention_residual",
-        "mlp_residual",
-        "mtp_hidden_norm",
-        "mtp_embedding_norm",
-        "mtp_concat",
-        "mtp_proj",
-        "mtp_gather",
-        "mtp_final_norm",
-        "lm_head",
-        "logits_fp32",
-        "cross_entropy",
-    ),
-    "input_layernorm": ("input_norm",),
-    "self_attention": (
-        "take_v",
-        "take_k",
-        "take_q",
-        "q_norm",
-        "k_norm",
-        "rope_q",
-        "rope_k",
-        "q_down_proj",
-        "q_low_norm",
-        "q_up_proj",
-        "kv_down_proj",
-        "kv_low_norm",
-        "kv_up_proj",
-        "o_proj",
-    ),
-    "self_attention.linear_qkv": ("qkv_proj",),
-    "self_attention.core_attention": (
-        "copy_queries",
-        "repeat_keys",
-        "repeat_values",
-        "scores",
-        "attention_dropout",
-        "context",
-        "copy_heads",
-    ),
-    "self_attention.core_attention.scale_mask_softmax": ("mask_scores", "softmax"),
-    "pre_mlp_layernorm": ("mlp_norm",),
-    "mlp": ("activation", "dispatch", "combine", "shared_add", "down_proj"),
-    "mlp.linear_fc1": ("gate_up_proj", "up_proj"),
-    "mlp.router": ("router", "route"),
-    "mlp.experts": (
-        "expert_gate_clamp",
-        "expert_up_clamp",
-        "expert_activation",
-        "expert_weighting",
-        "expert_bias",
-        "expert_down_proj",
-        "join_experts",
-    ),
-    "mlp.experts.local_experts.linear_fc1": ("expert_gate_up_proj", "expert_up_proj"),
-    "mlp.shared_experts": ("shared_activation", "shared_down_proj", "shared_gate", "shared_scale"),
-    "mlp.shared_experts.linear_fc1": ("shared_gate_up_proj", "shared_up_proj"),
-}
-MODULE_OF = {operator: module for module, operators in MODULES.items() for operator in operators}
 # What the multi-token-prediction block hands to the model's own output layer and loss, which keep it.
 MTP, LEAVES_MTP = "mtp", ("mtp_final_norm", "logits", "logits_fp32")
-WITHIN = re.compile(r"^(?:decoder|mtp)\.layers\.\d+\.?(?:mtp_model_layer\.?)?")
-EXPERT = re.compile(r"\.local_experts\.\d+")
 
-Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead of the decoder, the how manieth layer
+Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead of the decoder, number of the layer
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
-    """A tensor of either side. place: the module of Megatron's layer that makes it; name: as its side calls it."""
+class SavedTensor:
+    """One tensor on one rank.
 
-    place: str
-    name: str
+    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
+    layers) the how manieth, from 0; None for the ends. block: its kind.
+    """
+
+    chunk: int
+    layer: int | None
+    block: str
+    tensor: str
     bytes: float
+
+
+def saved(plan: Plan, stage: int) -> tuple[SavedTensor, ...]:
+    """Return what one microbatch keeps on every chunk of the stage, with Megatron-LM's own layers."""
+    point = with_local_layers(plan)
+    blocks = {block.derived.name: block for block in costed(point).table.blocks}
+    result: list[SavedTensor] = []
+    for index, chunk in enumerate(point.split.stage(stage)):
+        layers = dict.fromkeys(("layer", "mtp"), 0)
+        for kind, begin in zip(chunk, begins(chunk, point.uniform_layers), strict=True):
+            place = "mtp" if kind == "mtp" else "layer"
+            layer = None if place_of(kind) in (Place.FIRST, Place.LAST) else layers[place]
+            if begin is not None:
+                choice = point.choice
+                if point.block_layers:
+                    choice = WHOLE if is_layer(kind) and layers["layer"] < point.block_layers else Choice()
+                policy = apply(blocks[kind].derived, *(choice.modules, choice.offload))
+                result.extend(_kept(blocks[kind], policy, index, layer))
+            layers[place] += layer is not None
+    return tuple(result)
+
+
+def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
+    for held, size, stays, moved in zip(
+        block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
+    ):
+        if stays and not moved:
+            yield SavedTensor(chunk, layer, block.derived.name, held.tensor, float(size[0]))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Layers of a stage that keep the same tensors, or what is no layer. ours, real: of the first of them."""
+    """Layers of a stage that keep the same tensors in the plan, or (0 layers) what belongs to no layer."""
 
     name: str
     layers: int
-    ours: tuple[Tensor, ...]
-    real: tuple[Tensor, ...]
     ours_bytes: float
     real_bytes: float
 
     @property
-    def title(self) -> str:
-        return f"{self.name}, {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else self.name
-
-    @property
     def compared(self) -> Compared:
-        return Compared(self.title, self.ours_bytes, self.real_bytes, "bytes")
+        layers = f", {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else ""
+        return Compared(f"{self.name}{layers}", self.ours_bytes, self.real_bytes, "bytes")
 
 
 def foreign(model: ModelDescriptor) -> str | None:
@@ -158,10 +126,9 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
 
 
 def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
-    """Check each rank; the tensors of a kind of layer are listed once, where it comes first."""
+    """Check each rank: yield a check with the bytes of each kind of layer, and of the stage."""
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
-    shown: set[str] = set()
     for job in jobs:
         result, stage = results[job.id], stage_of(plan.best.parallel, job.rank)
         name = f"{place}: rank {job.rank}, stage {stage}, kept for the backward"
@@ -169,7 +136,7 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
             yield Check(name, "failed", f"{file}: {result.error}", result.seconds)
             continue
         try:
-            ours = saved(plan, stage, "local")
+            ours = saved(plan, stage)
         except SymconfigError as error:
             yield Check(name, "failed", " ".join(map(str, error.problems)), result.seconds)
             continue
@@ -180,9 +147,8 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
             "failed" if wrong else "passed",
             " ".join(wrong) or _passed(plan, compared_groups, result.rank),
             result.seconds,
-            tuple(compared(compared_groups, shown)),
+            (*(group.compared for group in compared_groups), whole(compared_groups)),
         )
-        shown |= {group.name for group in compared_groups}
 
 
 def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str:
@@ -220,58 +186,32 @@ def problems(layers: Sequence[Group]) -> Iterator[str]:
             )
 
 
-def compared(layers: Sequence[Group], shown: set[str]) -> Iterator[Compared]:
-    """Yield the totals of every group behind the tensors of those that have not been shown."""
-    for group in layers:
-        if group.name not in shown:
-            for what, ours, real in pairs(group.ours, group.real):
-                yield Compared(f"{group.name}: {what}", ours, real, "bytes")
-        yield group.compared
-    yield whole(layers)
-
-
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
     """Group layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
-    mine: dict[Key | None, list[Tensor]] = defaultdict(list)
+    mine: dict[Key | None, list[tuple[str, float]]] = defaultdict(list)
     kinds: dict[Key | None, str] = {}
     for item in ours:
         key = _planned(item)
         kinds[key] = item.block if key else ", ".join(dict.fromkeys((*kinds.get(None, "").split(", "), item.block)))
-        mine[key].append(Tensor(MODULE_OF.get(item.operator, LAYER_ITSELF), item.tensor, item.bytes))
-    theirs: dict[Key | None, list[Tensor]] = defaultdict(list)
+        mine[key].append((item.tensor, item.bytes))
+    theirs: dict[Key | None, float] = defaultdict(float)
     for record in real:
         if not record["shared"]:
-            theirs[_place(record)].append(_tensor(record))
-    alike: dict[tuple[str, tuple[Tensor, ...]], list[Key]] = defaultdict(list)
+            theirs[_place(record)] += record["bytes"]
+    alike: dict[tuple[str, tuple[tuple[str, float], ...]], list[Key]] = defaultdict(list)
     for key in sorted({key for key in (*mine, *theirs) if key}):
         alike[kinds.get(key, "nothing"), tuple(mine[key])].append(key)
-    made = [
-        _group(_named(kind, place, alike), keys, mine, theirs) for place, ((kind, _), keys) in enumerate(alike.items())
-    ]
-    ends = _group(kinds.get(None, "").strip(", "), [None], mine, theirs)
-    return [*made, replace(ends, layers=0)] if ends.ours or ends.real else made
-
-
-def _named(kind: str, place: int, alike: Mapping[tuple[str, tuple[Tensor, ...]], Any]) -> str:
-    """Name one of several sets of tensors of one kind, as block recompute leaves them, by its number."""
-    same = [index for index, (other, _) in enumerate(alike) if other == kind]
-    return kind if len(same) == 1 else f"{kind} {same.index(place) + 1}"
-
-
-def _group(
-    name: str,
-    keys: Sequence[Key | None],
-    mine: Mapping[Key | None, list[Tensor]],
-    theirs: Mapping[Key | None, list[Tensor]],
-) -> Group:
-    first = keys[0]
-    return Group(
-        name,
-        len(keys),
-        tuple(mine.get(first, ())),
-        tuple(theirs.get(first, ())),
-        *(sum(tensor.bytes for key in keys for tensor in side.get(key, ())) for side in (mine, theirs)),
-    )
+    found = []
+    for (kind, tensors), keys in alike.items():
+        # Block recompute leaves several sets of tensors of one kind, which are told apart by their number.
+        same = [kept for other, kept in alike if other == kind]
+        name = kind if len(same) == 1 else f"{kind} {same.index(tensors) + 1}"
+        size = len(keys) * sum(size for _, size in tensors)
+        found.append(Group(name, len(keys), size, sum(theirs.get(key, 0.0) for key in keys)))
+    ends = sum(size for _, size in mine.get(None, ()))
+    if ends or theirs.get(None):
+        found.append(Group(kinds.get(None, "").strip(", "), 0, ends, theirs.get(None, 0.0)))
+    return found
 
 
 def _planned(item: SavedTensor) -> Key | None:
@@ -288,66 +228,3 @@ def _place(record: Mapping[str, Any]) -> Key | None:
         return None
     further = any(record[name].startswith(f"{MTP}.") for name in ("reader", "module"))
     return record["chunk"], further, record["layer"]
-
-
-def _tensor(record: Mapping[str, Any]) -> Tensor:
-    within = WITHIN.sub("", record["module"])
-    name = EXPERT.sub(".local_experts", within)
-    places = [module for module in MODULES if name == module or name.startswith(module + ".")]
-    entered = f"layers.{record['layer']}" not in record["module"]
-    return Tensor(
-        LAYER_ITSELF if entered or not places else max(places, key=len),
-        f"{name or record['module']} {record['op'].split('.')[1] if '.' in record['op'] else ''}".strip(),
-        record["bytes"],
-    )
-
-
-def pairs(ours: Sequence[Tensor], real: Sequence[Tensor]) -> Iterator[tuple[str, float, float]]:
-    """Pair tensors of one module and one size, then those of one size, which is noted.
-
-    What is left of a module is compared as a sum (parts of one storage that symconfig counts apart, a few bytes that it
-    does not have).
-    """
-    places = dict.fromkeys(tensor.place for tensor in (*ours, *real))
-    left = {place: _merged([tensor for tensor in real if tensor.place == place]) for place in places}
-    rest: dict[str, list[Tensor]] = {place: [] for place in places}
-    strays = []
-    for tensor in ours:
-        if (match := _of_size(tensor.bytes, left[tensor.place])) is not None:
-            by = BY_SIZE if tensor.place == LAYER_ITSELF else ""  # many modules' are there
-            yield f"{tensor.name} = {match}{by}", tensor.bytes, left[tensor.place].pop(match)
-        else:
-            strays.append(tensor)
-    for tensor in strays:
-        for others in left.values():
-            if (match := _of_size(tensor.bytes, others)) is not None:
-                yield f"{tensor.name} = {match}{BY_SIZE}", tensor.bytes, others.pop(match)
-                break
-        else:
-            rest[tensor.place].append(tensor)
-    for place in places:
-        if rest[place] or left[place]:
-            yield (
-                f"{' + '.join(tensor.name for tensor in rest[place]) or NONE} = {' + '.join(left[place]) or NONE}",
-                sum(tensor.bytes for tensor in rest[place]),
-                sum(left[place].values()),
-            )
-
-
-def _of_size(size: float, tensors: Mapping[str, float]) -> str | None:
-    return next((name for name, other in tensors.items() if other == size), None)
-
-
-def _merged(tensors: Sequence[Tensor]) -> dict[str, float]:
-    """Merge tensors by name; those of a rank's experts are one, those that share a name otherwise are numbered."""
-    sizes: dict[str, float] = {}
-    for tensor in tensors:
-        name = tensor.name
-        if "local_experts" in name:
-            sizes[name] = sizes.get(name, 0.0) + tensor.bytes
-            continue
-        while name in sizes:
-            head, _, number = name.rpartition(" #")
-            name = f"{head or tensor.name} #{int(number) + 1 if head else 2}"
-        sizes[name] = tensor.bytes
-    return sizes

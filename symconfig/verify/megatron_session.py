@@ -172,40 +172,25 @@ def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep
     }
     answered: set[str] = set()
 
-    def heard(data: dict[str, Any]) -> float:
+    def heard(data: dict[str, Any]) -> None:
         if "ready" not in data:
             answered.add(data["id"])
             keep(_result(data))
-        return timeout_s + GRACE_S
 
-    ended = converse(RUNNER, request, _environment(), START_S, heard, flags=("-E",))
-    fate = (
-        f"ended with status {ended.status}"
-        if ended.silent_s is None
-        else f"did not answer within {ended.silent_s:.0f} s"
-    )
+    limits_s = START_S, timeout_s + GRACE_S
+    how, last_lines = converse(RUNNER, request, _environment(), limits_s, heard, flags=("-E",))
     for item in jobs:
         if item.id not in answered:
-            keep(Result(item.id, crash=fate, last_lines=ended.last_lines))
+            keep(Result(item.id, crash=how, last_lines=last_lines))
 
 
 def _result(data: Mapping[str, Any]) -> Result:
-    stages = tuple(
-        tuple((int(first), int(count), int(more)) for first, count, more in stage) for stage in data.get("stages", ())
-    )
-    return Result(
-        id=data["id"],
-        phases=tuple(Phase(**phase) for phase in data["phases"]),
-        args=data.get("args", {}),
-        config=data.get("config", {}),
-        stages=stages,
-        num_microbatches=data.get("num_microbatches"),
-        rank=data.get("rank", {}),
-        crash=data.get("crash"),
-        last_lines=tuple(data.get("last_lines", ())),
-        seconds=data.get("seconds", 0.0),
-        not_run=data.get("not_run"),
-    )
+    read: dict[str, Callable[[Any], Any]] = {
+        "phases": lambda phases: tuple(Phase(**phase) for phase in phases),
+        "stages": lambda stages: tuple(tuple((int(a), int(b), int(c)) for a, b, c in stage) for stage in stages),
+        "last_lines": tuple,
+    }
+    return Result(**{name: read[name](value) if name in read else value for name, value in data.items()})
 
 
 def _environment() -> dict[str, str]:

@@ -12,7 +12,6 @@ import importlib
 import inspect
 import re
 import resource
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -33,7 +32,7 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
     """Run the task `trace`: {"rank", "saved", "saved_bytes", …}."""
     start = time.perf_counter()
-    with build.placed(args, config, job) as ready:
+    with build.placed(args, config) as ready:
         stand_ins.prepare(ready)
         models = build.modules(args, ready)
         saved = [record for place, model in enumerate(models) for record in trace(args, ready, model, place)]
@@ -97,21 +96,12 @@ def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
     return torch.sum(output.view(-1).float() * loss_mask.view(-1))  # its loss function
 
 
-@dataclass(slots=True)
-class Made:
-    """The origin of a storage: the operator and the innermost module that was running."""
-
-    op: str
-    module: str
-
-
 @dataclass(slots=True, weakref_slot=True)
 class Kept:
-    """A holder that autograd keeps instead of a tensor; it dies with the graph's node."""
+    """A tensor that autograd keeps, with the module that reads it; it dies with the node of the graph."""
 
     tensor: Any
     module: str
-    line: str
 
 
 @dataclass
@@ -121,7 +111,7 @@ class Recorder:
     model: Any
     names: dict[Any, str] = field(default_factory=dict)
     running: list[str] = field(default_factory=list)
-    made: dict[int, Made] = field(default_factory=dict)
+    made: dict[int, str] = field(default_factory=dict)  # the innermost module that made each storage
     packed: list[Any] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)  # so that no storage's number is given twice
 
@@ -151,11 +141,11 @@ class Recorder:
         """Return the innermost module; one that is not in the chunk's tree counts as the one that called it."""
         return self.running[-1] if self.running else ""
 
-    def _note(self, op: str, tensor: Any) -> None:
-        self.made[_storage(tensor)._cdata] = Made(op, self._inside())
+    def _note(self, tensor: Any) -> None:
+        self.made[_storage(tensor)._cdata] = self._inside()
 
     def _pack(self, tensor: Any) -> Kept:
-        kept = Kept(tensor, self._inside(), _line())
+        kept = Kept(tensor, self._inside())
         self.packed.append(weakref.ref(kept))
         return kept
 
@@ -170,30 +160,22 @@ class Recorder:
             storage = _storage(kept.tensor)
             if kept.tensor.device.type != "meta" or storage._cdata in owned or not storage.nbytes():
                 continue
-            record = storages.get(storage._cdata)
-            if record is None:
+            if storage._cdata not in storages:
                 self.alive.append(storage)
-                made = self.made.get(storage._cdata, Made("", ""))
-                module = made.module or kept.module
-                record = storages[storage._cdata] = {
+                module = self.made.get(storage._cdata) or kept.module
+                storages[storage._cdata] = {
                     "bytes": storage.nbytes(),
-                    "shape": list(kept.tensor.shape),
                     "module": module,
-                    "op": made.op,
                     "layer": _layer(kept.module, module),
                     "reader": kept.module,
-                    "needed_by": [],
                 }
-            reader = f"{kept.module} {kept.line}".strip()
-            if reader not in record["needed_by"]:
-                record["needed_by"].append(reader)
         return storages
 
 
 class Operators(TorchDispatchMode):  # type: ignore[misc]
     """A recorder of every storage that an operator makes, not of views and of what is written in place."""
 
-    def __init__(self, heard: Callable[[str, Any], None]) -> None:
+    def __init__(self, heard: Callable[[Any], None]) -> None:
         super().__init__()
         self._heard = heard
 
@@ -202,7 +184,7 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         given = {_storage(value)._cdata for value in _tensors((*args, *(kwargs or {}).values()))}
         for tensor in _tensors(output if isinstance(output, tuple | list) else (output,)):
             if _storage(tensor)._cdata not in given:
-                self._heard(str(func), tensor)
+                self._heard(tensor)
         return output
 
 
@@ -228,17 +210,6 @@ def _storage(tensor: Any) -> Any:
     return tensor.untyped_storage()
 
 
-def _line() -> str:
-    """Return the line of Megatron that runs, or of this folder's stand-ins."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        path = frame.f_code.co_filename
-        if "/megatron/" in path or path == stand_ins.__file__:
-            return f"{'/'.join(path.split('/')[-2:])}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
 def _attributes(end: Any) -> Iterator[Kept]:
     """Yield tensors that custom functions keep as attributes of their context: no hook of autograd's sees them."""
     waiting, seen = [end.grad_fn], set()
@@ -247,7 +218,7 @@ def _attributes(end: Any) -> Iterator[Kept]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        for name, value in getattr(node, "__dict__", {}).items():
+        for value in getattr(node, "__dict__", {}).values():
             for tensor in _tensors((value,)):
-                yield Kept(tensor, "", f"{node.name()}.{name}")
+                yield Kept(tensor, "")
         waiting.extend(following for following, _ in node.next_functions)

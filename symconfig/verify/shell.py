@@ -1,21 +1,24 @@
-"""Scripts of a folder: through shellcheck, and run with DRY_RUN=1 in a clean environment."""
+"""Scripts of a folder, run with DRY_RUN=1 in a clean environment."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from symconfig import install
+from symconfig.descriptor.document import MAX_BYTES
+from symconfig.errors import InputError
+from symconfig.existing.launch.bash.ansi import unescaped
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
 from symconfig.render.manifest import read_manifest
+from symconfig.resources import content
 from symconfig.verify.checks import Check, Options, Stopwatch
 
 SCRIPTS = ("launch.sh", "sbatch.sh")  # of a folder without a manifest
@@ -23,18 +26,8 @@ SCRIPTS = ("launch.sh", "sbatch.sh")  # of a folder without a manifest
 _NEEDS = re.compile(r"^\[\[ .*\]\] \|\| fail ", flags=re.MULTILINE)
 _NEEDED = re.compile(r'-n "\$\{([A-Z][A-Z0-9_]*):-\}"')
 MEGATRON_SCRIPTS = (GPT_SCRIPT, SCRIPT)
-_ANSI_C = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", flags=re.DOTALL)
-_LETTERS = {
-    b"n": b"\n",
-    b"t": b"\t",
-    b"r": b"\r",
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"v": b"\v",
-    b"E": b"\x1b",
-    b"e": b"\x1b",
-}
+_QUOTED = re.compile(r"""'[^']*'|"(?:[^"\\]|\\.)*"|\\.|\$'((?:[^'\\]|\\.)*)'""", re.DOTALL)
+ARGUMENTS = "megatron_args.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,42 +49,15 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
     if shutil.which("bash") is None:
         yield watch.check("scripts", "skipped", "there is no bash here")
         return
-    options.progress("shellcheck and dry runs")
+    options.progress("dry runs")
     manifest = read_manifest(folder)
     scripts = SCRIPTS if manifest is None else [name for name in manifest.files if name.endswith(".sh")]
     present = [name for name in scripts if (folder / name).is_file()]
     for name in scripts:
         if name not in present:
             yield watch.check(f"{name} is there", "failed", f"{folder / name} is missing")
-    yield shellcheck(folder, present, options.timeout_s)
     for name in present:
         yield _dry_run_check(folder, name, options)
-
-
-def shellcheck(folder: Path, names: Sequence[str], timeout_s: float) -> Check:
-    """Run shellcheck's default set; report every finding as file:line:column."""
-    watch = Stopwatch()
-    folder_of_python = str(Path(sys.executable).parent)
-    program = shutil.which("shellcheck", path=folder_of_python) or shutil.which("shellcheck")
-    if program is None:
-        return watch.check("shellcheck", "skipped", f"shellcheck is not installed: {install.SHELLCHECK}")
-    if not names:
-        return watch.check("shellcheck", "skipped", "there is no script")
-    try:
-        ended = subprocess.run(
-            [program, "--norc", "--shell=bash", "--format=gcc", *(f"./{name}" for name in names)],
-            cwd=folder,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return watch.check("shellcheck", "failed", f"did not end within {timeout_s:.0f} s")
-    if ended.returncode:
-        return watch.check("shellcheck", "failed", " ".join((ended.stdout + ended.stderr).split()))
-    return watch.check("shellcheck", "passed", f"nothing to say about {' and '.join(names)}")
 
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
@@ -122,31 +88,32 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
     shells_own = {*given, "PWD", "SHLVL", "_", "OLDPWD"}
     return DryRun(
         ended.returncode,
-        tuple(unquote(line) for line in ended.stdout.split(b"\n") if line),
+        tuple(words(ended.stdout.decode(errors="surrogateescape"))),
         {key: value for key, _, value in pairs if key not in shells_own},
         ended.stderr.decode(errors="replace").strip()[-500:],
     )
 
 
-def unquote(line: bytes) -> str:
-    """Read one word as bash's printf %q writes it: backslashes, '' for nothing, or $'…' around control characters."""
-    if line == b"''":
-        return ""
-    if line.startswith(b"$'") and line.endswith(b"'"):
-        return _ANSI_C.sub(_ansi_c, line[2:-1]).decode(errors="surrogateescape")
-    return re.sub(rb"\\(.)", rb"\1", line, flags=re.DOTALL).decode(errors="surrogateescape")
+def words(text: str) -> list[str]:
+    """Split text into words as bash does, `$'...'` included. Raises ValueError where a quote does not end."""
+    return shlex.split(_QUOTED.sub(_plainly, text))
 
 
-def _ansi_c(match: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, letter = match.groups()
-    if octal:
-        return bytes([int(octal, 8) & 0xFF])
-    return bytes([int(hexadecimal, 16)]) if hexadecimal else _LETTERS.get(letter, letter)
+def _plainly(match: re.Match[str]) -> str:
+    """Quote a word of `$'...'`, which shlex does not know, in single quotes; leave others as they are."""
+    return match[0] if match[1] is None else shlex.quote(unescaped(match[1]))
+
+
+def arguments(folder: Path) -> list[str]:
+    """Read the words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
+    path = folder / ARGUMENTS
+    try:
+        return words(content(path, MAX_BYTES).decode("utf-8"))
+    except ValueError as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
 
 
 def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
-    from symconfig.verify.megatron_arguments import FILE
-
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"
     if options.refused is not None:
@@ -156,18 +123,16 @@ def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
         return watch.check(title, "failed", f"ended with status {ran.status}: {ran.last_words or 'it said nothing'}")
     if not ran.words:
         return watch.check(title, "failed", "printed no command")
-    if name == "launch.sh" and (folder / FILE).is_file():
+    if name == "launch.sh" and (folder / ARGUMENTS).is_file():
         return _same_arguments(folder, ran, watch, title)
     return watch.check(title, "passed", f"prints a command of {len(ran.words)} words")
 
 
 def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> Check:
-    from symconfig.verify.megatron_arguments import FILE, read
-
     script = next((place for place, word in enumerate(ran.words) if Path(word).name in MEGATRON_SCRIPTS), None)
     if script is None:
         return watch.check(title, "failed", f"does not start {' or '.join(MEGATRON_SCRIPTS)}")
-    passed, written = list(ran.words[script + 1 :]), read(folder)
+    passed, written = list(ran.words[script + 1 :]), arguments(folder)
     if passed != written:
         at = next(
             (i for i, (a, b) in enumerate(zip(passed, written, strict=False)) if a != b), min(len(passed), len(written))
@@ -175,9 +140,10 @@ def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> 
         return watch.check(
             title,
             "failed",
-            f"passes other arguments than {FILE}: word {at + 1} is {_at(passed, at)}, in the file {_at(written, at)}",
+            f"passes other arguments than {ARGUMENTS}: word {at + 1} is {_at(passed, at)}, "
+            f"in the file {_at(written, at)}",
         )
-    return watch.check(title, "passed", f"passes the {len(passed)} words of {FILE}")
+    return watch.check(title, "passed", f"passes the {len(passed)} words of {ARGUMENTS}")
 
 
 def _at(words: list[str], place: int) -> str:

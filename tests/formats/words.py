@@ -11,7 +11,7 @@ from symconfig.frameworks.deepspeed.adapters import modules
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan, Stage
 from symconfig.render.summary import nodes
-from symconfig.verify.states.megatron import rank_states
+from symconfig.verify.rank_states import chunk_parameters
 
 # Kinds of a stage's parts that are no transformer layers.
 _NO_LAYERS = ("embedding", "head", "mtp")
@@ -116,13 +116,10 @@ def _learning(plan: Plan) -> dict[str, Any]:
 
 def _trained_by_stage(plan: Plan) -> list[int] | None:
     """Elements of adapters on the first rank of each pipeline stage, of Megatron's plans with adapters."""
-    parallel = plan.best.parallel
     if plan.model.adapter is None or plan.best.target.backend != "megatron":
         return None
-    ranks = [rank_states(plan, stage * parallel.world_size // parallel.pp) for stage in range(parallel.pp)]
-    return [
-        sum(item.elements for chunk in rank.chunks for item in chunk.parameters if item.trainable) for rank in ranks
-    ]
+    stages = (chunk_parameters(plan, stage) for stage in range(plan.best.parallel.pp))
+    return [sum(item.elements for chunk in chunks for item in chunk if item.trainable) for chunks in stages]
 
 
 def differences(plan: Plan, values: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.descriptor.sections import Attention, Indexer
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron
 from symconfig.existing.rules.facts import MegatronFacts
@@ -33,7 +33,7 @@ from symconfig.frameworks.shared import HEADS
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
-from symconfig.render.refused import refused
+from symconfig.render.refusals import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
 from tests.existing.rules import examples

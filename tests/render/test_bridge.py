@@ -17,7 +17,7 @@ from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.megatron import adapters
 from symconfig.plans.plan import Recompute
-from symconfig.render import bridge, bridge_model, own_target, render
+from symconfig.render import bridge, own_target, render
 from symconfig.render.files import write
 from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
@@ -90,7 +90,7 @@ def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
 def test_yarn_is_gpt_oss_own() -> None:
     plan = sample_plan("gpt-oss-120b", "h100", version=BRIDGES[-1])
     config = bridge.sections(plan)["model"]
-    assert bridge_model.provider(plan.model)[1] == "GPTOSSProvider"
+    assert bridge.provider(plan.model)[1] == "GPTOSSProvider"
     assert (config["position_embedding_type"], config["yarn_rotary_scaling_factor"]) == ("yarn", 32.0)
     assert (config["yarn_beta_fast"], config["yarn_beta_slow"]) == (32.0, 1.0)
     assert config["yarn_original_max_position_embeddings"] == 4096
@@ -114,7 +114,7 @@ def test_gemma_3_is_its_own_providers() -> None:
     """As Gemma3ModelProvider27B has it, but for windows: Hugging Face's number counts the query's own key."""
     plan = sample_plan(load_model("gemma3-27b"), "h100", version=BRIDGES[-1])
     config = bridge.sections(plan)["model"]
-    assert bridge_model.provider(plan.model)[1] == "Gemma3ModelProvider"
+    assert bridge.provider(plan.model)[1] == "Gemma3ModelProvider"
     assert config["rotary_base"] == [10_000.0, 1_000_000.0]
     assert (config["rope_scaling_factor"], config["seq_len_interpolation_factor"]) == (8.0, None)
     assert (config["window_size"], config["interleaved_attn_pattern"]) == (1023, [5, 1])

@@ -17,7 +17,7 @@ from symconfig.errors import InfeasibleError
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render, targets
-from symconfig.render.deepspeed_launch import arguments, default_model, recompute_layers, requirements
+from symconfig.render.deepspeed import arguments, default_model, recompute_layers, requirements
 from tests.sample_plans import sample_model, sample_plan
 
 GOLDEN = Path(__file__).parent / "golden_deepspeed"

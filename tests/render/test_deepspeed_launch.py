@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 
 from symconfig.plans.plan import Plan
 from symconfig.render import render
-from symconfig.render.deepspeed_launch import arguments
+from symconfig.render.deepspeed import arguments
 from tests.render.bash import bash, dry_run, really_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan

@@ -24,7 +24,7 @@ from symconfig.render import render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
 from symconfig.render.fill import as_yaml, filled
 from symconfig.resources import MARKER
-from symconfig.verify import megatron_arguments
+from symconfig.verify import shell
 from tests.sample_plans import sample_plan
 
 TWO = Files((File("a.sh", "#!/bin/sh\n", executable=True), File("sub/b.txt", "ü\n")))
@@ -146,8 +146,8 @@ def test_sh_shows_every_control_and_bidi_character_and_each_reader_agrees(text: 
     done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, env={"LC_ALL": "C", "PATH": "/bin"})
     assert done.stdout.decode() == text + "\0"  # in the locale of a bare container, too
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, megatron_arguments.FILE).write_text(f"--save {sh(text)}\n", encoding="utf-8")
-        assert megatron_arguments.read(Path(folder)) == ["--save", text]
+        Path(folder, shell.ARGUMENTS).write_text(f"--save {sh(text)}\n", encoding="utf-8")
+        assert shell.arguments(Path(folder)) == ["--save", text]
 
 
 @given(st.recursive(st.text(st.characters(exclude_categories=["Cs"])), st.lists))

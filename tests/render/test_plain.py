@@ -11,8 +11,7 @@ import pytest
 
 from symconfig.errors import InputError, SymconfigError
 from symconfig.render import every_launcher, fill, render, targets
-from symconfig.render.fill import filled
-from symconfig.render.plain import plain
+from symconfig.render.fill import filled, plain
 from symconfig.render.target import common
 from tests.render.test_templates_page import plans
 from tests.sample_plans import sample_plan

@@ -15,7 +15,7 @@ from symconfig.frameworks.megatron.maturity import OPTIONS
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import Files
-from symconfig.render.preflight import wants
+from symconfig.render.summary import modules_wanted as wants
 from tests.render.bash import after_script, bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 

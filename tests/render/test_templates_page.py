@@ -17,7 +17,7 @@ from symconfig.plans import plan as plan_room
 from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, preflight, render, summary, targets, unsaid
+from symconfig.render import megatron, megatron_args, render, resume, summary, targets
 from symconfig.render.target import common
 from tests.sample_plans import learning_plan, sample_plan
 from tools.generate import is_current
@@ -28,12 +28,12 @@ ELSEWHERE = {
     "Nodes": summary.Nodes,
     "Row": summary.Row,
     "Variable": environment.Variable,
-    "Saving": unsaid.Saving,
+    "Saving": resume.Saving,
     "Group": megatron_args.Group,
     "Degrees": Degrees,
     "History": plan_history.History,
     "Segment": plan_history.Segment,
-    "Want": preflight.Want,
+    "Want": summary.Want,
     "PlannedRl": plan_rl.PlannedRl,
     "PlannedReward": plan_rl.PlannedReward,
     "PlannedStep": plan_rl.PlannedStep,

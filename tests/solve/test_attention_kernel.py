@@ -9,7 +9,7 @@ import pytest
 import symconfig
 from symconfig.api.planning import PlanResult
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.render.deepspeed_launch import attention
+from symconfig.render.deepspeed import attention
 
 PINS = {"pp": 1, "cp": 1, "mbs": 1, "recompute": "none", "activation_offload": "false"}
 

@@ -16,7 +16,7 @@ from symconfig.plans.plan import Plan
 from symconfig.runs.rl.logits import VERL, VERL_FSDP
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Stated, Trained
 from symconfig.solve.prospect import Prospect
-from symconfig.verify.states.activations import as_run
+from symconfig.verify.rank_states import with_local_layers
 
 COUNTED = re.compile(r"^counted (\{.*\})$", re.MULTILINE)
 READS = ("log-probabilities", "reference")
@@ -116,7 +116,7 @@ def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
 def as_counted(own: Trained) -> Prospect:
     """Return the actor's point as a CPU runs it: Megatron-Core's own layers in the place of Transformer Engine's, but
     with flash attention."""
-    point = own.prospect if in_shards(own.plan) else as_run(own.plan, "local")
+    point = own.prospect if in_shards(own.plan) else with_local_layers(own.plan)
     framework = replace(point.request.framework, torch_workspace=0.0)
     if not in_shards(own.plan):
         how = replace(framework.implementation, attention=Attention())

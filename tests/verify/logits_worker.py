@@ -102,7 +102,7 @@ def main(request_file: str, answer_file: str) -> None:
     sys.path.insert(0, str(request["verify"]))
     runner = importlib.import_module("megatron_runner")
     del sys.path[0]  # it has a megatron.py of its own
-    shims, weights = runner.load("megatron_shims"), runner.load("megatron_weights")
+    shims, weights = runner.load("megatron_shims"), importlib.import_module("megatron_weights")
     shims.install(Path(request["source"]))
     os.environ.update(WORLD_SIZE="1", RANK="0", LOCAL_RANK="0")
     from megatron.core.tensor_parallel.random import get_cuda_rng_tracker

@@ -33,5 +33,11 @@ def test_one_question() -> None:
 
 def test_a_conversation() -> None:
     heard: list[Json] = []
-    ended = converse(Path("reading.py"), {"text": "模型"}, dict(os.environ), 60, lambda line: heard.append(line) or 60)
-    assert (heard, ended.status) == ([{"ok": True, "read": "größe", "asked": "模型"}], 0)
+    how, _ = converse(Path("reading.py"), {"text": "模型"}, dict(os.environ), (60, 60), heard.append)
+    assert (heard, how) == ([{"ok": True, "read": "größe", "asked": "模型"}], "ended with status 0")
+
+
+def test_a_process_that_says_nothing_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "sleeping.py").write_text("import time\ntime.sleep(600)\n")
+    how, _ = converse(Path("sleeping.py"), {}, dict(os.environ), (0.5, 60), lambda line: None)
+    assert how == "did not answer within 0 s"

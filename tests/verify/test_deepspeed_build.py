@@ -15,7 +15,7 @@ from symconfig.errors import InputError
 from symconfig.plans.file import load_plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.verify import deepspeed_build, deepspeed_rank
+from symconfig.verify import deepspeed, deepspeed_build
 from symconfig.verify.checks import Check, Options, verify
 from symconfig.verify.shell import dry_run
 from tests.render.deepspeed_support import tiny
@@ -59,10 +59,9 @@ def _folder(folder: Path, **fields: Any) -> Path:
 
 
 def _ranks(folder: Path) -> list[Check]:
-    config = json.loads((folder / "ds_config.json").read_text())
     words = dry_run(folder, "launch.sh", 60.0).words
     start = next(index for index, word in enumerate(words) if word.endswith("train.py")) + 1
-    return list(deepspeed_rank.checks(folder, load_plan(folder), config, words[start:], Options()))
+    return list(deepspeed.ranks(folder, load_plan(folder), words[start:], Options()))
 
 
 @pytest.mark.usefixtures("quick")
@@ -71,7 +70,7 @@ def test_first_and_last_rank_hold_what_the_plan_says(case: str, tmp_path: Path) 
     found = _ranks(_folder(tmp_path, **CASES[case]))
     assert [(check.status, check.detail) for check in found if check.status != "passed"] == []
     assert len(found) == 2
-    assert all(item.ours == item.real for check in found for item in check.compared)
+    assert all(abs(item.difference) < 1e-3 for check in found for item in check.compared)
     assert found[0].compared[0].ours > 1e9
 
 
@@ -86,22 +85,6 @@ def test_a_lost_layer_is_named_with_its_numbers(tmp_path: Path) -> None:
     assert "ds_config.json: zero_optimization: optimizer state" in found.detail
     whole, *_ = found.compared
     assert whole.ours > whole.real > 0
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("old", ["train.py without its function", "no states.py"])
-def test_scripts_of_another_version_are_named(old: str, tmp_path: Path) -> None:
-    folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
-    if old == "no states.py":
-        (folder / "states.py").unlink()
-    else:
-        script = folder / "train.py"
-        script.write_text(script.read_text().replace("start_engine", "make_engine"))
-    (found,) = _ranks(folder)
-    assert found.status == "failed"
-    said = "states.py: is missing" if old == "no states.py" else "train.py: has no start_engine"
-    assert found.detail.startswith(said)
-    assert "render the plan again" in found.detail
 
 
 def test_ranks_of_a_model_with_adapters_need_peft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +108,8 @@ def test_what_the_frameworks_refuse_comes_through_in_their_words(tmp_path: Path)
 def test_a_rank_that_hangs_or_crashes_is_said(tmp_path: Path) -> None:
     folder = _folder(tmp_path, model=tiny("llama"), dp=1, zero_stage=1)
     (folder / "train.py").write_text("import time\ntime.sleep(600)\n")
-    (hangs,) = deepspeed_rank.build(folder, [], 1, (0,), 0.2)
+    (hangs,) = deepspeed.build(folder, [], 1, (0,), 0.2)
     assert hangs["error"] == "DeepSpeed gave no answer within 0.2 s"
     (folder / "train.py").write_text("import os\nos.abort()\n")
-    (crashed,) = deepspeed_rank.build(folder, [], 1, (0,), Options().timeout_s)
+    (crashed,) = deepspeed.build(folder, [], 1, (0,), Options().timeout_s)
     assert "ended with status -6" in crashed["error"]

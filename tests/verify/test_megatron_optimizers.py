@@ -10,7 +10,7 @@ import pytest
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Supplied

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.frameworks.megatron import flags
-from symconfig.verify import megatron_rules
+from symconfig.verify.megatron import broken_rules
 from tests.sample_plans import _DEGREES
 from tests.verify.megatron_support import rendered, replaced
 
@@ -16,7 +16,7 @@ FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-nu
 
 
 def refused(words: list[str] | tuple[str, ...], world_size: int, version: str = "core_v0.19.0") -> list[str]:
-    return [str(problem) for problem in megatron_rules.refuse(words, flags.flags(version), world_size)]
+    return [str(problem) for problem in broken_rules(words, flags.flags(version), world_size)]
 
 
 @pytest.mark.parametrize("model", MODELS)

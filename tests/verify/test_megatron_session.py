@@ -134,7 +134,9 @@ def answers() -> dict[str, Result]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
         monkeypatch.setenv("PYTHONPATH", os.getcwd())
-        return megatron.run(items, source(), LIMIT_S)
+        found = source()
+        jobs = [megatron_session.job(id, item.plan, item.args, item.env, found) for id, item in items.items()]
+        return megatron_session.run(found, jobs, LIMIT_S)
 
 
 @pytest.mark.parametrize("name", REFUSED)

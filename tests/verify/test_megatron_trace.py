@@ -12,7 +12,6 @@ import pytest
 
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.verify import megatron_saved, megatron_session
-from symconfig.verify.states.activations import saved
 from tests.sample_models import sample_model
 from tests.sample_plans import sample_plan
 from tests.verify.megatron_support import LIMIT_S, rendered, source
@@ -86,7 +85,7 @@ def held(trace: Mapping[str, Any], inside: str) -> int:
 @pytest.mark.parametrize("name", PLANS)
 def test_symconfig_keeps_the_same(name: str, traces: dict[str, Mapping[str, Any]]) -> None:
     stage = PLANS[name].best.parallel.pp - 1
-    found = megatron_saved.groups(saved(PLANS[name], stage, "local"), traces[name]["saved"])
+    found = megatron_saved.groups(megatron_saved.saved(PLANS[name], stage), traces[name]["saved"])
     assert list(megatron_saved.problems(found)) == []
 
 
@@ -111,7 +110,7 @@ def test_full_recompute_keeps_the_input_of_every_layer_or_group(traces: dict[str
         return sum(
             1
             for record in traces[name]["saved"]
-            if record["bytes"] == layer_input and any("random.py" in reader for reader in record["needed_by"])
+            if record["bytes"] == layer_input and record["layer"] is not None and record["reader"] == "decoder"
         )
 
     assert inputs("uniform") == LAYERS
@@ -137,16 +136,6 @@ def test_every_recompute_of_experts_and_latent_attention(traces: dict[str, Mappi
     assert max(total["mla_up_proj"], total["shared_experts"], total["moe"]) < total["none"]
     assert total["moe_act"] == total["none"]  # SequentialMLP does not know that module
     assert held(traces["experts moe"], "decoder.layers.3.mlp") == 0
-
-
-def test_every_expert_gets_its_share(traces: dict[str, Mapping[str, Any]]) -> None:
-    rows = [
-        record["shape"][0]
-        for record in traces["experts none"]["saved"]
-        if record["module"].endswith("linear_fc1") and "local_experts" in record["module"]
-    ]
-    tokens, chosen, experts, ranks = SEQUENCE // 2, 8, 256, 8  # of each of the ranks that exchange tokens
-    assert rows == [tokens * chosen * ranks // experts] * (experts // ranks)
 
 
 def test_the_stand_in_for_the_router_is_balanced() -> None:

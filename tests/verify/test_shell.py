@@ -1,4 +1,4 @@
-"""Scripts through shellcheck and a dry run: findings, hangs, hostile words."""
+"""Scripts run dry: findings, hangs, hostile words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_what_is_rendered_passes(tmp_path: Path) -> None:
     for file in render(plan, "megatron"):
         (tmp_path / file.path).write_text(file.text, encoding="utf-8")
     found = list(shell.checks(tmp_path, plan, Options()))
-    assert [check.status for check in found] == ["passed"] * 3, found
+    assert [check.status for check in found] == ["passed"] * 2, found
 
 
 @pytest.mark.parametrize("target", LEARNING)
@@ -41,18 +41,16 @@ def test_scripts_of_trainers_run_dry_with_a_word_for_each_variable_that_they_nee
     found = list(shell.checks(tmp_path, plan, Options()))
     assert [check.status for check in found] == ["passed"] * len(found), found
     scripts = [path.name for path in tmp_path.glob("*.sh")]
-    assert {check.name for check in found} == {"shellcheck", *(f"{name} with DRY_RUN=1" for name in scripts)}
+    assert {check.name for check in found} == {f"{name} with DRY_RUN=1" for name in scripts}
     (tmp_path / scripts[0]).unlink()
     failed = [check.name for check in shell.checks(tmp_path, plan, Options()) if check.status == "failed"]
     assert failed == [f"{scripts[0]} is there"]
 
 
-def test_a_missing_script_and_a_finding_of_shellcheck_fail(tmp_path: Path) -> None:
-    script(tmp_path, 'for x in $*; do echo $x; done\nrm -rf "$UNSET/"\n')
+def test_a_missing_script_fails(tmp_path: Path) -> None:
+    script(tmp_path, "echo word\n")
     found = {check.name: check for check in shell.checks(tmp_path, sample_plan(), Options())}
     assert found["sbatch.sh is there"].status == "failed"
-    assert found["shellcheck"].status == "failed"
-    assert "launch.sh:2:" in found["shellcheck"].detail
 
 
 def test_a_dry_run_that_hangs_or_fails_is_reported(tmp_path: Path) -> None:
@@ -86,4 +84,4 @@ def test_words_come_back_as_bash_quoted_them(words: list[str]) -> None:
         env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"},
         check=True,
     ).stdout
-    assert [shell.unquote(line) for line in printed.split(b"\n")[:-1]] == words
+    assert shell.words(printed.decode(errors="surrogateescape")) == words

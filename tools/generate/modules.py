@@ -25,8 +25,8 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import SymconfigError
+from symconfig.frameworks.deepspeed.adapters import FILE
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
-from symconfig.frameworks.deepspeed.modules import FILE
 from symconfig.graph import dims as d
 from symconfig.graph.model import blocks, dim_sizes
 from tests.descriptor.small_configs import FURTHER, small_config
@@ -42,8 +42,8 @@ _NO_MODEL = (AttributeError, KeyError, StrictDataclassError, SymconfigError, Typ
 _HALF = 0.5  # of two names' letters are common
 
 
-def rows(kind: str) -> dict[str, Any]:
-    """Return a family's modules: those before the layers, the layers' name, those of layers, and those behind.
+def rows(kind: str) -> list[Rows]:
+    """Return the modules of each kind of a family's layers, as the graph's weights that each holds.
 
     Further small models may have further layers: of other kinds, or with modules that an option adds.
     """
@@ -54,49 +54,23 @@ def rows(kind: str) -> dict[str, Any]:
             more = _rows_of(data, kind)
         except _NO_MODEL:
             continue
-        found["layers"] += [rows for rows in more["layers"] if not any(_same(rows, one) for one in found["layers"])]
-        found["vectors"] = sorted({*found["vectors"], *more["vectors"]})
+        found += [rows for rows in more if not any(_same(rows, one) for one in found)]
     return found
 
 
-def _rows_of(data: dict[str, Any], kind: str) -> dict[str, Any]:
+def _rows_of(data: dict[str, Any], kind: str) -> list[Rows]:
     model = import_config(data, "config.json", kind)
     config = config_json(model)
     made = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(made)
-    first: Sized = []
-    last: Sized = []
     layers: dict[int, Sized] = {}
-    lists = Counter(inside[1] for name, _ in built.named_parameters() if (inside := _IN_LAYER.fullmatch(name)))
-    (prefix, _), vectors = lists.most_common(1)[0], set[str]()
-    for name, tensor in built.named_parameters():
-        inside = _IN_LAYER.fullmatch(name)
-        inside = inside if inside and inside[1] == prefix else None
-        if tensor.dim() < 2 and not name.endswith(".bias"):
-            vectors.add(_stem(inside[3] if inside else name))
-        if inside:
-            layers.setdefault(int(inside[2]), []).append((inside[3], tensor.numel()))
-        else:
-            (last if layers else first).append((name, tensor.numel()))
-    ends, layer = _rows_around(model, built, [*first, *last]), _rows_inside(model, layers)
-    before = {_stem(name) for name, _ in first}
-    return {
-        "first": {module: stems for module, stems in ends.items() if module in before},
-        "prefix": prefix,
-        "layers": layer,
-        "last": {module: stems for module, stems in ends.items() if module not in before},
-        "vectors": sorted(vectors),
-    }
-
-
-def _rows_around(model: ModelDescriptor, built: Any, tensors: Sized) -> Rows:
-    weights = _weights(model)
-    ends = _matched(tensors, weights["embedding"] + weights["head"])
-    if model.tie_word_embeddings:  # no tensor of its own here, where the class need not tie
-        head = next(name for name, module in built.named_modules() if module is built.get_output_embeddings())
-        ends[head] = ["lm_head"]
-    return ends
+    inside = [(match, tensor) for name, tensor in built.named_parameters() if (match := _IN_LAYER.fullmatch(name))]
+    prefix = Counter(match[1] for match, _ in inside).most_common(1)[0][0]
+    for match, tensor in inside:
+        if match[1] == prefix:
+            layers.setdefault(int(match[2]), []).append((match[3], tensor.numel()))
+    return _rows_inside(model, layers)
 
 
 def _rows_inside(model: ModelDescriptor, layers: Mapping[int, Sized]) -> list[Rows]:

@@ -12,9 +12,8 @@ from typing import Any
 from symconfig.descriptor.architectures.class_defaults import FILE as CLASS_DEFAULTS
 from symconfig.descriptor.learning_rate import USUAL
 from symconfig.descriptor.training import Training
-from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL
+from symconfig.existing.audit.catalogue import GROUPS, LAUNCHER, PHASES, PREDICTION, RL, SEVERITIES, Group
 from symconfig.existing.rules import deepspeed, megatron
-from symconfig.existing.rules.catalogue import SEVERITIES, Group
 from symconfig.existing.rules.rule import BASE, Finding, Rule
 from symconfig.frameworks import tables
 from symconfig.frameworks.backend import Backend
@@ -223,7 +222,7 @@ From {habit.source}.
 def _unsaid() -> Iterator[tuple[str, ...]]:
     for name, target in targets().items():
         why: dict[str, list[str]] = {}
-        for field, why_not in target.unsaid.items():
+        for field, why_not in target.ignored_fields.items():
             why.setdefault(why_not, []).append(f"`{field}`")
         for why_not, fields in why.items():
             yield name, ", ".join(fields), why_not

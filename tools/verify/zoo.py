@@ -27,7 +27,7 @@ from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import own_target
 from symconfig.runs.best import best_plan
-from symconfig.verify import deepspeed, megatron, megatron_arguments, megatron_source, shell
+from symconfig.verify import deepspeed, megatron, megatron_source, shell
 from symconfig.verify.checks import Check, Options
 
 BACKENDS = ("megatron", "deepspeed")
@@ -150,7 +150,7 @@ def _megatron(rendered: Sequence[Rendered]) -> Mapping[Pair, list[Check]]:
     items = {str(item.pair): item for item in own}
     jobs = {
         name: megatron.Rendered(
-            item.plan, megatron_arguments.read(item.folder), shell.dry_run(item.folder, "launch.sh", TIMEOUT_S).exported
+            item.plan, shell.arguments(item.folder), shell.dry_run(item.folder, "launch.sh", TIMEOUT_S).exported
         )
         for name, item in items.items()
     }

@@ -11,10 +11,9 @@ from typing import Any
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
 from symconfig.existing.adapt import launcher, trainer, trees
-from symconfig.existing.adapt.draft import Draft, Progress
+from symconfig.existing.adapt.draft import Draft, Progress, several, why_apart
 from symconfig.existing.adapt.mending import because, mended
 from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
-from symconfig.existing.adapt.runs import several, why_apart
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
 from symconfig.existing.launch.reading import Reading, Tree

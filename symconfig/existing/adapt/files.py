@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
-from symconfig.existing.adapt.draft import Draft, Progress
+from symconfig.existing.adapt.draft import Draft, Progress, noted
 from symconfig.existing.adapt.outcome import Adapted
-from symconfig.existing.adapt.runs import noted
 from symconfig.existing.audit.configuration import RlConfiguration, configuration_of
-from symconfig.existing.launch.files import instead
+from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.render import targets
+from symconfig.resources import Staged, cannot_be_written
 
 
 def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
@@ -97,3 +100,34 @@ def _check_megatron(reading: Reading) -> None:
     file = reading.deepspeed.text.file if reading.deepspeed is not None else reading.file
     what = "the plan is for Megatron-LM, and this is a configuration of DeepSpeed, which decides ZeRO and the batch too"
     raise InputError(what, file=file, hint="a plan with --backend deepspeed")
+
+
+def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
+    """Replace each file by its new bytes, in one rename each, after all of them are on the disk.
+
+    A link inside `root`, the configuration's folder, stands for the file that it points to there. Raises InputError: a
+    file has changed since it was read, a link leads out of `root`, or the disk refuses.
+    """
+    with Staged() as staged:
+        for name, data in files.items():
+            with cannot_be_written(Path(name)):
+                target = _target(Path(name), texts[name].data, root)
+                staged.add(staged.folder(target.parent), target.name, data, like=target.stat())
+        with cannot_be_written(root):
+            staged.publish()
+
+
+def _target(path: Path, before: bytes, root: Path) -> Path:
+    if path.is_symlink() and leads_out(path, root):
+        raise InputError(
+            f"is a link that leads out of {root}, and is not followed to write",
+            file=str(path),
+            got=str(path.resolve()),
+            hint="adapt the file that it points to",
+        )
+    target = path.resolve(strict=True)
+    if target.read_bytes() != before:
+        raise InputError("has changed since it was read", file=str(path), hint="the same command again")
+    if not os.access(target, os.W_OK):
+        raise InputError("is read-only", file=str(path))
+    return target

@@ -8,9 +8,8 @@ from typing import Self
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt.outcome import Unplaced
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.launch.text import Place
-from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied

@@ -6,11 +6,10 @@ from collections.abc import Collection, Sequence
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt import launcher
-from symconfig.existing.adapt.draft import Draft, Progress
+from symconfig.existing.adapt.draft import Draft, Progress, apart, why_apart
 from symconfig.existing.adapt.goal import Goal, Wish, having, wishes
 from symconfig.existing.adapt.mending import mended, repairs
 from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
-from symconfig.existing.adapt.runs import apart, why_apart
 from symconfig.existing.adapt.same import check
 from symconfig.existing.adapt.ways import change, granted
 from symconfig.existing.launch.reading import Reading, Setting
@@ -135,7 +134,8 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         if wish is None:
             break
         setting = having(names, wish.dest)
-        hidden = _may_give(progress.draft.reading) if setting is None else None
+        item = next((item for item in progress.draft.reading.unread if item.options and setting is None), None)
+        hidden = None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
         after = granted(progress.draft, names, wish, goal.wanted) if hidden is None else None
         if after is None:
             refused.add(wish)
@@ -177,12 +177,6 @@ def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> 
 def _variables(setting: Setting) -> list[str]:
     """Return the names that an option's values come through."""
     return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
-
-
-def _may_give(reading: Reading) -> str | None:
-    """Say why an option that does not show may be there all the same."""
-    item = next((item for item in reading.unread if item.options), None)
-    return None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
 
 
 def _why(setting: Setting | None, reading: Reading) -> str:

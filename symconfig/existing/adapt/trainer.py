@@ -9,9 +9,8 @@ from typing import Any
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees, words
-from symconfig.existing.adapt.draft import Draft, Meaning, Progress
+from symconfig.existing.adapt.draft import Draft, Meaning, Progress, alike, together
 from symconfig.existing.adapt.outcome import NO_PLACE, Change, Unplaced
-from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.adapt.ways import one_value
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit

@@ -8,10 +8,9 @@ from dataclasses import replace
 from itertools import chain
 
 from symconfig.existing.adapt import words
-from symconfig.existing.adapt.draft import Draft, Meaning
+from symconfig.existing.adapt.draft import Draft, Meaning, alike, together
 from symconfig.existing.adapt.goal import Wish, having, neighbours
 from symconfig.existing.adapt.outcome import Change
-from symconfig.existing.adapt.runs import alike, together
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.namespace import Namespace

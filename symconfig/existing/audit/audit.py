@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.audit import remedies
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
-from symconfig.existing.audit.memory_rules import MEMORY
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.audit.predicted import MEMORY
+from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
 from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import findings as findings_of
 from symconfig.plans.plan import Plan
 
 if TYPE_CHECKING:
@@ -122,8 +123,8 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
         for problem in problems
         if isinstance(problem, Impossible) and problem.rule not in known
     )
-    helped = tuple(remedies.helped(problem) for problem in problems)
-    return replace(done, unpredicted=helped, findings=(*done.findings, *impossible))
+    reasons = tuple(helped(problem) for problem in problems)
+    return replace(done, unpredicted=reasons, findings=(*done.findings, *impossible))
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
@@ -132,15 +133,18 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
         judged = judge(run, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    return replace(done, judged=judged, findings=(*done.findings, *MEMORY.findings(judged, done.reading.start)))
+    return replace(done, judged=judged, findings=(*done.findings, *findings_of(MEMORY, judged, done.reading.start)))
 
 
 def planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
     """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""
-    from symconfig.existing.audit.best import best, willing  # the search takes as long to import as the rest to do
-    from symconfig.existing.audit.steps import steps
+    from symconfig.existing.audit.steps import (  # the search takes as long to import as the rest to do
+        best,
+        steps,
+        willing,
+    )
 
     progress("looking for a better plan")
     try:
@@ -157,16 +161,17 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
     facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
-    return launcher.findings(facts, reading.program.place if reading.program is not None else None)
+    place = next((word.place for word in reading.world.words), None)
+    return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
 def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why no prediction is made, whatever the options say."""
-    result = list(remedies.of_unread(reader.reading))
+    result = list(of_unread(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
-        result.append(remedies.helped(_uncounted(reader.reading)))
+        result.append(helped(_uncounted(reader.reading)))
     return result
 
 
@@ -177,3 +182,43 @@ def _uncounted(reading: Reading) -> Problem:
         return Problem("is not said by the launcher", field=field, hint=hint)
     word = reading.world.dark[0]
     return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)
+
+
+_UNSET = re.compile(r"depends on \$(\w+), which is not set in the script")
+_ARGUMENT = re.compile(r"depends on the script's argument \$(\d+)")
+_FILE = re.compile(r"names a file|is a script that is not there|is a configuration of Accelerate")
+
+
+def helped(problem: Problem) -> Problem:
+    """Return the problem with what gives the value that it asks for."""
+    ways = [way for way in (_remedy(problem), problem.hint) if way]
+    return replace(problem, hint=", or ".join(ways)) if ways else problem
+
+
+def of_unread(reading: Reading) -> Iterator[Problem]:
+    """Yield a problem for each place that may hide any option, with what would say which."""
+    for item in reading.unread:
+        if item.hides is Hides.OPTIONS:
+            many = f"may be any number of options: it {item.why}"
+            what = many if item.options else f"{item.why}: it may hide options"
+            yield item.place.problem(what, field=item.what, hint=_for_options(item))
+
+
+def _for_options(item: Unread) -> str | None:
+    """Say what gives the options that a place hides."""
+    if _FILE.search(item.why) and item.what.startswith("-"):
+        return "the file where the script names it" if "not there" in item.why else None
+    if unset := _UNSET.search(item.why):
+        return f"--set {unset[1]}='OPTIONS', or --set {unset[1]}= if it brings none"
+    if _ARGUMENT.search(item.why):
+        return "the script's own arguments after a lone --"
+    return "the options themselves in its place, in a copy of the script" if item.options else None
+
+
+def _remedy(problem: Problem) -> str | None:
+    """Say what gives a value that is not known for this reason; None where nothing but another script does."""
+    if unset := _UNSET.search(problem.what):
+        return f"--set {unset[1]}=VALUE"
+    if _ARGUMENT.search(problem.what):
+        return "the script's own arguments after a lone --"
+    return None

@@ -1,35 +1,35 @@
-"""Every rule of an audit: those that ask the configuration, those that ask the launcher, those that ask the model."""
+"""Every rule of an audit under its name, for the page of rules, for SARIF, and for those who ask."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from symconfig.existing.audit.memory_rules import MEMORY
-from symconfig.existing.audit.phase_rules import PHASES as OF_PHASES
-from symconfig.existing.rules import launcher, rl, rl_tuners
-from symconfig.existing.rules.catalogue import GROUPS as OF_FRAMEWORKS
-from symconfig.existing.rules.catalogue import Group
-from symconfig.existing.rules.rl_openrlhf import OF_OPENRLHF
+from symconfig.existing.audit import predicted
+from symconfig.existing.rules import deepspeed, launcher, megatron, rl
 from symconfig.existing.rules.rule import Rule
 
-LAUNCHER = Group("The launcher", tuple(launcher.LAUNCHER.entered))
-PREDICTION = Group("What is predicted", tuple(MEMORY.entered))
-OF_RL = (
-    rl.OF_VERL,
-    rl.BEYOND,
-    rl.OF_SLEEPERS,
-    rl.OF_SLIME,
-    OF_OPENRLHF,
-    rl_tuners.OF_GROUPS,
-    rl_tuners.OF_TRL,
-    rl_tuners.OF_SWIFT,
-    rl_tuners.OF_FACTORY,
-    rl_tuners.OF_NEMO,
-)
-RL = Group("Reinforcement learning", tuple(rule for table in OF_RL for rule in table.entered))
-PHASES = Group("The phases of a step", tuple(OF_PHASES.entered))
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rules about one framework, or of one kind."""
+
+    framework: str
+    rules: tuple[Rule[Any], ...]
+
+
+RL = Group("Reinforcement learning", rl.RULES)
+LAUNCHER = Group("The launcher", launcher.RULES)
+PREDICTION = Group("What is predicted", predicted.MEMORY)
+PHASES = Group("The phases of a step", predicted.PHASES)
+OF_FRAMEWORKS = (Group("Megatron-LM", megatron.RULES), Group("DeepSpeed", deepspeed.RULES))
 GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
+SEVERITIES: Mapping[str, str] = {
+    "error": "it does not start, fails in the first step, or trains something else",
+    "warning": "it is slower, larger or other than it seems",
+    "note": "worth knowing",
+}
 
 
 def rules() -> Iterator[Rule[Any]]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InputError, Problem
-from symconfig.existing.audit.catalogue import OF_RL
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover import deepspeed, megatron
 from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments, settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.bridged import EXPERTS
@@ -32,8 +30,8 @@ from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules import rl as rl_rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.rule import Finding
+from symconfig.existing.rules.rule import Finding, findings
+from symconfig.existing.rules.versions import meant
 from symconfig.frameworks.deepspeed.backend import DEEPSPEED
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.backend import MEGATRON
@@ -65,32 +63,27 @@ _READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], S
 )
 
 
-class Configuration(Protocol):
-    """label: the framework's name. version: of the framework that it is read as; version_given: because a person said
-    so; version_guessed: by the options that it has. gpus: None: not known."""
+class Configuration:
+    """What a reading is to its framework. label: the framework's name. version: of the framework that it is read as;
+    version_given: because a person said so; version_guessed: by the options that it has. gpus: None: not known."""
 
-    @property
-    def reading(self) -> Reading: ...
-    @property
-    def backend(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def version_given(self) -> bool: ...
-    @property
-    def version_guessed(self) -> bool: ...
-    @property
-    def gpus(self) -> int | None: ...
+    backend: str
+    label: str
+    version: str
+    version_given = False
+    version_guessed = False
+
+    def __init__(self, reading: Reading, supplied: Supplied) -> None:
+        self.reading, self.supplied = reading, supplied
+        self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
         """Return every rule that is broken."""
-        ...
+        raise NotImplementedError
 
     def run(self, cluster: ClusterDescriptor) -> Run:
         """Return the run in the planner's terms. Raises InputError for what it does not know."""
-        ...
+        raise NotImplementedError
 
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
@@ -121,24 +114,20 @@ def _names_deepspeed(reading: Reading) -> bool:
     return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
 
 
-class MegatronConfiguration:
+class MegatronConfiguration(Configuration):
     """Options of Megatron-LM."""
 
-    backend: str = "megatron"
+    backend = "megatron"
     label = MEGATRON.label
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
-        self.reading, self.supplied = reading, supplied
+        super().__init__(reading, supplied)
         self.version_given = supplied.megatron_version is not None
+        self.version_guessed = not self.version_given
         # What names a recipe is no option of Megatron-LM.
         settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
         self.version = resolve(supplied.megatron_version or version_of([item.name for item in settings]))
         self.settings: Sequence[Setting] = [*settings, *reading.possible]
-        self.gpus = supplied.gpus or reading.world.gpus
-
-    @property
-    def version_guessed(self) -> bool:
-        return not self.version_given
 
     @property
     def trained_gpus(self) -> int | None:
@@ -222,14 +211,11 @@ class MegatronConfiguration:
         return word.place.problem(what, field=f"the recipe {word.text}", hint=hint)
 
 
-class DeepSpeedConfiguration:
+class DeepSpeedConfiguration(Configuration):
     """A DeepSpeed JSON with the arguments of the program that loads it; or a program of which nothing is known."""
 
-    version_given, version_guessed = False, False
-
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
-        self.reading, self.supplied = reading, supplied
-        self.gpus = supplied.gpus or reading.world.gpus
+        super().__init__(reading, supplied)
         known = reading.deepspeed is not None or launched(reading).config is not None or _names_deepspeed(reading)
         self.backend = "deepspeed" if known else UNKNOWN
         self.label = DEEPSPEED.label if known else "a trainer that is not known: nothing is concluded from it"
@@ -258,9 +244,8 @@ class RlConfiguration(MegatronConfiguration):
     """A script of a trainer of reinforcement learning: what its workers are told, and the step around them."""
 
     def __init__(self, reading: Reading, supplied: Supplied, reader: Script) -> None:
-        self.reading, self.supplied, self.reader = reading, supplied, reader
-        self.version_given = supplied.megatron_version is not None
-        self.gpus = supplied.gpus or reading.world.gpus
+        Configuration.__init__(self, reading, supplied)
+        self.reader, self.version_given = reader, supplied.megatron_version is not None
         self.version = reader.version()
         self.settings = reader.megatron()
         self.label = f"{reader.TRAINER.name} with {reader.workers.name} workers"
@@ -268,6 +253,7 @@ class RlConfiguration(MegatronConfiguration):
             self.label += f" of {MEGATRON.label}"
         else:
             self.backend, self.version, self.version_given = reader.workers.name, reader.TRAINER.release, True
+        self.version_guessed = not self.version_given
 
     @property
     def parsed(self) -> bool:
@@ -299,7 +285,7 @@ class RlConfiguration(MegatronConfiguration):
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
         facts = rl_rules.RlFacts(self.reading, self.reader.values, self.gpus)
-        return [*own, *(finding for table in OF_RL for finding in table.findings(facts))]
+        return [*own, *findings(rl_rules.RULES, facts)]
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return what a rule about Megatron-LM finds, with options as the trainer's users write them."""

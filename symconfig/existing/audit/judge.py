@@ -13,7 +13,7 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.descriptor.validate import problems
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.run import Impossible, Run
-from symconfig.existing.rules.catalogue import GROUPS
+from symconfig.existing.rules import megatron
 from symconfig.existing.rules.deepspeed import GRID
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.known import BACKENDS
@@ -58,7 +58,7 @@ def _undivided(prospect: Prospect) -> Iterator[Problem]:
 
 def _rule(constraint: Constraint) -> str:
     """Return the name of the audit's rule that says the constraint."""
-    named = (rule.name for group in GROUPS for rule in group.rules if constraint in rule.constraints)
+    named = (rule.name for rule in megatron.RULES if constraint in rule.constraints)
     return next(named, GRID)
 
 

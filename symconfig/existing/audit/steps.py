@@ -13,18 +13,24 @@ from math import isclose
 
 from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
 from symconfig.errors import InputError
 from symconfig.existing.audit.judge import Judged
+from symconfig.existing.recover.run import Run
 from symconfig.format import percent
+from symconfig.frameworks.behaviour import usual
 from symconfig.frameworks.extras import Extras
+from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
+from symconfig.graph.implementation import Dispatch
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import as_found
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.search import search
 from symconfig.solve.timeline import refined_s
 
 DEGREES = frozenset(field.name for field in fields(Degrees))
@@ -54,72 +60,55 @@ class State:
     fits: bool
     gain: float = 0.0
 
-    @property
-    def order(self) -> tuple[bool, float]:
-        """Order states: what fits by its time, what does not by its memory."""
-        return not self.fits, self.step_s if self.fits else self.device_bytes
-
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
     """Walk from the run to the best candidate of a plan. framework: what that was planned with."""
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
-    walk, now = _Walk(judged, better), judged.run.configuration
-    target = Configuration.of(better.best, framework)
+    now, target = judged.run.configuration, Configuration.of(better.best, framework)
     predicted = judged.plan.best.predicted
     here, done = State((), predicted.step_s, predicted.device_bytes, judged.fits), []
     while left := [name for name in DECISIONS if differs(name, now, target)]:
-        names, reached = walk.next(now, target, left, here)
+        names, reached = _next(judged, better, now, target, left, here)
         now = moved(now, target, names)
         here = replace(reached, gain=1 - reached.step_s / here.step_s)
         done.append(here)
     return tuple(done)
 
 
-@dataclass(slots=True)
-class _Walk:
-    judged: Judged
-    better: Plan
-
-    def next(
-        self, now: Configuration, target: Configuration, left: list[str], here: State
-    ) -> tuple[tuple[str, ...], State]:
-        """Return the decisions to change next, and what that reaches. What changes nothing waits for what does."""
-        for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
-            tried = []
-            for names in combinations(left, count):
-                then = moved(now, target, names)
-                state = self._state(then, changes(now, then))
-                if state is not None and not _same(state, here):
-                    tried.append((names, state))
-            if tried:
-                return min(tried, key=lambda one: one[1].order)
-        predicted = self.better.best.predicted
-        return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
-
-    def _state(self, configuration: Configuration, decisions: tuple[str, ...]) -> State | None:
-        """Return what a configuration costs; None where it cannot run."""
-        cost = self._prospect(configuration)
-        if cost is None or cost.refused():
-            return None
-        parts = costed(cost)
-        used = device_bytes(max(parts.peaks), cost.machine, configuration.framework)
-        return State(decisions, refined_s(cost, parts), used, used <= self.judged.plan.usable_bytes)
-
-    def _prospect(self, c: Configuration) -> Prospect | None:
-        if c.degrees.world_size != self.judged.plan.best.parallel.world_size:
-            return None
-        try:
-            return as_found(self.judged.plan.model, self.better.cluster, c, self.judged.plan.job)
-        except InputError:
-            return None
+def _next(
+    judged: Judged, better: Plan, now: Configuration, target: Configuration, left: list[str], here: State
+) -> tuple[tuple[str, ...], State]:
+    """Return the decisions to change next, and what that reaches. What changes nothing waits for what does."""
+    for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
+        tried = []
+        for names in combinations(left, count):
+            then = moved(now, target, names)
+            state = _state(judged, better, then, changes(now, then))
+            if state is not None and not (
+                isclose(state.step_s, here.step_s, rel_tol=1e-6)
+                and isclose(state.device_bytes, here.device_bytes, rel_tol=1e-6)
+            ):
+                tried.append((names, state))
+        if tried:  # what fits by its time, what does not by its memory
+            return min(tried, key=lambda one: (not one[1].fits, one[1].step_s if one[1].fits else one[1].device_bytes))
+    predicted = better.best.predicted
+    return tuple(left), State(changes(now, target), predicted.step_s, predicted.device_bytes, True)
 
 
-def _same(one: State, other: State) -> bool:
-    """Tell whether neither time nor memory changes."""
-    return isclose(one.step_s, other.step_s, rel_tol=1e-6) and isclose(
-        one.device_bytes, other.device_bytes, rel_tol=1e-6
-    )
+def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[str, ...]) -> State | None:
+    """Return what a configuration costs; None where it cannot run."""
+    if then.degrees.world_size != judged.plan.best.parallel.world_size:
+        return None
+    try:
+        cost = as_found(judged.plan.model, better.cluster, then, judged.plan.job)
+    except InputError:
+        return None
+    if cost.refused():
+        return None
+    parts = costed(cost)
+    used = device_bytes(max(parts.peaks), cost.machine, then.framework)
+    return State(decisions, refined_s(cost, parts), used, used <= judged.plan.usable_bytes)
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
@@ -253,3 +242,36 @@ def recompute(c: Configuration) -> str:
     if LAYER in c.modules:
         return "full" if c.uniform_layers == 1 else f"full, {c.uniform_layers} at once"
     return "+".join(sorted(c.modules)) or "none"
+
+
+TOP = 5  # plans that are kept, of which `symconfig adapt` takes what changes least where they are close
+_PIECES = (
+    "tp_forward",
+    "tp_backward",
+    "tp_pieces",
+)  # of --tp-comm-overlap, which the search weighs as the run has it, too
+
+
+def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
+    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError, or InputError."""
+    framework = willing(run.configuration.framework, cluster.gpu.architecture)
+    return search(run.described.model, cluster, job, top=TOP, framework=framework)
+
+
+def willing(framework: Framework, architecture: str) -> Framework:
+    """Return the framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
+    mine = framework.hide
+    pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
+    hide = replace(usual(framework.name, architecture).hide, **pieces)
+    how = framework.implementation
+    if how.experts.dispatch is Dispatch.EVERYWHERE:  # no plan has it
+        how = changed(how, dispatcher="alltoall")
+    return replace(
+        framework,
+        implementation=how,
+        hide=hide,
+        gathers_apart=False,
+        demanded_gathers=False,
+        microbatch_group=0,
+        mask_bytes=0.0,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, Literal, Self
@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, Text, problem_at
+from symconfig.frameworks.megatron.flags import is_option
 
 # bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
 # Megatron-Bridge and NeMo 2, on a command line or as YAML; deepspeed: its
@@ -297,3 +298,21 @@ class Reading:
     def environment_known(self) -> bool:
         """Tell whether a variable that is not in `environment` is one that no file of it sets."""
         return self.complete and not any(item.hides is Hides.VARIABLES for item in self.unread)
+
+
+def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
+    """Split words into options as argparse does. They have no place but the file: line and column are 0. Words before
+    the first option belong to none.
+    """
+    place = Place(file, 0, 0, 0, 0)
+    options: list[tuple[str, list[str], bool]] = []
+    for word in words:
+        if is_option(word):
+            name, joined, value = word.partition("=")
+            options.append((name, [value] if joined else [], bool(joined)))
+        elif options:
+            options[-1][1].append(word)
+    return tuple(
+        Setting(name, name, tuple(Word.of(value, place) for value in values), place, joined)
+        for name, values, joined in options
+    )

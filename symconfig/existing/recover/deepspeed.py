@@ -1,4 +1,4 @@
-"""A DeepSpeed launch as a run: the way back from `render.deepspeed` and `render.deepspeed_launch`."""
+"""A DeepSpeed launch as a run: the way back from `render.deepspeed`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
-from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments, settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
 from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
 from symconfig.existing.recover.deepspeed_model import described

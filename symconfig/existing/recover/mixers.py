@@ -1,4 +1,4 @@
-"""Blocks in attention's place, and layers of one part: the way back from `render.megatron_mixers`."""
+"""Blocks in attention's place, and layers of one part: the way back from `render.megatron_model`."""
 
 from __future__ import annotations
 

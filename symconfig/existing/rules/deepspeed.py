@@ -9,8 +9,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.rules import deepspeed_checks
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
-from symconfig.existing.rules.row import TEXTS, Language, Looked, rules_of
-from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, Rule, rules_of
 from symconfig.frameworks import around_transformers, shared
 from symconfig.frameworks.constraint import Constraint, failing
 from symconfig.frameworks.deepspeed import constraints

@@ -9,8 +9,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Word
 from symconfig.existing.launch.text import Place, problem_at
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules.nearest import meant
-from symconfig.existing.rules.versions import OLD
+from symconfig.existing.rules.versions import OLD, meant
 from symconfig.formats.megatron import DEGREES
 from symconfig.formats.megatron_run import BY_FIELD, STAGES
 from symconfig.frameworks.megatron.flags import Value

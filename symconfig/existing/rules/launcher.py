@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import World
-from symconfig.existing.launch.text import Place, Text
-from symconfig.existing.rules.rule import Finding, Rules
+from symconfig.existing.launch.text import Text
+from symconfig.existing.rules.rule import TEXTS, Language, rules_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,72 +25,6 @@ class LauncherFacts:
     scripts: tuple[Text, ...] = ()
 
 
-LAUNCHER: Rules[LauncherFacts] = Rules()
-
-
-@LAUNCHER.rule(
-    "warning",
-    "The launcher starts another number of processes than was said",
-    "The audit is made for the GPUs of --gpus, and the script as it stands runs on others: its data-parallel size and "
-    "its batch arithmetic are then not those that were judged.",
-    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py",
-    gpus=32,
-)
-def other_gpus(facts: LauncherFacts) -> Iterator[Problem]:
-    if facts.gpus is not None and facts.world.gpus not in (None, facts.gpus):
-        yield Problem(
-            "is not the number of processes that the launcher starts",
-            field="--gpus",
-            got=str(facts.gpus),
-            need=str(facts.world.gpus),
-            hint="an audit without --gpus, or other nodes for the launcher",
-        )
-
-
-@LAUNCHER.rule(
-    "error",
-    "More processes on a node than GPUs",
-    "torchrun gives each process the GPU of its local rank; the processes beyond the last GPU end with an invalid "
-    "device ordinal, and the others wait for them.",
-    "torchrun --nproc-per-node 16 pretrain_gpt.py",
-    gpus=16,
-)
-def crowded_node(facts: LauncherFacts) -> Iterator[Problem]:
-    started, there = facts.world.gpus_per_node, facts.gpus_per_node
-    if started is not None and there is not None and started > there:
-        yield Problem(
-            "starts more processes on a node than it has GPUs",
-            field="the launcher",
-            got=str(started),
-            need=f"up to {there}",
-        )
-
-
-@LAUNCHER.rule(
-    "warning",
-    "Fewer processes on a node than GPUs, on several nodes",
-    "The GPUs that no process uses are paid for, and tensor-parallel groups that could lie inside a node cross the "
-    "network.",
-    "torchrun --nnodes 2 --nproc-per-node 4 pretrain_gpt.py",
-)
-def idle_gpus(facts: LauncherFacts) -> Iterator[Problem]:
-    started, there, nodes = facts.world.gpus_per_node, facts.gpus_per_node, facts.world.nodes
-    if started is not None and there is not None and started < there and nodes is not None and nodes > 1:
-        yield Problem(
-            "leaves GPUs of every node idle",
-            field="the launcher",
-            got=f"{started} processes a node",
-            need=f"{there}, one for each GPU",
-        )
-
-
-@LAUNCHER.rule(
-    "error",
-    "Lines end in a carriage return and a line feed",
-    "bash takes the carriage return for a character of the line's last word: options and values are passed with it, "
-    "and argparse knows none of them. The audit reads the words without it.",
-    "torchrun --nproc-per-node 8 pretrain_gpt.py\r\n",
-)
 def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
     for text in facts.scripts:
         if b"\r\n" in text.data:
@@ -98,7 +33,18 @@ def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
             yield place.problem(what, field="the script", hint=fix)
 
 
-def findings(facts: LauncherFacts, program: Place | None) -> list[Finding]:
-    """Return every rule that is broken, at the word of the launcher that says so, else at the program."""
-    place = next((word.place for word in facts.world.words), program)
-    return LAUNCHER.findings(facts, place)
+VALUES: Mapping[str, Callable[[LauncherFacts], Any]] = {
+    "gpus": lambda facts: facts.gpus,
+    "gpus_per_node": lambda facts: facts.gpus_per_node,
+    "started": lambda facts: facts.world.gpus,
+    "started_per_node": lambda facts: facts.world.gpus_per_node,
+    "nodes": lambda facts: facts.world.nodes,
+}
+
+
+def _problem(facts: LauncherFacts, about: list[str], what: str, **more: Any) -> Problem:
+    return Problem(what, field=" ".join(about), **{key: more[key] for key in TEXTS if key in more})
+
+
+LANGUAGE: Language[LauncherFacts] = Language(lambda facts, name: VALUES[name](facts), _problem, {})
+RULES = rules_of("launcher", LANGUAGE, globals())

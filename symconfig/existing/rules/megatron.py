@@ -3,18 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from string import Template
+from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.rules import environment, megatron_checks, megatron_layers, megatron_options
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.rules import environment, megatron_checks, megatron_options
 from symconfig.existing.rules.facts import MegatronFacts, NotKnown
-from symconfig.existing.rules.megatron_words import LANGUAGE
-from symconfig.existing.rules.pairs import rules_of_pairs
+from symconfig.existing.rules.megatron_words import BASES, LANGUAGE, absent
 from symconfig.existing.rules.refused import of_constraints
-from symconfig.existing.rules.row import rules_of
-from symconfig.existing.rules.rule import Finding, Rule
+from symconfig.existing.rules.rule import OF_RULE, Finding, Row, Rule, rows_of, rules_of
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.megatron.constraints import EXPERT_BIAS
-from symconfig.frameworks.megatron.flags import versions
+from symconfig.frameworks.megatron.flags import Flag, flags, parsed, versions
+
+_WHY = "validate_args, the configuration that it fills, or the process groups assert it: nothing starts."
+
+_VERBS = {"needs": "needs", "excludes": "excludes", "be": "restricts"}
+
+
+def rules_of_pairs(file: str) -> tuple[Rule[MegatronFacts], ...]:
+    """Return the rules of a file of rows, one for each option that is the owner of a pair."""
+    return tuple(_rule(key, row) for key, row in rows_of(file).items())
+
+
+def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
+    """Return the rule of an option; of one of its values, where that stands behind it."""
+    option, *values = key.split()
+    newest = next(flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option))
+
+    def check(facts: MegatronFacts) -> Iterator[Problem]:
+        flag = facts.names.table.flags.get(option, newest)
+        own = {flag.dest: _stated(flag, values, option)}
+        for kind in ("needs", "excludes", "be"):
+            for dest, wanted in _by_dest(row.get(kind, "")).items():
+                with suppress(NotKnown):
+                    if LANGUAGE.holds(facts, own) and LANGUAGE.holds(facts, row.get("if", {})):
+                        yield from _broken(facts, kind, dest, wanted, flag.dest)
+
+    example = Template(f"{key} {row.get('example', '')}".strip()).substitute(BASES)
+    whole = {name: row[name] for name in OF_RULE if name in row} | {"example": example}
+    name = key.strip("-").replace("_", "-").replace(" ", "-")
+    clauses = [f"{verb} {_options(row[kind])}" for kind, verb in _VERBS.items() if kind in row]
+    return Rule(f"{name}-refused", "error", f"{key} {' and '.join(clauses)}", _WHY, check=check, **whole)
+
+
+def _options(others: Any) -> str:
+    """Name the first options of a pair's others."""
+    newest, dests = MegatronFacts(Namespace((), flags(versions()[-1]))), list(_by_dest(others))
+    names = ", ".join(newest.option(dest) for dest in dests[:3])
+    return names + (f" and {len(dests) - 3} more" if len(dests) > 3 else "")
+
+
+def _by_dest(others: Any) -> Mapping[str, Any]:
+    return others if isinstance(others, dict) else dict.fromkeys(others.split())
+
+
+def _stated(flag: Flag, values: list[str], option: str) -> Any:
+    """Return the condition that the option is there, with the value if one is given."""
+    if values:
+        return values[0]
+    return {"absent": False} if flag.kind == "store" else [parsed(flag, [], option)]
+
+
+def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str) -> Iterator[Problem]:
+    """Yield what is wrong with an option beside its owner: that it is there, is missing, or has another value."""
+    tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
+    need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
+    wrong = not LANGUAGE.holds(facts, {dest: tests}) if kind == "be" else absent(facts, dest) == (kind == "needs")
+    if wrong and (since is None or facts.at_least(since)) and LANGUAGE.holds(facts, others or {}):
+        setting, value = facts.names.setting(owner), facts[dest]
+        there, switch = facts.names.given(dest), value is None or isinstance(value, bool)
+        yield facts.problem(
+            f"{'is missing beside' if switch and not there else 'does not go with'} "
+            f"{setting.spelled if setting is not None else facts.option(owner)}",
+            dest,
+            owner,
+            got=None if switch else value if there else f"{value} by default",
+            need=need or (str(tests["is"]) if kind == "be" else "it absent" if there else "it"),
+            value=kind != "excludes",
+        )
+
 
 PAIRS = "megatron_pairs"
 FILES = (
@@ -34,7 +104,7 @@ FILES = (
     "machine",
     "environment",
 )
-CHECKS = {**vars(environment), **vars(megatron_checks), **vars(megatron_layers), **vars(megatron_options)}
+CHECKS = {**vars(environment), **vars(megatron_checks), **vars(megatron_options)}
 BY_FILE: Mapping[str, tuple[Rule[MegatronFacts], ...]] = {
     file: rules_of_pairs(file) if file == PAIRS else rules_of(file, LANGUAGE, CHECKS) for file in FILES
 }

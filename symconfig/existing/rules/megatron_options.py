@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.nearest import meant
 from symconfig.existing.rules.rule import Check
-from symconfig.existing.rules.versions import OLD, Old, State
+from symconfig.existing.rules.versions import OLD, Old, State, meant
 from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 
 

@@ -10,7 +10,7 @@ from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
 from symconfig.existing.rules.facts import LAYOUT, MegatronFacts, NotKnown
 from symconfig.existing.rules.refused import exchanges, fails
-from symconfig.existing.rules.row import TEXTS, Language, Looked
+from symconfig.existing.rules.rule import TEXTS, Language, Looked
 from symconfig.frameworks.megatron import constraints, option_constraints, sparse
 from symconfig.frameworks.megatron.releases import LAYOUT_MTP_ALONE_SINCE, NO_GROUPED_GEMM
 from symconfig.plans import pipeline_layout

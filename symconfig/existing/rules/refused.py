@@ -266,21 +266,11 @@ def _whole_tokens(facts: MegatronFacts) -> bool:
     return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
 
 
-def _no_rampup(facts: MegatronFacts) -> bool:
-    return facts["rampup_batch_size"] is None
-
-
-def _grouped(facts: MegatronFacts) -> bool:
-    return facts.on(GQA)
-
-
-def _by_engine(facts: MegatronFacts) -> bool:
-    return facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph")
-
-
 _GROUPS, _GRAPHS = "query-groups-over-tp", "graphs-of-parts-refused"
 WORDINGS: Mapping[Constraint, Wording] = {
-    shared.BATCH: Wording("batch-over-replicas", "global_batch_size", where=_no_rampup),
+    shared.BATCH: Wording(
+        "batch-over-replicas", "global_batch_size", where=lambda facts: facts["rampup_batch_size"] is None
+    ),
     shared.HEADS: Wording("heads-over-tp", "num_attention_heads"),
     shared.FFN: Wording("mlp-over-tp", "ffn_hidden_size"),
     shared.EXPERTS: Wording("experts-over-ep", "num_experts"),
@@ -288,8 +278,8 @@ WORDINGS: Mapping[Constraint, Wording] = {
     shared.EXPERT_WIDTH: Wording("expert-over-etp", "moe_ffn_hidden_size"),
     shared.SHARED_EXPERT: Wording("shared-expert-over-tp", "moe_shared_expert_intermediate_size"),
     shared.CONTEXT_KERNEL: Wording("cp-without-kernels", "context_parallel_size", "1"),
-    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=_grouped),
-    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=_grouped),
+    table.KV_HEADS_ALONE: Wording(_GROUPS, GROUPS, where=lambda facts: facts.on(GQA)),
+    table.KV_HEADS: Wording(_GROUPS, GROUPS, where=lambda facts: facts.on(GQA)),
     table.SEQUENCE_OVER_CP: Wording("sequence-over-cp", "seq_length"),
     table.SEQUENCE_OVER_TP: Wording("sequence-over-tp", "seq_length"),
     table.LOW_PRECISION_SIZES: Wording("low-precision-sizes", "seq_length", where=_whole_tokens),
@@ -300,7 +290,11 @@ WORDINGS: Mapping[Constraint, Wording] = {
     table.INTERLEAVING: Wording("interleaving-group", "microbatch_group_size_per_vp_stage"),
     options_table.LOSS_REFUSED: Wording("fused-loss-refused", "cross_entropy_fusion_impl", "native"),
     options_table.GRAPHS_RECOMPUTE: Wording(_GRAPHS, "recompute_granularity", "selective"),
-    options_table.GRAPHS_EXPERT_RECOMPUTE: Wording(_GRAPHS, "recompute_modules", where=_by_engine),
+    options_table.GRAPHS_EXPERT_RECOMPUTE: Wording(
+        _GRAPHS,
+        "recompute_modules",
+        where=lambda facts: facts["cuda_graph_impl"] == "transformer_engine" or facts.on("external_cuda_graph"),
+    ),
     options_table.GRAPHS_DENSE: Wording(_GRAPHS, "cuda_graph_impl"),
     options_table.GATHER_SHARDING: Wording("gathered-quantised-weights", "fp8_param_gather"),
     options_table.BUFFERS_SEQUENCE: Wording("tp-overlap-without-sequence-parallel", "tp_comm_overlap"),

@@ -1,16 +1,18 @@
-"""Rules about scripts of reinforcement learning: what verl and slime refuse, and what their users meet."""
+"""Rules about scripts of reinforcement learning and fine-tuning: the facts, and checks that no row can say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from symconfig.errors import Problem
-from symconfig.existing.launch.dialects import verl
+from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, TRL, VERL, Trainer, Values, Workers, of_verl
-from symconfig.existing.rules.rule import Finding, Rules
+from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, SWIFT, TRL, VERL, Trainer, Values, Workers, of_verl
+from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
 # gives its workers an environment of its own, shares the allocator with an engine, balances no experts, and takes the
@@ -82,43 +84,57 @@ class RlFacts:
         return sum(part for part in parts if part is not None) if all(parts) else None
 
 
-def of(*trainers: Trainer) -> Rules[RlFacts]:
-    """Return an empty table of rules that hold of scripts of these trainers."""
-    return Rules(holds=lambda facts: facts.trainer in trainers)
-
-
-OF_VERL, OF_SLIME = of(VERL), of(SLIME)
 # What switches packing by tokens on, the ranks that share a sequence, and the tokens of a micro-batch on each.
 _PACKED = {
     SLIME: ("use_dynamic_batch_size", "context_parallel_size", "max_tokens_per_gpu"),
     OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
 }
-BEYOND = of(*_PACKED)
 # What is on where a vLLM on the GPUs that train sleeps meanwhile.
 _SLEEPS = {
     VERL: ("engine.sleeps",),
     OPENRLHF: ("train.colocate_all", "vllm.enable_sleep"),
     TRL: ("use_vllm", "vllm_enable_sleep_mode"),
 }
-OF_SLEEPERS = of(*_SLEEPS)
+_FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
+_BATCH_VARIANT = 4  # ranks of a layer from which on NeMo-RL's log-probabilities depend on the micro-batch
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
-    "trainer.n_gpus_per_node=8 trainer.nnodes=1 "
+    "trainer.n_gpus_per_node=8 trainer.nnodes=1"
 )
-# A script that breaks no rule; an override behind it wins.
-DYNAMIC = _VERL + "actor_rollout_ref.actor.use_dynamic_bsz=True "
+_RAY = (
+    "python3 -m openrlhf.cli.train_ppo_ray --actor.model_name_or_path Qwen/Qwen3-8B --actor.num_nodes 1 "
+    "--actor.num_gpus_per_node 8 --ref.num_nodes 1 --ref.num_gpus_per_node 8 --reward.remote_url reward.py "
+    "--algo.advantage.estimator group_norm --rollout.n_samples_per_prompt 8 --vllm.num_engines 4 "
+    "--vllm.tensor_parallel_size 2 --train.colocate_all --vllm.enable_sleep --ds.enable_sleep "
+    "--ds.packing_samples --ds.zero_stage 3 --actor.gradient_checkpointing_enable --vllm.gpu_memory_utilization 0.4"
+)
+# Scripts that break no rule, which examples begin with; what follows wins.
+BASES = {
+    "VERL": _VERL,
+    "DYNAMIC": f"{_VERL} actor_rollout_ref.actor.use_dynamic_bsz=True",
+    "RAY": _RAY,
+    "RAY_AWAKE": _RAY.replace("--ds.enable_sleep ", ""),
+    "GRPO": (
+        "accelerate launch --num_machines 1 --num_processes 8 trl/scripts/grpo.py --model_name_or_path Qwen/Qwen3-0.6B "
+        "--dataset_name trl-lib/tldr --use_vllm true --vllm_enable_sleep_mode true --num_generations 8 "
+        "--per_device_train_batch_size 4 --max_prompt_length 512 --max_completion_length 512"
+    ),
+    "SWIFT": (
+        "torchrun --nnodes 1 --nproc_per_node 8 swift/cli/sft.py --model Qwen/Qwen3-0.6B --dataset x --tuner_type full "
+        "--torch_dtype bfloat16 --max_length 2048"
+    ),
+    "FACTORY": (
+        "torchrun --nnodes 1 --nproc_per_node 8 src/train.py --stage sft --model_name_or_path Qwen/Qwen3-0.6B "
+        "--finetuning_type full --cutoff_len 2048 --per_device_train_batch_size 1"
+    ),
+    "NEMO": (
+        "python examples/run_grpo.py policy.model_name=Qwen/Qwen3-0.6B cluster.gpus_per_node=8 "
+        "policy.dtensor_cfg.enabled=true policy.max_total_sequence_length=2048 data.max_input_seq_length=1024"
+    ),
+}
 
 
-@OF_VERL.rule(
-    "error",
-    "A dynamic micro-batch has no room for the longest sequence",
-    'verl stops with "max_token_len must be greater than the sequence length" in the first step with a longer one '
-    "(verl/utils/seqlen_balancing.py, rearrange_micro_batches; Trinity-RFT#398, verl-internvl#15). The tokens are "
-    "those of all ranks of a sequence, the option times ulysses_sequence_parallel_size or context_parallel_size "
-    "(verl#571).",
-    DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=2048",
-)
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
     """Yield each limit of tokens below the longest sequence; nothing where the longest is not known."""
     longest, values = facts.longest, facts.values
@@ -136,15 +152,6 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
             yield facts.problem(tokens, "has no room for the longest sequence", f"{room:,}", need)
 
 
-@BEYOND.rule(
-    "warning",
-    "The longest sequence is a micro-batch beyond the limit",
-    "slime packs sequences up to --max-tokens-per-gpu times the ranks of context parallelism, OpenRLHF up to "
-    "--train.max_tokens_per_gpu times those of tensor parallelism, and a longer one is a micro-batch by itself: the "
-    "limit does not limit memory (slime/utils/dp_schedule.py; slime#1522; openrlhf/utils/seqlen_balancing.py).",
-    "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
-    "--rollout-max-prompt-len 1024 --rollout-max-response-len 8192 --use-dynamic-batch-size --max-tokens-per-gpu 4608",
-)
 def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
     longest, values = facts.longest, facts.values
     packed = _PACKED[facts.trainer]
@@ -158,13 +165,6 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
             return
 
 
-@OF_VERL.rule(
-    "error",
-    "Nothing says how large a micro-batch is",
-    "verl asks for one of ppo_micro_batch_size_per_gpu and ppo_micro_batch_size where batches are not dynamic "
-    '(verl/workers/config/actor.py, verl/utils/config.py: "Please set at least one of").',
-    _VERL + "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
-)
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
     if not facts.reading.complete:
         return
@@ -175,34 +175,6 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
             yield facts.problem(f"{phase}.micro", f"is missing, and {off} is off")
 
 
-@OF_VERL.rule(
-    "error",
-    "An update has more prompts than a step",
-    'verl stops with "train_batch_size must be >= actor.ppo_mini_batch_size" (verl/workers/config/actor.py, validate).',
-    _VERL + "data.train_batch_size=128 actor_rollout_ref.actor.ppo_mini_batch_size=256 "
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 "
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
-)
-def mini_batch_above_batch(facts: RlFacts) -> Iterator[Problem]:
-    if facts.values.switch("actor.dynamic"):
-        return
-    step, update = facts.values.number("rl.prompts"), facts.values.whole("rl.update_prompts")
-    if step and update is not None and step < update:
-        key = "rl.update_prompts"
-        yield facts.problem(key, "is more than a step's prompts", update, f"up to data.train_batch_size, {step:g}")
-
-
-@OF_VERL.rule(
-    "error",
-    "A step's samples do not divide over the GPUs",
-    "verl asserts where batches are not dynamic that the samples of a step, train_batch_size x rollout.n, are a "
-    "multiple of the GPUs, with Megatron's workers of the replicas times a micro-batch (verl/utils/config.py, "
-    'validate_config: "must be divisible by minimal possible batch size").',
-    _VERL + "data.train_batch_size=100 actor_rollout_ref.actor.ppo_mini_batch_size=50 "
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size=4 "
-    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=1 "
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1",
-)
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
     values, micro = facts.values, "actor.micro"
     samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
@@ -214,14 +186,6 @@ def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem("rl.prompts", "does not divide over the GPUs", got, f"a multiple of {least}")
 
 
-@OF_VERL.rule(
-    "error",
-    "An update's samples do not divide over its replicas",
-    "verl's workers assert that the samples of an update, ppo_mini_batch_size x rollout.n, are a multiple of their "
-    "data-parallel ranks: the GPUs over those that share a sequence or a model (verl/workers/engine_workers.py, "
-    "train_mini_batch).",
-    DYNAMIC + "data.train_batch_size=120 actor_rollout_ref.actor.ppo_mini_batch_size=60",
-)
 def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
     key, replicas = "rl.update_prompts", facts.replicas
     samples = _samples(facts, key)
@@ -230,85 +194,12 @@ def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
         yield facts.problem(key, "does not divide over the replicas", got, f"a multiple of {replicas}")
 
 
-@OF_VERL.rule(
-    "error",
-    "A step's samples do not divide into its updates",
-    "verl's workers assert that their part of a step is a whole number of updates "
-    "(verl/utils/tensordict_utils.py, make_iterator).",
-    DYNAMIC + "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=96",
-)
-def mini_batches_left_over(facts: RlFacts) -> Iterator[Problem]:
-    key = "rl.update_prompts"
-    step, update = facts.values.whole("rl.prompts"), facts.values.whole(key)
-    if step is not None and update is not None and step > update and step % update:
-        yield facts.problem(key, "does not divide a step's prompts", update, f"a divisor of {step}")
-
-
 def _samples(facts: RlFacts, key: str) -> int | None:
     """Return the samples of so many prompts; None: not known."""
     prompts, each = facts.values.whole(key), facts.values.whole("rl.samples")
     return None if prompts is None or each is None else prompts * each
 
 
-@OF_VERL.rule(
-    "error",
-    "Ranks share sequences that are padded",
-    'verl stops with "When using sequence parallelism for actor/ref policy, you must enable use_remove_padding" '
-    "(verl/workers/config/actor.py, validate; verl/workers/engine/fsdp/transformer_impl.py).",
-    DYNAMIC + "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 "
-    "actor_rollout_ref.model.use_remove_padding=False",
-)
-def padded_sequences_split(facts: RlFacts) -> Iterator[Problem]:
-    key, packs = "actor.parallel.cp", "actor.packs"
-    ranks = facts.values.whole(key) or 1
-    if ranks > 1 and not facts.values.switch(packs):
-        yield facts.problem(packs, f"is off, and {ranks} ranks share a sequence", need="True")
-
-
-@OF_SLIME.rule(
-    "warning",
-    "A step's samples do not divide into its updates",
-    "slime trains on rollout_batch_size x n_samples_per_prompt samples in updates of --global-batch-size, and drops "
-    "those that are left over; fewer samples than one update has are an error (slime/utils/dp_schedule.py).",
-    "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --rollout-batch-size 32 "
-    "--n-samples-per-prompt 8 --global-batch-size 96 --rollout-max-response-len 8192",
-)
-def samples_left_over(facts: RlFacts) -> Iterator[Problem]:
-    values = facts.values
-    prompts, samples, batch = (
-        values.whole(name) for name in ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size")
-    )
-    if prompts is None or samples is None or batch is None:
-        return
-    if left := prompts * samples % batch:
-        got, need = f"{left} of {prompts} x {samples} left over", f"a divisor of {prompts * samples}"
-        yield facts.problem("global_batch_size", "does not divide a step's samples", got, need)
-
-
-@OF_VERL.rule(
-    "error",
-    "The engine's GPUs do not divide those of the run",
-    "verl asserts that the GPUs are a multiple of the rollout's tensor_model_parallel_size, which is not the actor's "
-    '(verl/workers/engine_workers.py: "rollout world_size is not divisible by infer_tp"; verl#1191, #1785). The '
-    "default is 2, so that one GPU needs it said.",
-    DYNAMIC + "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
-)
-def engine_over_gpus(facts: RlFacts) -> Iterator[Problem]:
-    key = "step.rollout_tp"
-    alone = any(facts.values.given(name) for name in ("rollout.nnodes", "rollout.n_gpus_per_node"))
-    tp = None if alone else facts.values.whole(key)
-    if tp is not None and facts.gpus is not None and facts.gpus % tp:
-        yield facts.problem(key, "does not divide the GPUs that generate", tp, f"a divisor of {facts.gpus}")
-
-
-@OF_SLEEPERS.rule(
-    "warning",
-    "Expandable segments beside an engine that sleeps",
-    "vLLM's sleep mode puts weights and keys into a pool of its own. Until April 2026 it asserts that expandable "
-    'segments are off (vllm#14189: "Expandable segments are not compatible with memory pool"); since vllm#40812 it '
-    "turns them off itself where it allocates.",
-    "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + DYNAMIC,
-)
 def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
@@ -317,3 +208,117 @@ def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
     if engine == "vllm" and all(map(values.switch, _SLEEPS[facts.trainer])):
         what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
         yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)
+
+
+def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
+    values = facts.values
+    names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
+    samples, prompts, micro = (values.whole(name) or 1 for name in names)
+    sharing = (values.whole("ds.ring_attn_size") or 1) * (values.whole("ds.tensor_parallel_size") or 1)
+    ranks = (_gpus_of(values, "actor") or 1) // sharing
+    if samples * prompts // micro < ranks:
+        got = f"{samples * prompts // micro} micro-batches for {ranks} ranks"
+        yield facts.problem("rollout.micro_batch_size", "leaves ranks without samples", got)
+
+
+def _gpus_of(values: Values, role: str) -> int | None:
+    nodes, each = (values.whole(f"{role}.{number}") for number in ("num_nodes", "num_gpus_per_node"))
+    return None if nodes is None or each is None else nodes * each
+
+
+def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
+    values, started = facts.values, tuners.program(facts.reading)
+    if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
+        return
+    samples = values.whole("num_generations")
+    each, steps = values.whole("per_device_train_batch_size"), values.whole("steps_per_generation")
+    steps = steps or values.whole("gradient_accumulation_steps") or 1
+    sharing = values.whole("sequence_parallel_size") or 1
+    if samples is None or each is None or facts.gpus % sharing:
+        return
+    generated = values.whole("generation_batch_size") or each * steps * facts.gpus // sharing
+    if generated % samples:
+        got = f"{samples} of {generated:,} responses"
+        yield facts.problem("num_generations", "does not divide what is generated at once", got)
+
+
+def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
+    """Yield the switch that lets the engine sleep, where it is off and the engine runs on the trainer's GPUs."""
+    values = facts.values
+    apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
+    sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
+    if _has_step(facts) and values.switch("use_vllm") and not apart and not sleeps:
+        key = "sleep_level" if facts.trainer is SWIFT else "vllm_enable_sleep_mode"
+        share = values.number("vllm_gpu_memory_utilization")
+        yield facts.problem(key, "is off, and the engine keeps its share of each GPU", share)
+
+
+def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
+    values, started = facts.values, tuners.program(facts.reading)
+    kernel = values.text("attn_implementation")
+    on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
+    if on is not None and started is not None and not started.megatron and kernel not in _FLASH:
+        yield facts.problem(on, "needs flash attention", kernel, f"attn_impl: {_FLASH[0]}")
+
+
+def micro_batches_differ_under_tp(facts: RlFacts) -> Iterator[Problem]:
+    values, key = facts.values, "policy.logprob_batch_size"
+    megatron = values.switch("policy.megatron_cfg.enabled")
+    degree = "megatron_cfg.tensor_model_parallel_size" if megatron else "dtensor_cfg.tensor_parallel_size"
+    tp, read, micro = (values.whole(name) for name in (f"policy.{degree}", key, "policy.train_micro_batch_size"))
+    reading = facts.reading  # a configuration by itself has no environment
+    spared = reading.program is None or "NRL_IGNORE_TP_ACCURACY_CHECK" in reading.environment
+    spared |= values.switch("loss_fn.force_on_policy_ratio")
+    if values.given(key) and not spared and (tp or 1) >= _BATCH_VARIANT and read != micro:
+        yield facts.problem(key, f"is not train_micro_batch_size, with {tp} ranks of a layer", read, micro)
+
+
+def _has_step(facts: RlFacts) -> bool:
+    """Return whether a script has a step of reinforcement learning."""
+    started = tuners.program(facts.reading)
+    return started is not None and started.method in ("grpo", "rloo")
+
+
+def _product(facts: RlFacts, *keys: str) -> int | None:
+    """Return the product of whole numbers; None where one of them is not known."""
+    numbers = [facts.values.whole(key) for key in keys]
+    return None if None in numbers else math.prod(each or 0 for each in numbers)
+
+
+# What follows from a script's values, by the names that rows give it.
+DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
+    "trainer": lambda facts: facts.trainer.name,
+    "gpus": lambda facts: facts.gpus,
+    "has_step": _has_step,
+    "samples": lambda facts: _product(facts, "rollout_batch_size", "n_samples_per_prompt"),
+    "samples_left": lambda facts: DERIVED["samples"](facts) % facts.values.whole("global_batch_size"),
+    "actor_gpus": lambda facts: _product(facts, "actor.num_nodes", "actor.num_gpus_per_node"),
+    "engine_tp": lambda facts: facts.values.whole("vllm.tensor_parallel_size") or 1,
+    "engine_gpus": lambda facts: (
+        (facts.values.whole("vllm.num_engines") or 0) * (facts.values.whole("vllm.tensor_parallel_size") or 1) or None
+    ),
+    "beside_actor": lambda facts: any(map(facts.values.switch, ("train.colocate_all", "train.colocate_actor_ref"))),
+    "said": lambda facts: Looked(lambda key: _value(facts, key)),
+}
+
+
+def _value(facts: RlFacts, name: str) -> Any:
+    """Return what follows from values, or the value of a key: a number, a text, whether it is on; None: nothing is
+    said."""
+    if name in DERIVED:
+        return DERIVED[name](facts)
+    text = facts.values.text(name)
+    if text is None or text.lower() in ("true", "false"):
+        return facts.values.switch(name) or None
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    return text
+
+
+def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:
+    return facts.problem(about[0], what, **{key: more[key] for key in TEXTS if key in more and key != "what"})
+
+
+LANGUAGE = Language(_value, _problem, {"given": lambda facts, name: facts.values.given(name)}, BASES)
+RULES = rules_of("rl", LANGUAGE, globals())

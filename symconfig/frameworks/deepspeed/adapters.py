@@ -1,19 +1,23 @@
 """What PEFT calls the layers of Transformers' classes, and which of them are fused there.
 
-Names are those of the classes (`frameworks.deepspeed.modules`). The class of a model is `descriptor.config_writer`'s.
+Names are those of the classes (modules.json, by tools/generate/modules.py). The class of a model is that of
+`descriptor.config_writer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import get_args
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, AdapterTarget
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.frameworks.deepspeed.modules import Rows, modules_of
 
+FILE = Path(__file__).with_name("modules.json")
+_FUSED = {"qkv_proj": {"q_proj", "k_proj", "v_proj"}, "gate_up_proj": {"gate_proj", "up_proj"}}
 # Qwen-7B trains as Qwen2, which is the same architecture with q, k and v apart.
 _QWEN: Mapping[str, tuple[str, ...]] = {
     "c_attn": ("q_proj", "k_proj", "v_proj"),
@@ -30,8 +34,8 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
         return _QWEN
     from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 
-    known = modules_of(SAME_NETWORK.get(kind, kind))
-    rows = {} if known is None else {module: stems for layer in known.layers for module, stems in layer.items()}
+    layers = _layers().get(SAME_NETWORK.get(kind, kind), ())
+    rows = {module: (*_fused(stems), *stems) for layer in layers for module, stems in layer.items()}
     names: dict[str, tuple[str, ...]] = {}
     for module, stems in rows.items():
         target = stems[0]
@@ -46,7 +50,19 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     return names
 
 
-def _shortest(module: str, target: str, rows: Rows) -> str:
+@cache
+def _layers() -> Mapping[str, Sequence[Mapping[str, Sequence[str]]]]:
+    """Return each kind of layers of each family's class: by module, the stems of the graph's weights that it holds."""
+    layers: Mapping[str, Sequence[Mapping[str, Sequence[str]]]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return layers
+
+
+def _fused(stems: Sequence[str]) -> tuple[str, ...]:
+    """Return the name that an adapter on a whole fused layer has in the graph."""
+    return tuple(whole for whole, parts in _FUSED.items() if parts <= set(stems))
+
+
+def _shortest(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
     """Return the end of a module's name that no other layer's name ends with, as PEFT looks for it."""
     words = module.split(".")
     others = [

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
-from symconfig.errors import InfeasibleError
+from symconfig.errors import InfeasibleError, InputError
+from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
-from symconfig.render.settings import LAUNCHER_VARIABLES
+from symconfig.render.settings import ENVIRONMENT, LAUNCHER_VARIABLES, Chosen
 
 _OURS = LAUNCHER_VARIABLES | {"MASTER_PORT", "DRY_RUN", "SLURM_NODEID", "BASH_SOURCE"}
 _READ = re.compile(r"\$\{([A-Z][A-Z0-9_]*)[:+-]")  # ${NAME:-…}, ${NAME-…}, ${NAME+…}: what may be set outside
@@ -30,3 +32,22 @@ def read_variables(text: str) -> tuple[str, ...]:
     sets.
     """
     return tuple(sorted(set(_READ.findall(text)) - _OURS))
+
+
+_VARIABLE = "SAVE"  # with which some launch.sh are told another folder
+
+
+def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chosen: Chosen) -> None:
+    """Raise InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
+    movable = _VARIABLE in read_variables(files["launch.sh"])
+    save = chosen.environment.get(_VARIABLE, plan.training.save) if movable else plan.training.save
+    if not save or PurePosixPath(save).is_absolute() or "://" in save:
+        return
+    need = "an absolute training.save in the job"
+    raise InputError(
+        f"its checkpoints would go into {folder}, on every node another one, and be lost with it",
+        field=f"launcher {launcher}",
+        got=f"training.save {save!r}",
+        need="a folder on storage that all nodes share",
+        hint=f"{need}, or {launcher}:{ENVIRONMENT}{_VARIABLE}=…" if movable else need,
+    )

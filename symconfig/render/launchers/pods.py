@@ -8,7 +8,7 @@ from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.plans.plan import Plan
 from symconfig.render import summary
 from symconfig.render.files import Files, slug
-from symconfig.render.launchers.saved import outlives_its_node
+from symconfig.render.launchers.by_rank import outlives_its_node
 from symconfig.render.settings import LABEL, Chosen, Setting
 
 # As the vendors' device plugins name them: k8s-device-plugin of NVIDIA and of ROCm, ascend-device-plugin.

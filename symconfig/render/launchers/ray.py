@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from symconfig.plans.plan import Plan
 from symconfig.render.files import File, Files
-from symconfig.render.launchers.by_rank import read_variables
-from symconfig.render.launchers.saved import outlives_its_node
+from symconfig.render.launchers.by_rank import outlives_its_node, read_variables
 from symconfig.render.settings import Chosen
 from symconfig.render.target import Target
 from symconfig.resources import data_dir

@@ -7,8 +7,8 @@ import re
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render.files import Files
+from symconfig.render.launchers.by_rank import outlives_its_node
 from symconfig.render.launchers.pods import label
-from symconfig.render.launchers.saved import outlives_its_node
 from symconfig.render.settings import Chosen, Setting
 from symconfig.render.target import Target
 

@@ -14,10 +14,11 @@ from symconfig.frameworks.backend import Backend
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint import weights
-from symconfig.verify.states.buffers import bucket_size
-from symconfig.verify.states.megatron import rank_states
+from symconfig.verify.rank_states import chunk_parameters
 
 Finding = Callable[[Plan, Plan], str]
+LEAST_BUCKET = 40_000_000  # elements (Megatron-LM, training.py, resolve_ddp_bucket_size)
+BUCKET_OF_A_RANK = 1_000_000  # elements that each data-parallel rank adds to that, where there are many
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,11 @@ def _other_buckets(old: Plan, new: Plan) -> str:
     if any(not _backend(plan).gradient_buckets or plan.best.options.zero_stage > 1 for plan in (old, new)):
         return ""
     difference = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
-    in_pieces = difference and any(buffer.buckets > 1 for plan in (old, new) for buffer in rank_states(plan, 0).buffers)
+    in_pieces = difference and any(
+        sum(parameter.elements for parameter in chunk_parameters(plan, 0)[0] if parameter.trainable) > size
+        for plan in (old, new)
+        if (size := closes(plan)) is not None
+    )
     return difference if in_pieces else ""
 
 
@@ -115,7 +120,8 @@ def closes(plan: Plan) -> int | None:
     None: all are in one, as on later stages.
     """
     replicas = _replicas(plan)
-    return bucket_size(replicas) if replicas > 1 and plan.best.options.overlap.grad_reduce else None
+    in_pieces = replicas > 1 and plan.best.options.overlap.grad_reduce
+    return max(LEAST_BUCKET, BUCKET_OF_A_RANK * replicas) if in_pieces else None
 
 
 @fact("sharded", "both runs shard the optimizer's state: ZeRO, Megatron's distributed optimizer")

@@ -81,8 +81,8 @@ class Replan:
     @property
     def going_on(self) -> str | None:
         """Say how the new run is started there, in the words of its target; None: it has none that are known here."""
-        goes_on = target_of(self.new.model, self.new.job).goes_on
-        return goes_on(self.new, self.options) if goes_on is not None else None
+        command = target_of(self.new.model, self.new.job).resume_command
+        return command(self.new, self.options) if command is not None else None
 
     @property
     def targets(self) -> tuple[str, str]:

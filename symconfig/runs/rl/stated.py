@@ -11,10 +11,11 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
 from symconfig.existing.audit.judge import Judged, judge
-from symconfig.existing.audit.phase_rules import PHASES
+from symconfig.existing.audit.predicted import PHASES
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.values import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run
+from symconfig.existing.rules.rule import findings
 from symconfig.plans.plan import Plan
 from symconfig.render import ms_swift, named, targets
 from symconfig.render.learning import Compares
@@ -62,7 +63,7 @@ def completed(
         judged = _alone(run, cluster, limits) if run.step is None else _judged(run, run.step, cluster, limits)
     except InputError as error:
         return unpredicted_for(done, error.problems)
-    done = replace(done, judged=judged, findings=(*done.findings, *PHASES.findings(judged, done.reading.start)))
+    done = replace(done, judged=judged, findings=(*done.findings, *findings(PHASES, judged, done.reading.start)))
     if not plan:
         return done
     if run.alone is not None and _plain(run.alone) and run.target.backend == run.alone.workers.planned:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt.write import write
+from symconfig.existing.adapt.files import write
 from symconfig.existing.launch.text import Text
 
 

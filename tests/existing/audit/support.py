@@ -5,9 +5,8 @@ from __future__ import annotations
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.existing.audit.audit import Audit, audit
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Reading, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.run import Supplied
 
 SEVENTY = (

@@ -19,7 +19,7 @@ from symconfig.formats.deepspeed import zero_of
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
-from symconfig.render.deepspeed_launch import arguments, default_model
+from symconfig.render.deepspeed import arguments, default_model
 from symconfig.render.files import Files
 from symconfig.solve.predict import predict
 from tests.existing.recover.deepspeed_support import reading

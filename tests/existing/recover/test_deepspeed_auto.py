@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from symconfig.existing.recover.arguments import Arguments, settings
+from symconfig.existing.launch.reading import settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed_auto import filled, fills, mismatches
 
 HIDDEN = 1000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.existing.recover.arguments import Arguments, settings
+from symconfig.existing.launch.reading import settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import stepped
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.optimizer import Optimizer
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Run, Supplied

@@ -6,8 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from symconfig.existing.launch.reading import Word
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import Word, settings
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import findings

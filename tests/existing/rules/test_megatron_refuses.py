@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import RULES, findings
 from symconfig.existing.rules.rule import Rule

@@ -12,15 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.errors import SymconfigError
-from symconfig.existing.launch.reading import Setting, Word
+from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
-from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import environment
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
 from symconfig.existing.rules.megatron_words import DERIVED, FACTS, NAME_TESTS, TABLE
-from symconfig.existing.rules.row import NUMBERS, TESTS, TEXTS, filled_with, rows_of
+from symconfig.existing.rules.rule import NUMBERS, TESTS, TEXTS, filled_with, rows_of
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
 from symconfig.frameworks.megatron.flags import flags, versions
@@ -45,10 +44,11 @@ def test_every_name_of_a_row_is_one(file: str) -> None:
     options = {flag.dest for version in versions() for flag in flags(version).flags.values()}
     known = options | FACTS | DERIVED.keys() | TABLE.keys() | set(versions()) | {"value"}
     for row in rows_of(file).values():
-        for case in (row, *row.get("cases", ())):
-            for each in case.get("each", "{each}").split():
-                filled = filled_with(case, each)
-                assert set(names_of(filled)) <= known
+        for case in row.get("cases", ({},)):
+            whole = {**row, **case}
+            for each in whole.get("each", "{each}").split():
+                for part in (filled_with(whole, each), {"if": row.get("if")}):
+                    assert set(names_of(part)) <= known
 
 
 def names_of(part: Any) -> Iterator[str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.existing.audit.catalogue import GROUPS
-from symconfig.existing.rules.catalogue import SEVERITIES, Group, named, rules
+from symconfig.existing.audit.catalogue import GROUPS, SEVERITIES, Group, rules
 from tools.generate import is_current, reference
 
 
@@ -22,6 +21,4 @@ def test_every_example_is_told_what_is_wrong_with_it(group: Group) -> None:
 def test_a_name_stands_for_one_rule_of_both_frameworks() -> None:
     names = [rule.name for rule in rules()]
     assert len(set(names)) == len(names)
-    assert all(named(rule.name) is rule for rule in rules())
-    assert named("no-such-rule") is None
     assert {rule.severity for rule in rules()} == set(SEVERITIES)

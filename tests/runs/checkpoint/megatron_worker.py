@@ -212,10 +212,10 @@ def perform(run: dict[str, Any], rank: int, store: Path) -> dict[str, Any]:
     shims.claim_transformer_engine("2.13.0")
     runner._groups = _real_groups(runner._groups, store)
     sys.modules["megatron_patches"]._checkpoint_groups = lambda: None  # here they are
-    job = {"args": run["args"], "world_size": run["world_size"], "rank": rank, "device": "cpu", "program": None}
+    job = {"args": run["args"], "world_size": run["world_size"], "rank": rank}
     args, config, _ = runner.resolve(job, runner.Phases())
     args.real_vocabulary = run["vocabulary"]
-    with build.placed(args, config, job) as ready:
+    with build.placed(args, config, "cpu") as ready:
         torch.distributed.all_reduce(torch.zeros(1))
         importlib.import_module("megatron.core.tensor_parallel.random").model_parallel_cuda_manual_seed(1234)
         _, chunks = build._trained(args, ready)

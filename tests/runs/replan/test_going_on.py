@@ -20,8 +20,8 @@ WORDS = ("--load", "CHECKPOINT", counting.MEGATRON.override)
 
 
 def going_on(plan: Plan, words: Sequence[str]) -> str | None:
-    goes_on = target_of(plan.model, plan.job).goes_on
-    return goes_on(plan, words) if goes_on is not None else None
+    command = target_of(plan.model, plan.job).resume_command
+    return command(plan, words) if command is not None else None
 
 
 def leaving_in(target: str | None, **fields: Any) -> Plan:

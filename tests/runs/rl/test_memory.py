@@ -28,7 +28,7 @@ from symconfig.runs.rl.logits import (
 )
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
-from symconfig.verify.states.activations import as_run
+from symconfig.verify.rank_states import with_local_layers
 from tests.sample_plans import sample_plan
 
 torch = pytest.importorskip("torch")
@@ -82,7 +82,7 @@ class Local(Trained):
 
     @cached_property
     def prospect(self) -> Prospect:
-        prospect = as_run(self.plan, "local")
+        prospect = with_local_layers(self.plan)
         framework = replace(prospect.request.framework, torch_workspace=0.0, engine=False)
         return replace(prospect, request=replace(prospect.request, framework=framework))
 

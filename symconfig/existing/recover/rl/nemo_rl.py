@@ -17,8 +17,8 @@ from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.nemo_rl import METHODS
-from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.arguments import Arguments, settings
+from symconfig.existing.launch.reading import Setting, settings
+from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script

@@ -13,9 +13,8 @@ from typing import ClassVar
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects.slime import model_hidden
-from symconfig.existing.launch.reading import Setting
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
-from symconfig.existing.recover.arguments import settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.script import MANY, Script, described
 from symconfig.existing.recover.rl.sequences import Packed, in_a_row

@@ -17,8 +17,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import verl as dialect
 from symconfig.existing.launch.dialects.override import entries_of
 from symconfig.existing.launch.dialects.translate import by_path, translated
-from symconfig.existing.launch.reading import Setting
-from symconfig.existing.recover.arguments import settings
+from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script

@@ -1,7 +1,7 @@
 """Weights of a transformers model under megatron-core's names and layouts (tp 1, pp 1, ungrouped local layers).
 
 Shapes by letter: D hidden, H heads, G key-value groups, d head dim, F MLP width, E experts, V vocabulary.
-Also loaded by path, beside megatron-core and without symconfig's package: imports nothing but torch's types.
+Imported by logits_worker.py, without symconfig's package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules about the phases of a step of reinforcement learning: they need the model of costs, and a cluster."""
+"""Rules about what is predicted, of a run and of the phases of a step: they need the model of costs, and a cluster."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from symconfig.errors import Problem
 from symconfig.existing.audit.judge import Judged
-from symconfig.existing.rules.rl import DYNAMIC
-from symconfig.existing.rules.rule import Rules
+from symconfig.existing.rules import rl
+from symconfig.existing.rules.rule import Language, rules_of
 from symconfig.format import gib
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedPhase, surprised
@@ -16,45 +16,53 @@ from symconfig.solve.budget import surprise
 _GENERATES = ("generation", "weights to the engine")
 _READS = ("log-probabilities", "reference", "values")
 _REFERENCE = "reference"  # a part of a phase
-PHASES: Rules[Judged] = Rules()
-
-
-@PHASES.rule(
-    "error",
-    "The engine's share of the memory leaves no room for what is trained",
-    "While it generates, the engine takes its share of the whole GPU, beside weights, gradients and optimizer state "
-    "that are not offloaded; as it wakes, the new weights lie beside its own. It stops as it wakes, out of memory "
-    "(vllm#15254, verl#302, NeMo-RL#191). It is predicted, as memory is by the planner.",
-    DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.92",
+_LLAMA = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --vocab-size 32000 --swiglu "
+    "--disable-bias-linear --normalization RMSNorm --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
 )
+
+
+def out_of_memory(judged: Judged) -> Iterator[Problem]:
+    over, plan = judged.overfull, judged.plan
+    predicted = plan.best.predicted
+    if not over:
+        return
+    worst = max(over, key=lambda number: judged.stage_bytes[number])
+    where = f"stage {worst}" if plan.best.parallel.pp > 1 else "every GPU"
+    others = f", and stages {', '.join(map(str, over))} are too full" if len(over) > 1 else ""
+    parts = sorted(predicted.memory.items(), key=lambda item: -item[1])[:2]
+    most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)
+    yield Problem(
+        f"runs out of memory on {where}{others}",
+        field="memory",
+        got=f"{gib(judged.stage_bytes[worst])} GiB, of which {most}",
+        need=f"{gib(plan.usable_bytes)} GiB usable of {gib(plan.cluster.gpu.memory_bytes.value)} GiB",
+    )
+
+
+def little_room(judged: Judged) -> Iterator[Problem]:
+    plan = judged.plan
+    if judged.fits and plan.may_not_fit:
+        high = plan.best.predicted.interval["device_bytes"][1]
+        yield Problem(
+            "may run out of memory",
+            field="memory",
+            got=f"{gib(plan.best.predicted.device_bytes)} GiB, likely up to {gib(high)} GiB",
+            need=f"{gib(plan.cluster.gpu.memory_bytes.value)} GiB",
+        )
+
+
 def engine_share_too_large(judged: Judged) -> Iterator[Problem]:
     yield from _too_full(judged.plan, _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer")
 
 
-@PHASES.rule(
-    "error",
-    "Log-probabilities are computed of too many tokens at once",
-    "Logits of every token and word of the vocabulary are made, and copies of them for the entropy, which is reported "
-    "whether or not the loss has it (verl#1007, verl#1100). Their micro-batch is said apart from the update's: "
-    "log_prob_micro_batch_size_per_gpu or log_prob_max_token_len_per_gpu of verl's rollout and ref, "
-    "--rollout.max_tokens_per_gpu of OpenRLHF's, logprob_mb_tokens of NeMo-RL's; slime has the update's. It is "
-    "predicted, as memory is by the planner.",
-    DYNAMIC + "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=196608",
-)
 def log_probabilities_too_large(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         yield from _too_full(judged.plan, _READS, "fewer tokens in a micro-batch of log-probabilities")
 
 
-@PHASES.rule(
-    "error",
-    "An update needs more memory than the GPU has",
-    "All of the trained model is on the GPU, with the activations and logits of a micro-batch, and what of the other "
-    "models is not offloaded. It is predicted, as memory is by the planner.",
-    DYNAMIC + "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=81920 "
-    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384 data.train_batch_size=8192 "
-    "actor_rollout_ref.actor.ppo_mini_batch_size=2048",
-)
 def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
@@ -62,19 +70,6 @@ def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
         yield from _too_full(judged.plan, updates, ways)
 
 
-@PHASES.rule(
-    "warning",
-    "The reference stays on the GPU, which is too full",
-    "A frozen copy of the actor is needed for the KL term alone, and rests in every other phase. verl's Megatron "
-    "workers keep it on the GPU unless ref.megatron.param_offload is on (by default as the actor's); its FSDP workers "
-    "offload it always (verl#337, verl#7182).",
-    DYNAMIC + "actor_rollout_ref.actor.strategy=megatron actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 "
-    "actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.rollout.gpu_memory_utilization=0.4 "
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=4096 "
-    "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full "
-    "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform "
-    "actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=1",
-)
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     for phase in plan.steps[0].phases:
@@ -88,16 +83,6 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
             return
 
 
-@PHASES.rule(
-    "warning",
-    "A phase is near to the GPU's memory, or above it with sequences as long as was assumed",
-    "Of the GPU's memory a margin must stay free (--memory-margin), and all of it must do for what measured runs take "
-    "beyond their prediction, but for 1 in 20 of them: the judgement of the planner (limits.memory_risk). Where "
-    "nothing says how long sequences are in the mean, half of the longest is assumed, and micro-batches of so many "
-    "sequences hold more tokens or fewer: "
-    "--prompt-length and --response-length say it.",
-    DYNAMIC + "actor_rollout_ref.rollout.gpu_memory_utilization=0.78",
-)
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
     plan = judged.plan
     if any(reference_not_offloaded(judged)):
@@ -138,3 +123,7 @@ def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | 
         need=f"{gib(plan.usable_bytes)} GiB usable of {gib(_memory(plan))} GiB",
         hint=hint,
     )
+
+
+_LANGUAGE: Language[Judged] = Language(getattr, lambda *_, **__: None, {}, {**rl.BASES, "LLAMA": _LLAMA})
+MEMORY, PHASES = (rules_of(file, _LANGUAGE, globals()) for file in ("prediction", "phases"))

@@ -1,0 +1,171 @@
+"""What one rank of a plan holds between steps: its parameters one by one, and the predicted bytes of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from symconfig.cost.framework import Framework
+from symconfig.cost.step import states
+from symconfig.errors import InputError, SymconfigError
+from symconfig.frameworks.behaviour import usual
+from symconfig.frameworks.megatron.releases import megatron_release
+from symconfig.graph import dims as d
+from symconfig.graph.derived import DerivedBlock
+from symconfig.graph.model import derived, dim_sizes
+from symconfig.graph.parts import is_layer
+from symconfig.plans.degrees import Degrees
+from symconfig.plans.plan import Plan
+from symconfig.solve.costed import costed
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.restore import restore
+
+PADDING = 0.01  # of the bytes of a buffer or a shard: padding of buckets and of uneven shards, which is not predicted
+_PART = ".weight."  # of the name of a weight's part, before the part's own
+# From this release on, a model with multi-token prediction has its final norm behind its last layer, wherever the loss
+# is (transformer_block.py, has_final_layernorm_in_this_stage).
+_NORM_BEHIND_LAST_LAYER = (0, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter on one rank."""
+
+    name: str
+    elements: int
+    trainable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What the plan predicts for a rank between two steps, in host memory or on the GPU.
+
+    elements, trained: of its parameters, as tensor, expert and pipeline parallelism share them out.
+    """
+
+    elements: float
+    trained: float
+    gradient_bytes: float
+    optimizer_bytes: float
+
+
+def predicted(plan: Plan, stage: int) -> Predicted:
+    """Return what the cost model predicts for the ranks of a pipeline stage, without padding."""
+    found = costed(restore(plan, plan.best))
+    setting = found.setting
+    # Between steps no gradients wait to be reduced, and host memory counts, too.
+    framework = replace(setting.framework, queued_elements=0.0)
+    offload = tuple(replace(each, optimizer=0.0) for each in setting.offload)
+    parts = states(found.sums, found.points, replace(setting, framework=framework, offload=offload))
+    place = min(stage, found.sums.dense.shape[0] - 1)
+    trained, frozen = (
+        float(sum(part[place, 0] for part in kinds))
+        for kinds in (
+            (found.sums.dense, found.sums.expert),
+            (found.sums.frozen, found.sums.frozen_expert, found.sums.quantised),
+        )
+    )
+    return Predicted(
+        elements=trained + frozen,
+        trained=trained,
+        gradient_bytes=float(parts["gradients"][place, 0, 0]),
+        optimizer_bytes=float(parts["optimizer state"][place, 0, 0]),
+    )
+
+
+def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
+    """Return a rank's place along each axis of the dense and the expert grid, by name.
+
+    Raises InputError for a rank that the plan does not have.
+    """
+    if not 0 <= rank < parallel.world_size:
+        need = f"0 to {parallel.world_size - 1}"
+        raise InputError("the plan has no such rank", field="rank", got=str(rank), need=need)
+    places: dict[str, int] = {}
+    for grid, axes in ((framework.dense_grid, "tp cp dp pp"), (framework.expert_grid, "etp ep edp")):
+        left = rank
+        for axis in grid:  # the innermost first
+            left, place = divmod(left, getattr(parallel, axis))
+            if axis in axes.split():
+                places[axis] = place
+    return places
+
+
+def stage_of(parallel: Degrees, rank: int) -> int:
+    """Return the pipeline stage of a rank."""
+    return rank // (parallel.world_size // parallel.pp)
+
+
+def with_local_layers(plan: Plan) -> Prospect:
+    """Return the plan's point of the lattice with Megatron-LM's own layers, without what goes with Transformer Engine's
+    alone. It offloads no activations (training/arguments.py, validate_args), and its own attention has no context
+    parallelism (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+    """
+    point = restore(plan, plan.best)
+    framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, "local", plan.job.attention)
+    framework = replace(framework, hide=point.request.framework.hide)
+    p = point.degrees
+    return replace(
+        point,
+        request=replace(point.request, framework=framework, seq_length=point.request.seq_length // p.cp),
+        choice=replace(point.choice, offload=frozenset()),
+        degrees=replace(p, cp=1, dp=p.dp * p.cp),
+    )
+
+
+def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
+    """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
+
+    Raises SymconfigError for degrees that cut no whole numbers.
+    """
+    point = with_local_layers(plan)
+    p, model = point.degrees, point.request.model
+    numbers = {name: int(size) for name, size in dim_sizes(model).items()}
+    numbers |= {name: getattr(p, name) for name in ("tp", "cp", "ep", "etp", "dp")}
+    numbers[d.VOCAB] = point.request.framework.padded_vocab(model.vocab_size, p.tp)
+    if model.experts and numbers[d.EXPERTS] % p.ep:
+        raise SymconfigError(f"{numbers[d.EXPERTS]} experts do not divide over ep {p.ep}")
+    blocks = derived(model, point.request.framework.implementation, point.scheme)
+    known = {kind: tuple(_of_block(block, numbers)) for kind, block in blocks.items()}
+    return tuple(
+        tuple(_of_chunk(point, index, known)) for index in range(stage, len(point.split.chunks), point.split.pp)
+    )
+
+
+def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Parameter]:
+    """Yield the parameters of a block, expert by expert. Parts of a weight that different operators multiply with are
+    one parameter."""
+    shards = sorted(block.weights, key=lambda shard: shard.name.partition(_PART)[0])
+    for name, group in groupby(shards, key=lambda shard: shard.name.partition(_PART)[0]):
+        parts = list(group)
+        experts = numbers[d.EXPERTS] // numbers["ep"] if parts[0].expert else 1
+        try:
+            elements = sum(part.elements.whole(numbers) for part in parts)
+        except ValueError as error:
+            raise SymconfigError(f"the weight {name} cannot be cut into equal parts: {error}") from None
+        for expert in range(experts):
+            own = f"{name}.{expert}" if parts[0].expert else name
+            yield Parameter(own, elements // experts, not parts[0].frozen)
+
+
+def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Parameter]]) -> Iterator[Parameter]:
+    """Yield the parameters of one virtual stage, by its number in model order."""
+    chunks, model = point.split.chunks, point.request.model
+    kinds, layers = chunks[index], dict.fromkeys(("layers", "mtp"), 0)
+    for kind in kinds:
+        if kind == "head":
+            continue
+        section = "layers" if is_layer(kind) else kind
+        prefix = ""
+        if section in layers:
+            prefix, layers[section] = f"{section}.{layers[section]}.", layers[section] + 1
+        yield from (replace(one, name=f"{prefix}{one.name}") for one in known[kind])
+    if "mtp" in kinds and "embedding" not in kinds:  # it looks up the next tokens itself (gpt_model.py)
+        yield from known["embedding"]
+    behind = megatron_release(point.request.version) >= _NORM_BEHIND_LAST_LAYER and model.num_nextn_predict_layers
+    last = max((at for at, chunk in enumerate(chunks) if any(map(is_layer, chunk))), default=0)
+    operators = ["final_norm"] if index == (last if behind else len(chunks) - 1) else []
+    if "head" in kinds and not ("embedding" in kinds and model.tie_word_embeddings):
+        operators.append("lm_head")
+    yield from (one for one in known["head"] if one.name.partition(".")[0] in operators)
