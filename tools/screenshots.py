@@ -1,4 +1,4 @@
-"""Draw the views of a plan's page into docs/pages, and fill docs/page.md; needs Chromium and playwright."""
+"""Draw the views of a plan's page into docs/pages and fill docs/how-to/look-at-a-plan.md; needs Chromium."""
 
 from __future__ import annotations
 
@@ -37,4 +37,5 @@ def main() -> None:
         with opened(started, file, viewport={"width": WIDTH, "height": 900}) as seen:
             seen.page.locator("#pictures").screenshot(path=folder / "partition.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
-    fill(DOCS / "page.md", {**size, "candidates": columns(COLUMNS)})
+    fill(DOCS / "how-to" / "look-at-a-plan.md", size)
+    fill(DOCS / "reference" / "tables.md", {"candidates": columns(COLUMNS)})
