@@ -2,8 +2,9 @@
 
 A block marked `console` holds commands, each with what it printed. In docs/tutorials, docs/how-to, docs/explanation,
 docs/evidence/systems.md and docs/evidence/replan.md all are run, each page in a folder of its own with the files of
-docs/examples and examples/; a block below `<!-- writes: FILE -->` is a file of that folder. In README.md and docs/reference
-those below `<!-- output -->` or `<!-- output, after: COMMAND then COMMAND -->` are run. `<!-- columns: 100 -->` in a page
+docs/examples and examples/; a block below `<!-- writes: FILE -->` is a file of that folder. In README.md and
+docs/reference those below `<!-- output -->` or `<!-- output, after: COMMAND then COMMAND -->` are run.
+`<!-- columns: 100 -->` in a page
 says how wide its terminal is.
 """
 
