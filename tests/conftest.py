@@ -33,6 +33,7 @@ HERE = Path(__file__).parent
 # Those that take most, longest first by the seconds of a whole run: begun last, each would be waited for. All others
 # follow as they are collected.
 LONGEST = (
+    "test_pages.py",
     "test_spread.py",
     "graph/test_families.py",
     "render/test_deepspeed_train.py",
@@ -56,7 +57,6 @@ LONGEST = (
     "serve/test_browser.py",
     "existing/audit/test_steps.py",
     "solve/test_monotone.py",
-    "test_tutorials.py",
     "existing/audit/test_round_trip.py",
     "solve/test_counters.py",
     "render/test_target_pins.py",
@@ -66,7 +66,6 @@ LONGEST = (
     "measured/test_accuracy.py",
     "existing/recover/test_deepspeed.py",
     "runs/rl/test_shards.py",
-    "test_jobs_pages.py",
     "solve/test_pins.py",
     "runs/rl/test_tuned.py",
     "descriptor/test_parameter_counts.py",

@@ -1,14 +1,11 @@
-"""docs/evidence/systems.md: it names every system with a command that there is, and prints what its commands print."""
+"""docs/evidence/systems.md: it names every system with a command that exists."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-import pytest
-
 from symconfig.cli.main import GROUPS
-from tools import outputs as jobs
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "evidence" / "systems.md"
 SYSTEMS = [
@@ -51,8 +48,3 @@ def test_every_system_has_a_row_with_commands_that_there_are() -> None:
         used = re.findall(r"`symconfig (\w+)", row[2])
         assert used
         assert set(used) <= commands
-
-
-@pytest.mark.usefixtures("warm_symconfig")
-def test_the_page_prints_what_its_commands_print() -> None:
-    assert jobs.run(PAGE).text == PAGE.read_text(encoding="utf-8")

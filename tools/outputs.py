@@ -1,11 +1,11 @@
 """Run the commands that pages show and put in what they print: `python -m tools outputs [PAGE …]`.
 
-A page is what one person writes and types. A fenced block below `<!-- writes: FILE -->` is a file of theirs. A block
-marked `console` holds commands, each with what it printed; they run in a folder of the page's own, in which the files
-of docs/jobs/scripts, docs/examples and examples/ lie, too. docs/jobs/README.md lists all pages with the lines that a
-person writes and the seconds of the first command. docs/tutorials, docs/evidence/systems.md and docs/evidence/replan.md
-are run in the same way, and of README.md and other pages of docs/ what stands behind `<!-- output -->`, or
-`<!-- output, after: COMMAND then COMMAND -->`. `<!-- columns: 100 -->` in a page says that its lines are longer.
+A block marked `console` holds commands, each with what it printed. In docs/tutorials, docs/how-to, docs/explanation,
+docs/evidence/systems.md and docs/evidence/replan.md all are run, each page in a folder of its own with the files of
+docs/examples and examples/; a block below `<!-- writes: FILE -->` is a file of that folder. In README.md and
+docs/reference those below `<!-- output -->` or `<!-- output, after: COMMAND then COMMAND -->` are run.
+`<!-- columns: 100 -->` in a page
+says how wide its terminal is.
 """
 
 from __future__ import annotations
@@ -18,17 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from shutil import copytree
 
-from tools.pages import DOCS, EVIDENCE, ROOT, fill, table
+from tools.pages import DOCS, EVIDENCE, ROOT
 
-JOBS = DOCS / "jobs"
-FILES = (JOBS / "scripts", DOCS / "examples", ROOT / "examples")  # that a person has already
-TUTORIALS = DOCS / "tutorials"
-SESSIONS = (EVIDENCE / "systems.md", EVIDENCE / "replan.md")  # all of whose commands are run
-INDEX = JOBS / "README.md"
+FILES = (DOCS / "examples", ROOT / "examples")  # that a reader has already
+RUN = ("tutorials", "how-to", "explanation")  # folders of docs/ all of whose commands are run
+SESSIONS = (EVIDENCE / "systems.md", EVIDENCE / "replan.md")
 WIDTH = 80
 WIDER = re.compile(r"<!-- columns: (\d+) -->")
 SHOWN = re.compile(r"^<!-- output\b", re.MULTILINE)
@@ -44,62 +41,35 @@ PROGRESS = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A page as it was run. lines: of files that a person writes. typed: of the first command, which took first_s."""
-
-    text: str
-    lines: int
-    typed: int
-    first_s: float
-
-
 def pages() -> list[Path]:
-    """Return the pages of all jobs, in order."""
-    return sorted(JOBS.glob("[0-9]*.md"))
+    """Return all pages whose commands are run."""
+    whole = [path for folder in RUN for path in sorted((DOCS / folder).glob("*.md"))]
+    some = (ROOT / "README.md", *sorted((DOCS / "reference").glob("*.md")))
+    return [*whole, *SESSIONS, *(path for path in some if SHOWN.search(path.read_text(encoding="utf-8")))]
 
 
-def shown() -> list[Path]:
-    """Return README.md and the pages of docs/ that show the output of some commands."""
-    folders = (DOCS, DOCS / "reference", EVIDENCE)
-    every = (ROOT / "README.md", *(path for folder in folders for path in sorted(folder.glob("*.md"))))
-    return [path for path in every if SHOWN.search(path.read_text(encoding="utf-8"))]
-
-
-def run(path: Path) -> Page:
-    """Run a page's commands in a new folder, and put what they print now into its text."""
-    lines, typed, first = 0, 0, 0.0
+def run(path: Path) -> str:
+    """Run a page's commands in a new folder and return its text with what they print now."""
 
     def block(match: re.Match[str]) -> str:
-        nonlocal lines, typed, first
         if match["file"]:
             (folder / match["file"]).write_text(match["text"], encoding="utf-8")
-            lines += sum(
-                bool(line.strip()) and not line.lstrip().startswith("#") for line in match["text"].splitlines()
-            )
             return match[0]
         if not match["output"] and (some or match["kind"] != "console"):
             return match[0]
         for command in match["before"].split(" then ") if match["before"] else ():
             _printed(command, folder, width)
-        printed_all = []
-        for command in _commands(match["text"]):
-            started_s = time.perf_counter()
-            printed = _printed(command, folder, width)
-            first = first or time.perf_counter() - started_s
-            typed = typed or len(command.splitlines())
-            printed_all.append(f"$ {command}\n{printed}")
-        return f"{text[match.start() : match.end('head')]}{''.join(printed_all)}```"
+        printed = [f"$ {command}\n{_printed(command, folder, width)}" for command in _commands(match["text"])]
+        return f"{text[match.start() : match.end('head')]}{''.join(printed)}```"
 
     text = path.read_text(encoding="utf-8")
     some, wider = SHOWN.search(text), WIDER.search(text)
     width = int(wider[1]) if wider else WIDTH
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "job"
+        folder = Path(name) / "work"
         for files in FILES:
             copytree(files, folder, dirs_exist_ok=True)
-        text = BLOCK.sub(block, text)
-    return Page(text, lines, typed, first)
+        return BLOCK.sub(block, text)
 
 
 def _commands(block: str) -> Iterator[str]:
@@ -143,32 +113,11 @@ def _printed(command: str, folder: Path, width: int) -> str:
     return text
 
 
-def title(path: Path) -> str:
-    """Return the heading of a page."""
-    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-
-
-def row(path: Path, page: Page) -> tuple[str, ...]:
-    """Return the row of a page in the list of all."""
-    return f"[{title(path)}]({path.name})", str(page.lines or "none"), str(page.typed), f"{page.first_s:.1f}"
-
-
-def every_page() -> list[Path]:
-    """Return all pages whose commands are run, the jobs first."""
-    return list(dict.fromkeys([*pages(), *sorted(TUTORIALS.glob("*.md")), *SESSIONS, *shown()]))
-
-
 def main() -> None:
-    """Run the pages that are named, or all, and write them; all jobs make their list anew."""
+    """Run the pages that are named, or all, and write them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="as docs/plan.md (default: all)")
-    paths, rows = [ROOT / path for path in parser.parse_args().pages] or every_page(), []
-    for path in paths:
-        page = run(path)
-        path.write_text(page.text, encoding="utf-8")
-        told = row(path, page)
-        rows += [told] if path in pages() else []
-        print(*told, sep=", ", flush=True)
-    if len(rows) == len(pages()):
-        head = ("job", "lines of files", "lines of the first command", "seconds to its answer")
-        fill(INDEX, {"jobs": table(head, rows)})
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="as docs/how-to/plan.md (default: all)")
+    for path in [ROOT / page for page in parser.parse_args().pages] or pages():
+        started_s = time.perf_counter()
+        path.write_text(run(path), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}: {time.perf_counter() - started_s:.1f} s", flush=True)

@@ -1,4 +1,4 @@
-"""Draw the views of a plan's page into docs/pages, and fill docs/page.md; needs Chromium and playwright."""
+"""Draw the views of a plan's page into docs/pages and fill docs/how-to/look-at-a-plan.md; needs Chromium."""
 
 from __future__ import annotations
 
@@ -28,4 +28,4 @@ def main() -> None:
             for name in VIEWS:
                 seen.page.locator(f"#{name}").screenshot(path=folder / f"{name}.png")
     size = {"size": f"{size / 1e6:.2f} MB", "seconds": f"{seconds:.1f} s"}
-    fill(DOCS / "page.md", size)
+    fill(DOCS / "how-to" / "look-at-a-plan.md", size)

@@ -25,7 +25,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/install.md")
+    parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/how-to/install.md")
 
 
 def run(arguments: argparse.Namespace) -> int:

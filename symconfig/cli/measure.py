@@ -109,7 +109,7 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
         return load_cluster(name)
     if product is not None and not product.startswith("CPU"):
         what = "no cluster of the zoo has this GPU, and constants are shares of its peaks"
-        need = "a descriptor with them (docs/clusters.md)"
+        need = "a descriptor with them (docs/reference/cluster-files.md)"
         raise InputError(what, field="--cluster", got=product, need=need)
     if out is not None:
         what = "constants are shares of a GPU's peaks, and a CPU has none"

@@ -49,7 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
     what("--model", metavar="M", help=MODEL)
-    what("--program", metavar="FILE.yaml", help="operators over named dims, or a program of the zoo (docs/programs.md)")
+    what(
+        "--program",
+        metavar="FILE.yaml",
+        help="operators over named dims, or a program of the zoo (docs/reference/programs.md)",
+    )
     what("--module", metavar="PKG:FACTORY", help="a PyTorch module that the factory makes; needs symconfig[module]")
     where_group = parser.add_argument_group("where and how it runs")
     where = where_group.add_argument

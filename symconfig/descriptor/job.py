@@ -175,7 +175,9 @@ def _task(value: Any) -> Any:
         kind, section = f"a loss of task {LOSSES[cast(LossName, value)].task}", "preference"
     else:
         return value
-    raise ValueError(f"is {kind}: a section {section} of the job's file has it, see docs/rl.md (got {value})")
+    raise ValueError(
+        f"is {kind}: a section {section} of the job's file has it, see docs/how-to/post-train.md (got {value})"
+    )
 
 
 class Job(Strict):
@@ -250,7 +252,7 @@ class Job(Strict):
         preferring = None if self.preference is None else self.preference.means.task
         for section, of, tasks in (("rl", self.rl and "rl", ("rl",)), ("preference", preferring, PREFERRING)):
             if of is None and self.task in tasks:
-                what = f"needs a section {section} in the job's file, see docs/rl.md"
+                what = f"needs a section {section} in the job's file, see docs/how-to/post-train.md"
                 raise ValueError(f"task {self.task} {what} (got none)")
             if of is not None and self.task != of:
                 raise ValueError(f"task is not that of the section {section} (got {self.task}, need {of}, or nothing)")

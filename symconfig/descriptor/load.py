@@ -289,7 +289,9 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     hint = " or ".join(close) or None
     if kind == "clusters":
         differing = f"'{(close or ['h100'])[0]} with gpu_memory=96GB and gpu.peak_flops.bf16=148TFLOP/s'"
-        hint = " or ".join([*close, f"{differing}, which is another GPU by what differs (docs/clusters.md)"])
+        hint = " or ".join(
+            [*close, f"{differing}, which is another GPU by what differs (docs/reference/cluster-files.md)"]
+        )
     raise InputError(f"unknown {what}", field=what, got=shorten(name), need=need, hint=hint)
 
 

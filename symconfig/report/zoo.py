@@ -35,7 +35,7 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
         "TFLOP/s: dense, bf16 (fp16 where there is no bf16). a node: GPUs of it. link, network: GB/s of a GPU in one "
         "direction, of the fastest link in its node or rack, and between them.",
         "`symconfig list clusters NAME` shows one with its sources. A cluster of your own in a few lines: "
-        "docs/clusters.md, or `--set network=4x200Gb/s` beside `--cluster`.",
+        "docs/reference/cluster-files.md, or `--set network=4x200Gb/s` beside `--cluster`.",
     ]
 
 

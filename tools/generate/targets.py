@@ -44,7 +44,7 @@ def targets() -> dict[str, str]:
 
 
 def rl() -> dict[str, str]:
-    """Return the tables of docs/rl.md: what targets support of a step, and what losses read."""
+    """Return the tables of docs/how-to/post-train.md: what targets support of a step, and what losses read."""
     return {"steps": _steps(), "losses": _losses()}
 
 

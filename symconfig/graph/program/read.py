@@ -1,4 +1,4 @@
-"""A program from a YAML file: docs/programs.md describes it and every function.
+"""A program from a YAML file: docs/reference/programs.md describes it and every function.
 
 What splits an operator and what it keeps for its backward is never written: it follows from the function
 (`symconfig.graph.program.build`).

@@ -1,4 +1,4 @@
-"""Every snippet of docs/embed.md runs, and does what the page says."""
+"""Every snippet of docs/how-to/embed.md runs, and does what the page says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from symconfig.runs.embed.surroundings import look
 from tests.sample_plans import sample_plan
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "embed.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "embed.md").read_text(encoding="utf-8")
 SNIPPETS = [(kind, text) for kind, text in re.findall(r"```(\w+)\n(.*?)```\n", PAGE, re.DOTALL)]
 SCRIPT = ("train_valid_test_datasets_provider", "model_provider", "forward_step")
 
