@@ -1,9 +1,8 @@
 """Measure the shape of the code: `python -m tools house [--json FILE] [--list NAME] [--budget]`.
 
-Lines by room, files, circles of imports, docstrings that begin with a verb, bindings of names that say nothing, and
-places where something stands that should stand elsewhere: comparisons with a framework's or a model family's name,
-names of operators in the costs, calls with many positional arguments, classes that name a point of the space. Read from
-the source alone; nothing is imported.
+Lines by room, files, circles of imports, and places where something stands that should stand elsewhere: comparisons
+with a framework's or a model family's name, names of operators in the costs, calls with many positional arguments,
+classes that name a point of the space. Read from the source alone; nothing is imported.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ from pathlib import Path
 import yaml
 
 from benchmarks.syntax import (
-    bindings,
     circles,
     compared,
     docstrings,
-    first_word,
     functions,
     imports,
     lines,
@@ -47,38 +44,6 @@ LONG_NAME = 4  # letters of a name that is looked for behind a prefix, too
 # The fields by which a class is recognised as a shape of a configuration: it names most of the degrees.
 DEGREES = frozenset({"tp", "pp", "cp", "ep", "etp", "dp"})
 MOST_DEGREES = 4
-# The docstring of a function begins with one of these.
-_VERBS = """
-Account Adapt Add Advise Allocate Answer Append Apply Ask Assemble Assign Attach Audit Become Begin Bound Break Bring
-Build Calibrate Call Cap Change Check Choose Clip Close Collect Combine Compare Compile Compose Compute Connect Convert
-Convolve Copy Count Create Cut Deal Demand Derive Descend Describe Digest Distil Divide Double Draw Drop End Enter
-Estimate Evaluate Exit Expand Explain Express Extend Feed Fill Filter Find Fit Flatten Fold Follow Forbid Forget Format
-Gate Gather Generate Give Go Group Guess Hand Handle Hide Hold Import Improve Include Insert Join Judge Keep Kill Lay
-Learn Leave Let Limit Link List Load Locate Lock Look Lower Make Map Mark Match Measure Mend Merge Mock Move Multiply
-Name Narrow Negate Norm Normalise Note Number Offer Open Order Pad Pair Parse Pass Permute Pick Place Plan Pool Predict
-Prepare Price Print Project Propagate Prove Put Queue Quote Raise Rank Read Rebuild Receive Recompute Record Recover
-Reduce Refine Refuse Remember Remove Render Reorder Repeat Replace Report Require Reshape Resolve Restore Return Reverse
-Rewrite Round Run Sample Save Say Scale Scan Schedule Score Search Select Send Serve Set Settle Shard Share Shift
-Shorten Show Simulate Skip Slice Solve Sort Spell Spend Split Spread Stack Stand Start State Stop Store Strip Subtract
-Sum Summarise Suppose Swap Sweep Tabulate Take Tell Thin Time Trace Transpose Trim Try Turn Unite Unpack Unroll Use
-Validate Verify View Visit Wait Walk Warn Weigh Work Wrap Write Yield
-"""
-VERBS = frozenset(_VERBS.split())
-# Names that do not say what they hold, and where one has to stay: it is a key of JSON or of a file, an attribute of a
-# result that scripts read, or a field that is read in many rooms.
-EMPTY_NAMES = frozenset(
-    {"found", "said", "told", "asked", "habits", "beside", "settle", "sides", "near", "again", "detail"}
-)
-KEPT = {
-    "api/partition.py": {"PartitionResult.asked", "PartitionResult.found", "PartitionResult.said"},
-    "api/pipeline.py": {"PipelineResult.asked", "PipelineResult.found", "PipelineResult.said"},
-    "api/replan.py": {"ReplanResult.found"},
-    "descriptor/layers.py": {"LayerKind.again", "LayerKind.beside"},
-    "measured/assumptions.py": {"Behaviour.habits"},
-    "plans/plan.py": {"Plan.beside"},
-    "runs/replan/frozen.py": {"Checked.again", "Finding.found", "Finding.said"},
-    "verify/checks.py": {"Check.detail"},
-}
 
 
 @dataclass(slots=True)
@@ -148,11 +113,6 @@ def named(word: str, names: frozenset[str]) -> bool:
     return bool(last) and (last in names or any(end in names and len(end) >= LONG_NAME for end in ends))
 
 
-def empty(name: str, path: str) -> bool:
-    """Tell whether a bound name says nothing of what it holds, and need not stay."""
-    return name.rpartition(".")[2].strip("_").lower() in EMPTY_NAMES and name not in KEPT.get(path, ())
-
-
 def measure() -> House:
     """Read the whole package."""
     modules, house = sources(), House()
@@ -167,16 +127,7 @@ def measure() -> House:
         graph[name] = {other for other in imports(tree, modules) if other != name}
         if len(text.splitlines()) < SHORT_FILE and path.name != "__init__.py":
             house.places["files under 40 lines"].append(str(place))
-        for function in functions(tree):
-            house.rooms[here]["functions"] += 1
-            if first_word(function) in VERBS:
-                house.rooms[here]["verbs"] += 1
-            else:
-                house.places[WORDLESS].append(f"{place}:{function.lineno}: {function.name}")
-        for number, word in bindings(tree):
-            if empty(word, path.relative_to(PACKAGE).as_posix()):
-                house.rooms[here]["empty names"] += 1
-                house.places[EMPTY].append(f"{place}:{number}: {word}")
+        house.rooms[here]["functions"] += sum(1 for _ in functions(tree))
         for number, word in tables(tree):
             if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
                 house.places["tables by a framework's name"].append(f"{place}:{number}: {word}")
@@ -187,7 +138,7 @@ def measure() -> House:
             if word in model_names and here in MODEL_ROOMS:
                 house.places["comparisons with a model's family"].append(f"{place}:{number}: {word}")
         texts = docstrings(tree)
-        in_cost = here == "cost" and path.name != "compiled.py"  # which is generated
+        in_cost = here == "cost"
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 count = sum(not isinstance(each, ast.Starred) for each in node.args)
@@ -213,7 +164,6 @@ def measure() -> House:
     return house
 
 
-WORDLESS, EMPTY = "docstrings that do not begin with a verb", "bindings of names that say nothing"
 FINDINGS = (
     "comparisons with a framework's name",
     "tables by a framework's name",
@@ -222,8 +172,6 @@ FINDINGS = (
     "shapes of a configuration",
     "calls with seven positional arguments or more",
     "files under 40 lines",
-    WORDLESS,
-    EMPTY,
 )
 KINDS = ("files", "code", "docstring", "comment", "blank")  # the other counts of a room are no lines
 
@@ -238,7 +186,6 @@ def figures(house: House) -> dict[str, object]:
         **sizes(),
         "files at the root": house.rooms["(root)"]["files"],
         "circles of imports": [len(circle) for circle in house.circles],
-        "docstrings that begin with a verb": f"{total['verbs'] / total['functions']:.1%} of {total['functions']:,}",
         **{name: len(house.places[name]) for name in FINDINGS},
         "mutants killed": mutants_killed(),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections import Counter
@@ -151,31 +150,3 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
             yield node
-
-
-def first_word(function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the first word of a docstring, without what follows it."""
-    return re.split(r"[^\w']", (ast.get_docstring(function) or "").strip(), maxsplit=1)[0]
-
-
-def bindings(node: ast.AST, owner: str = "") -> Iterator[tuple[int, str]]:
-    """Yield the names that code binds, with their lines: `Class.field`, and `name` of all else."""
-    for child in ast.iter_child_nodes(node):
-        names: tuple[str | None, ...] = ()
-        inside = owner if isinstance(child, ast.stmt) else ""
-        if isinstance(child, ast.ClassDef):
-            names, inside = (child.name,), f"{child.name}."
-        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            names, inside = (child.name,), ""
-        elif isinstance(child, ast.arg):
-            names = (child.arg,)
-        elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
-            names = (child.id,)
-        elif isinstance(child, ast.alias):
-            names = (child.asname,)
-        elif isinstance(child, ast.ExceptHandler | ast.MatchAs | ast.MatchStar):
-            names = (child.name,)
-        elif isinstance(child, ast.MatchMapping):
-            names = (child.rest,)
-        yield from ((getattr(child, "lineno", 0), owner + name) for name in names if name is not None)
-        yield from bindings(child, inside)

@@ -73,7 +73,7 @@ class Layout:
         return self.axes_on(PARTIAL)
 
     def parts(self) -> Monomial:
-        """Number of parts that the tensor is cut into."""
+        """Return the number of parts that the tensor is cut into."""
         return product(Monomial.of(axis) for axis, place in self.places if place != PARTIAL)
 
     def summed(self) -> Layout:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from symconfig.descriptor.document import MAX_BYTES
 from symconfig.errors import InputError
-from symconfig.existing.launch.bash.ansi import unescaped
+from symconfig.existing.launch.bash.expand import unescaped
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT, SCRIPT
 from symconfig.plans.plan import Plan
 from symconfig.render.manifest import read_manifest

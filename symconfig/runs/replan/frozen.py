@@ -172,7 +172,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
-    """Number of the first line that differs, and of either the part of it around that place."""
+    """Return the number of the first line that differs, and of either the part of it around that place."""
     pairs = zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True), fillvalue=b"")
     for number, (first, second) in enumerate(pairs, start=1):
         if first != second:

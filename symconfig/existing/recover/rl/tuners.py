@@ -43,7 +43,7 @@ class Reader(TunerWorkers):
     """One script on so many GPUs; what is wrong is gathered."""
 
     @property
-    def TRAINER(self) -> Trainer:  # type: ignore[override]
+    def TRAINER(self) -> Trainer:  # type: ignore[override]  # noqa: N802
         """Return whose program it is."""
         return TUNERS[self.tuner.name]
 
