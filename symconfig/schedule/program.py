@@ -109,7 +109,7 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
-    """Return numbers for what passes between tasks: a chunk's output, the gradient of its input, the gradient of its weights."""
+    """Return numbers for what passes between tasks: a chunk's output, and the gradients of its input and weights."""
     numbers = chain.from_iterable(chain.from_iterable(orders))
     tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)
     starts = np.cumsum([0, *(len(order) for order in orders)], dtype=np.int32)[:-1]
