@@ -264,7 +264,7 @@ def solve(
             plan = best_plan_anyway(job.model, job.cluster, job.job, error, top=top, progress=progress)
             return PlanResult(plan, untold=error)
         other = other_backend(job.model, job.cluster, job.job, plan) if compares else None
-        return PlanResult(plan, other_target(job.job, plan), other=other)
+        return PlanResult(plan, other_target(plan.model, plan.cluster, job.job, plan.job.target), other=other)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,24 +129,20 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
     word = setting.values[-1]
     fate = Fate(setting.label, word.text, setting.place, loads)
     if word.unknown is not None:
-        return Fate(setting.label, "", setting.place, loads, why=f"its value {word.unknown}")
+        return replace(fate, folder="", why=f"its value {word.unknown}")
     folder = _folder(word.text, reading)
     if folder is not None:
         try:
             checkpoint = read(folder)
         except InputError as error:
-            return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
-        return Fate(*_of(fate), seen=True, answer=of_folder(checkpoint, plan, old))
+            return replace(fate, why=str(error.problems[0]).rstrip("."))
+        return replace(fate, seen=True, answer=of_folder(checkpoint, plan, old))
     if old is None:
-        return Fate(*_of(fate), why="not all of what ran before is known from these files")
+        return replace(fate, why="not all of what ran before is known from these files")
     try:
-        return Fate(*_of(fate), answer=loadable(old, plan, _kind(reading, plan, old)))
+        return replace(fate, answer=loadable(old, plan, _kind(reading, plan, old)))
     except InputError as error:
-        return Fate(*_of(fate), why=str(error.problems[0]).rstrip("."))
-
-
-def _of(fate: Fate) -> tuple[str, str, Place, bool]:
-    return fate.option, fate.folder, fate.place, fate.loads
+        return replace(fate, why=str(error.problems[0]).rstrip("."))
 
 
 def _folder(name: str, reading: Reading) -> Path | None:

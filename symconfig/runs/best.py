@@ -23,7 +23,7 @@ from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled
 
 # Fields of a job that the planner never decides. A model's own fields are such, too.
-_GIVEN = (
+_INPUTS = (
     frozenset({"model", "training", "seq_length", "task", "packing", "precision", "optimizer"})
     | {"sequences", "preference", "rl"}
     | ModelDescriptor.model_fields.keys()
@@ -56,12 +56,12 @@ def best_plan(
     """Return the best plan of a job. writes: its files are wanted, so that nothing may be left to change by hand. A job
     that names no target is solved for the next that can express its model, where its framework's own cannot.
 
-    Raises InputError for what can never run, InfeasibleError where nothing fits or can be refined; what no plan can be
-    refined before the search.
+    Raises InputError for what can never run, UnsupportedError, before the search, where the target can express no plan,
+    and InfeasibleError where nothing fits.
     """
     wanted = job
     model, job = prepared(model, cluster, job)
-    target = checked(model, cluster, job, writes=writes)
+    target = supported(model, cluster, job, writes=writes)
 
     def solve(of: ModelDescriptor, job: Job, most: int) -> Plan:
         return answer(of, cluster, job, target_of(of, job), top=most, progress=progress)
@@ -83,7 +83,7 @@ def best_plan(
     try:
         plan = solve(model, target, top)
     except InfeasibleError as error:
-        if (why := _moved(model, cluster, wanted, job.target)) is None:
+        if (why := other_target(model, cluster, wanted, job.target)) is None:
             raise
         raise InfeasibleError([*error.problems, Problem(why, field="target")]) from None
     return replace(plan, job=plan.job.model_copy(update={"edited": job.edited}))
@@ -163,15 +163,15 @@ def unsupported(
     try:
         target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:
-        return tuple(_given(error, job))
+        return tuple(_of_inputs(error, job))
     except InputError as error:
-        if given := tuple(_given(error, job)):
+        if given := tuple(_of_inputs(error, job)):
             raise InputError(given) from None
     return ()
 
 
-def checked(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
-    """Return the job with what must be changed by hand in the framework taken as changed, unless it writes files.
+def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
+    """Return the job with what must be edited in the framework taken as edited, unless its files are written.
 
     Raises UnsupportedError with what the job's target can never express and the targets that can, InputError for a job
     that is wrong.
@@ -185,8 +185,8 @@ def checked(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, wri
         raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
     left = [problem for problem in by_hand if problem.field not in job.edited]
     if any(problem.edit is None for problem in left) or (left and writes):
-        anywhere = tuple(_able(model, cluster, job, target_of(model, job).name, every=True))
-        raise UnsupportedError([*left, _elsewhere(model, cluster, job, left)], anywhere)
+        anywhere = tuple(_capable(model, cluster, job, target_of(model, job).name, every=True))
+        raise UnsupportedError([*left, _alternatives(model, cluster, job, left)], anywhere)
     return job.model_copy(update={"edited": names})
 
 
@@ -201,17 +201,12 @@ def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
         return job  # what is wrong with it is said of its own target
     if not problems:
         return job
-    able = sorted(_able(model, cluster, job, target_of(model, job).name))
+    able = sorted(_capable(model, cluster, job, target_of(model, job).name))
     first = next((name for name in (*_PREFERRED, *able) if name in able), None)
     return job if first is None else _for_target(job, targets()[first])
 
 
-def other_target(job: Job, plan: Plan) -> str | None:
-    """Return why a plan is for another target than its job's framework's own, in a sentence; None: it is not."""
-    return _moved(plan.model, plan.cluster, job, plan.job.target)
-
-
-def _moved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
+def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
     """Return why a job is planned for another target than its framework's own, in a sentence; None: it is not."""
     own = target_of(model, job).name
     if job.target is not None or target in (None, own):
@@ -227,22 +222,22 @@ def manual_edits(plan: Plan) -> tuple[Problem, ...]:
     return tuple(problem for problem in left if problem.edit and problem.field not in plan.job.edited)
 
 
-def _given(error: SymconfigError, job: Job) -> Iterator[Problem]:
+def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
     """Yield the problems that are about what the planner is given, and that no pin left open avoids."""
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):
         pins["precision"] = str(job.precision)
     for problem in error.problems:
         fields = (problem.field or "").split(" and ")
-        given = any(field.partition(".")[0] in _GIVEN for field in fields)
+        given = any(field.partition(".")[0] in _INPUTS for field in fields)
         if given and all(narrowed(pins, pin) is None for pin in problem.pins):
             yield problem
 
 
-def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
+def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
     """Return what else a person can do: other targets, or the changes by hand if nothing else is in the way."""
     mine = target_of(model, job).name
-    able = tuple(_able(model, cluster, job, mine))
+    able = tuple(_capable(model, cluster, job, mine))
     ways = [f"--target {' or '.join(able)}"] if able else []
     if all(problem.edit for problem in left):
         names = ",".join(problem.field or "" for problem in left)
@@ -252,7 +247,7 @@ def _elsewhere(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, lef
     return Problem(what, field="target", got=mine, hint=", or ".join(ways) or "a change of what is named above")
 
 
-def _able(
+def _capable(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
 ) -> Iterator[str]:
     """Yield the other targets that can express all that the planner is given.

@@ -10,7 +10,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.plans.mixed import Alone, MixedCandidate, MixedPlan, hosted
 from symconfig.render import megatron, target_of
-from symconfig.runs.best import checked, prepared
+from symconfig.runs.best import prepared, supported
 from symconfig.solve.answer import answer, refusals
 from symconfig.solve.extras import check_pins
 from symconfig.solve.mixed.candidate import described
@@ -41,7 +41,7 @@ def mixed_plan(
     model, job = prepared(model, first, job)
     if problems := list(_refused(model, cluster, job)):  # the next target that can be told the model is another one
         raise InputError(problems)
-    job = checked(model, first, job, writes=writes)
+    job = supported(model, first, job, writes=writes)
     mix = search(model, cluster, job, top=top, progress=progress)
     job = mix.jobs[0].model_copy(update={"cluster": cluster.name})
     every = [described(placed, cluster, mix.jobs) for placed in mix.ranked]

@@ -41,7 +41,6 @@ class Schedule:
     Where a chunk is follows from whose order it is in.
     limit: a sentence that names what a shape lacks, or None.
     runs_in: the targets that can run it, and have plans with it.
-    elsewhere: who else runs it, as far as is known; no plan is written for these.
     by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
     """
 
@@ -51,7 +50,6 @@ class Schedule:
     order: Callable[[Shape, int], Iterable[Task]]
     limit: Callable[[Shape], str | None]
     runs_in: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
     by_layer: bool = False
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:

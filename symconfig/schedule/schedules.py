@@ -24,7 +24,6 @@ GPIPE = Schedule(
     "arXiv 1811.06965",
     gpipe_order,
     one_chunk("GPipe"),
-    elsewhere=("PyTorch's ScheduleGPipe", "torchgpipe"),
 )
 
 
@@ -92,15 +91,13 @@ def v_limit(shape: Shape) -> str | None:
     return None if shape.vpp == 2 else f"ZB-V gives each stage two chunks (got vpp {shape.vpp}, need 2)"
 
 
-_FORK = "sail-sg/zero-bubble-pipeline-parallelism, a fork of Megatron-LM"
-ZB_H1 = Schedule("zb-h1", "ZB-H1", "arXiv 2401.10241", h1_order, one_chunk("ZB-H1"), elsewhere=(_FORK,))
+ZB_H1 = Schedule("zb-h1", "ZB-H1", "arXiv 2401.10241", h1_order, one_chunk("ZB-H1"))
 ZB_V = Schedule(
     "zb-v",
     "ZB-V",
     "arXiv 2401.10241, section 6",
     v_order,
     v_limit,
-    elsewhere=("PyTorch's ScheduleZBVZeroBubble", _FORK),
 )
 
 
@@ -182,7 +179,6 @@ DUALPIPE = Schedule(
     "arXiv 2412.19437, section 3.2.1",
     dualpipe_order,
     dualpipe_limit,
-    elsewhere=("deepseek-ai/DualPipe", "as DualPipeV DeepSpeed's DualPipeVModule and PyTorch's ScheduleDualPipeV"),
 )
 
 SCHEDULES: Mapping[str, Schedule] = {

@@ -24,11 +24,9 @@ from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
 from symconfig.solve.pins import EQUAL, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import stage_problem
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.solve.split import splits
-from symconfig.solve.stages import leanest_peaks
 from symconfig.units import GIB
 
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
@@ -60,23 +58,13 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 
 def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
-    """Return the stage that holds the most, and by how much too much, of the leanest layout where that is quickly
-    known.
-    """
+    """Return the stage that needs the most, and by how much too much, as the end of a phrase; empty for one stage."""
     if prospect.degrees.pp == 1:
         return ""
-    parts = costed(prospect)
-    peaks, sentence = parts.peaks, ""
-    if prospect.split.vpp == 1 and prospect.request.pins.layout is None:
-        lean = leanest_peaks(stage_problem(prospect, parts))
-        if lean is not None:
-            sentence = "laid out as lean as can be, "
-            peaks = min(peaks, lean, key=max)
+    peaks = costed(prospect).peaks
     stage = int(np.argmax(peaks))
     over = device_bytes(peaks[stage], prospect.machine, prospect.request.framework) - limit_bytes
-    if over <= 0:
-        return ""
-    return f"; {sentence}stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB"
+    return f"; stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB" if over > 0 else ""
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:

@@ -29,18 +29,14 @@ def near_batch(plan: Plan) -> int | None:
     return None
 
 
-def replicas_sentence(plan: Plan, better: int) -> str:
-    """Say how many replicas could share the other batch."""
+def batch_nearby(plan: Plan) -> str | None:
+    """Return a sentence that names the batch close by, and how many replicas could share it; None where there is none,
+    or for reinforcement learning."""
+    if plan.rl or (better := near_batch(plan)) is None:
+        return None
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
     most, more = math.gcd(gpus, batch), math.gcd(gpus, better)
     return (
         f"{batch:,} sequences can be shared by at most {most} replica{'s' * (most > 1)} of {gpus} GPUs, {better:,} by "
-        f"up to {more}"
+        f"up to {more}. Try: --global-batch-size {better}"
     )
-
-
-def batch_nearby(plan: Plan) -> str | None:
-    """Return a sentence that names the batch close by; None where there is none, or for reinforcement learning."""
-    if plan.rl or (batch := near_batch(plan)) is None:
-        return None
-    return f"{replicas_sentence(plan, batch)}. Try: --global-batch-size {batch}"

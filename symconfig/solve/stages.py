@@ -162,18 +162,6 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
     return None if ends is None else _chunks(problem, ends)
 
 
-def leanest_peaks(problem: StageProblem) -> tuple[float, ...] | None:
-    """Return the bytes of every stage where the largest of them is least, of one chunk a stage; None: no such cut."""
-    if not problem.layouts.free(1) or len(problem.sequence) > MOST_BLOCKS:
-        return None
-    start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
-    peaks = [_span_peaks(problem, stage, start, end) for stage in range(problem.pp)]
-    ends = _least_largest([np.where(problem.allowed(s, start, end), each, np.inf) for s, each in enumerate(peaks)])
-    return (
-        None if ends is None else tuple(float(each[a, b]) for each, (a, b) in zip(peaks, pairwise(ends), strict=True))
-    )
-
-
 def _least_largest(costs: Sequence[Array]) -> Ints | None:
     """Return the ends of chunks, [chunks + 1], whose largest cost is least, and among those the sum of squares; None
     where all are infinite. costs: of each chunk, [start, end]; of equal cuts the one with the shortest first chunks."""

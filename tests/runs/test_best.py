@@ -57,7 +57,7 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_model_of_the_zoo_can_be_told_to_its_own_target(name: str) -> None:
     model = load_model(name)
     job = best._with_target(model, H100, _job(seq_length=None))
-    assert best.checked(model, H100, job, writes=True).edited == ()  # nothing is left to change by hand
+    assert best.supported(model, H100, job, writes=True).edited == ()  # nothing is left to change by hand
     assert target_of(model, job).name in ("megatron", "deepspeed", "bridge", "transformers")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.solve.near_batch import near_batch, replicas_sentence
+from symconfig.solve.near_batch import batch_nearby, near_batch
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tiny
@@ -28,4 +28,4 @@ def test_a_batch_close_by_that_more_replicas_share_is_named(gpus: int, batch: in
     assert near_batch(plan) == better
     if better is not None:
         shared = f"at most {dp} replica{'s' if dp > 1 else ''} of {gpus} GPUs, {better} by up to {gpus}"
-        assert shared in replicas_sentence(plan, better)
+        assert shared in str(batch_nearby(plan))

@@ -12,7 +12,7 @@ import pytest
 
 from symconfig.graph.parts import is_layer
 from symconfig.solve.refine import fewest_recomputed
-from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, family, fastest_cut, leanest_peaks
+from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, family, fastest_cut
 
 INFINITE = float("inf")
 ANY = Layouts(any_cut=True, empty_ends=True)
@@ -118,14 +118,6 @@ def test_cuts_of_several_chunks_a_stage_fit_and_are_near_the_best() -> None:
     assert able >= 40
     assert missed <= 0.1 * able
     assert float(np.mean(lost)) < 0.03
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_no_cut_has_a_smaller_largest_peak(seed: int) -> None:
-    problem = sample(seed)
-    found = leanest_peaks(problem)
-    assert found is not None
-    assert max(found) == pytest.approx(min(max(judge(problem, one)[1]) for one in cuts(problem)))
 
 
 @pytest.mark.parametrize("seed", range(30))

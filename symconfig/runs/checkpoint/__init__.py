@@ -7,7 +7,7 @@ unpickling anything.
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.kinds import Saving, kinds, savings
 from symconfig.runs.checkpoint.loadable import loadable, of_folder
-from symconfig.runs.checkpoint.read import exists, read
+from symconfig.runs.checkpoint.read import read
 from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "Saving",
     "Step",
     "Verdict",
-    "exists",
     "kinds",
     "loadable",
     "of_folder",

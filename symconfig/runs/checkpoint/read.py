@@ -6,8 +6,7 @@ and peft (utils/constants.py) of the releases 5.23 and 0.21.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,9 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 )
 
 
-def exists(folder: Path) -> bool:
-    """Return whether there is anything that looks like a checkpoint, whole or not.
-
-    Raises InputError where nobody can tell.
-    """
-    with _readable(folder):
-        return folder.is_dir() and any(fits(folder) for fits, _ in KINDS)
-
-
 def read(folder: Path) -> Checkpoint:
     """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, or not a whole one."""
-    with _readable(folder):
+    try:
         if not folder.exists():
             raise InputError("there is no such folder", file=str(folder))
         if not folder.is_dir():
@@ -101,16 +91,9 @@ def read(folder: Path) -> Checkpoint:
             if fits(folder):
                 return reader(folder)
         seen = shown(sorted(path.name for path in folder.iterdir())) or "an empty folder"
-    raise InputError("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR)
-
-
-@contextmanager
-def _readable(folder: Path) -> Iterator[None]:
-    """Turn the system's errors on its files into InputError."""
-    try:
-        yield
     except OSError as error:
         where = str(error.filename or folder)
         raise InputError(f"cannot be read: {error.strerror or error}", file=where) from None
     except ValueError as error:  # a name with a NUL
         raise InputError(f"cannot be read: {error}", file=repr(str(folder))) from None
+    raise InputError("is no checkpoint", file=str(folder), got=seen, need=LOOKED_FOR)

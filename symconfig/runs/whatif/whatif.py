@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 
 from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.plans.plan import Candidate, Plan
@@ -127,58 +126,41 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 
 
 def _one(plan: Plan, word: str) -> Vary:
+    """Return what one `NAME=LOW..HIGH` asks for. Raises InputError with the first thing that is wrong."""
     name, _, text = (part.strip() for part in word.partition("="))
+    section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
+    if plan.job.sequences is not None:
+        section = {"seq_length": "sequences", **section}
+    able = [each for each in (*SIZES, *RATES) if each not in section]
+    if name not in able:
+        what = f"follows from the section {section[name]}" if name in section else "cannot be varied"
+        raise InputError(what, field=FIELD, got=name, need=f"one of {', '.join(able)}", hint=nearest(name, able))
     match = _RANGE.fullmatch(text)
-    problems = list(_wrong_name(plan.job, name))
     if match is None:
-        raise InputError([*problems, Problem("is no range", field=FIELD, got=word, need=_NEED)])
-    ends = [_number(match[end], f"{FIELD} {name}", problems) for end in ("low", "high")]
-    if name in RATES and not match["times"]:
-        problems.append(Problem("is varied by a factor", field=f"{FIELD} {name}", got=text, need=f"{text}x"))
-    if name in SIZES and match["times"]:
-        problems.append(Problem("is a number, no factor", field=f"{FIELD} {name}", got=text, need=text[:-1]))
-    if None not in ends:
-        problems += _wrong_range(name, text, *(end for end in ends if end is not None))
-    if problems:
-        raise InputError(problems)
-    low, high = (end for end in ends if end is not None)
+        raise InputError("is no range", field=FIELD, got=word, need=_NEED)
+    low, high, factor = _number(match["low"]), _number(match["high"]), name in RATES
+    for is_wrong, what, need in (
+        (not (low > 0 and high > 0), "is no number above 0", _NEED),
+        (factor and not match["times"], "is varied by a factor", f"{text}x"),
+        (not factor and match["times"], "is a number, no factor", text[:-1]),
+        (low >= high, "is an empty range", "the lower end first"),
+        (not factor and not (low % 1 == high % 1 == 0 and high <= MOST), "is no range of whole numbers",
+         f"whole numbers up to {MOST:,}"),
+        (factor and not (low >= LEAST_FACTOR and high <= MOST_FACTOR), "is out of range",
+         f"{LEAST_FACTOR:g}..{MOST_FACTOR:g}x"),
+    ):  # fmt: skip
+        if is_wrong:
+            raise InputError(what, field=f"{FIELD} {name}", got=text, need=need)
     return _of(plan, name, low, high)
 
 
-def _wrong_name(job: Job, name: str) -> Iterator[Problem]:
-    derived = _derived(job)
-    able = [each for each in (*SIZES, *RATES) if each not in derived]
-    if name not in able:
-        what = f"follows from the section {derived[name]}" if name in derived else "cannot be varied"
-        yield Problem(what, field=FIELD, got=name, need=f"one of {', '.join(able)}", hint=nearest(name, able))
-
-
-def _derived(job: Job) -> dict[str, str]:
-    """Return the sizes that a section of the job says, with its name."""
-    if job.rl is not None:
-        return dict.fromkeys(SIZES, "rl")
-    return {} if job.sequences is None else {"seq_length": "sequences"}
-
-
-def _number(text: str, field: str, problems: list[Problem]) -> float | None:
+def _number(text: str) -> float:
+    """Return a finite number; NaN where the text is none."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if math.isfinite(value) and value > 0:
-        return value
-    problems.append(Problem("is no number above 0", field=field, got=text or "nothing", need=_NEED))
-    return None
-
-
-def _wrong_range(name: str, text: str, low: float, high: float) -> Iterator[Problem]:
-    field = f"{FIELD} {name}"
-    if low >= high:
-        yield Problem("is an empty range", field=field, got=text, need="the lower end first")
-    if name in SIZES and not (low.is_integer() and high.is_integer() and high <= MOST):
-        yield Problem("is no range of whole numbers", field=field, got=text, need=f"whole numbers up to {MOST:,}")
-    if name in RATES and not (low >= LEAST_FACTOR and high <= MOST_FACTOR):
-        yield Problem("is out of range", field=field, got=text, need=f"{LEAST_FACTOR:g}..{MOST_FACTOR:g}x")
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
