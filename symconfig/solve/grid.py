@@ -60,7 +60,7 @@ class Grid:
             # What all blocks compute in a step but for bringing tokens to their experts and back, which other kernels
             # may do in less: [n].
             request, framework = self.request, self.request.framework
-            where = replace(lattice(request, self.points), repeats=True)
+            where = lattice(request, self.points)
             seconds = np.zeros(self.points.size)
             kinds = sequence(request.model)
             for kind, block in derived(request.model, framework.implementation, self.scheme).items():
@@ -126,7 +126,7 @@ class _Evaluated:
     @classmethod
     def of(cls, some: _Shared, part: Columns, places: NDArray[np.intp]) -> Self:
         request, mine = some.request, part.at(places)
-        where = replace(lattice(request, mine), repeats=True)
+        where = lattice(request, mine)
         costs = block_costs(some.of_kind, where, some.machine, request.framework)
         return cls(places, mine, request.framework, costs)
 
