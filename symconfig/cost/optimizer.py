@@ -65,21 +65,6 @@ def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
     return result
 
 
-def dealing(sums: Stages, points: Columns, setting: Setting, stage: int) -> dict[str, float]:
-    """Return the arguments of the formula `dealt` for the dense matrices of a stage at the first point."""
-    how = setting.framework.orthogonal
-    assert how is not None
-    ranks = float(np.asarray(shards(points, setting, setting.sharding.state)[0]).flat[0])
-    largest = sums.largest_matrix[stage]
-    return {
-        "whole": sums.matrix[stage, 0],
-        "ranks": ranks,
-        "largest": largest[0],
-        "chunks": sums.chunks[0],
-        "bucket": _bucket(ranks, largest, how)[0],
-    }
-
-
 def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return [s, n]: parameters whose state a rank keeps, were all shared out evenly."""
     shared = Share(dense_shared(sums, points, setting), sums.expert)

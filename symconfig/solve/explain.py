@@ -11,7 +11,7 @@ import numpy as np
 from symconfig.cost import formulas
 from symconfig.cost.blocks import BlockCost
 from symconfig.cost.lattice import Lattice
-from symconfig.cost.optimizer import dealing, elements_of_rank
+from symconfig.cost.optimizer import elements_of_rank
 from symconfig.cost.tape import Tape
 from symconfig.graph.derived import AttentionWork, Matmul, Phase
 from symconfig.graph.operator import ELEMENT_BYTES
@@ -148,9 +148,6 @@ def _formulas(prospect: Prospect, parts: Costed) -> Iterator[FormulaLine]:
         zero3=setting.sharding.weight,
         optimizer_on_device=1 - prospect.offload.optimizer,
     )
-    if setting.framework.orthogonal is not None:
-        source = "Megatron-LM, optimizer/layer_wise_optimizer.py"
-        yield _line(formulas.dealt, "elements", source, **dealing(sums, points, setting, worst))
     if prospect.beside_another:
         source = "Megatron-LM, overlap_moe_expert_parallel_comm"
         hidden_s = hidden[slowest]
