@@ -45,16 +45,6 @@ def collectives_s(
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return a collective's seconds before any overlap, [points]; 0 where the group has one rank."""
-    if lattice.repeats:
-        sizes = (c.elements, c.copies, c.groups, c.chosen_groups)
-        inside = framework.inside(c.axes)
-        part, which = lattice.part((*c.axes, *inside, *(name for size in sizes for name, _ in size.powers)))
-        return _collective_s(c, part, machine, framework)[which]
-    return _collective_s(c, lattice, machine, framework)
-
-
-def _collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return the collective's seconds with the groups' strides as they are, [points]."""
     ranks = lattice.value(Monomial.of(*c.axes))
     several = ranks > 1
     if not several.any():

@@ -235,7 +235,6 @@ class Term:
         return self - (self // other) * other
 
     @_elementwise
-    @_elementwise
     def __rmod__(self, other: Any) -> Any:
         return other - (other // self) * self
 

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.work import symbols
-from symconfig.graph.derived import DerivedBlock, Phase
+from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task
 
 LOAD = "expert_imbalance"  # of a rank's slots
 # Numbers of a lattice: the load of the rank and layer that have most, over the mean; and what the rank that holds most
@@ -71,8 +70,19 @@ def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tupl
     """
     if OF_STEP not in lattice.numbers:
         return dict(seconds)
-    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if LOAD in symbols(work)}
+    load, grow = lattice.numbers[OF_STEP], {work.op for work in block.work if LOAD in _symbols(work)}
     return {key: t * load if key[0] in grow else t for key, t in seconds.items()}
+
+
+def _symbols(work: Task) -> set[str]:
+    """Return the names in an operator's sizes."""
+    if isinstance(work, Matmul):
+        sizes = [work.batch, work.m, work.n, work.k]
+    elif isinstance(work, AttentionWork):
+        sizes = [work.queries, work.steps]
+    else:
+        sizes = [size for size, _ in (*work.moved, *work.products)]
+    return {name for size in sizes for name, _ in size.powers}
 
 
 def exchanged(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:

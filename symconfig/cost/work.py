@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.host import inside_experts
@@ -32,58 +31,33 @@ _OUTSIDE_SCANS = 2  # products that one operator has at most, such as scores of 
 def work_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """Return the seconds of every operator and phase, [points] each where its own sizes differ."""
+    """Return the seconds of every operator and phase, [points] each."""
     result: dict[tuple[str, Phase], Array] = {}
-    alike: dict[int, tuple[Lattice, NDArray[np.intp] | slice, list[Task]]] = {}
-    for work in block.work:
-        part, which = lattice.part(symbols(work)) if lattice.repeats else (lattice, slice(None))
-        alike.setdefault(id(part), (part, which, []))[2].append(work)
-    for part, which, some in alike.values():
-        for (op, phase), seconds in _each(some, block, part, machine, framework):
-            result[op, phase] = result.get((op, phase), 0.0) + seconds[which]
-    return result
 
+    def add(work: Task, seconds: Array) -> None:
+        key = work.op, work.phase
+        result[key] = result[key] + seconds if key in result else seconds
 
-def symbols(work: Task) -> Iterator[str]:
-    """Yield what a kernel's seconds depend on."""
-    if isinstance(work, Matmul):
-        sizes = [work.batch, work.m, work.n, work.k]
-        yield "tp"
-    elif isinstance(work, AttentionWork):
-        sizes = [work.queries, work.steps]
-        yield from (work.keys, *work.channels)
-    else:
-        sizes = [size for size, _ in work.moved] + ([] if work.among is None else [work.among])
-        sizes += [size for size, _ in work.products]
-    for size in sizes:
-        yield from (name for name, _ in size.powers)
-
-
-def _each(
-    works: Sequence[Task], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
-) -> Iterator[tuple[tuple[str, Phase], Array]]:
-    """Yield the seconds of some of a block's kernels, [points] each."""
-    matmuls = [work for work in works if isinstance(work, Matmul)]
+    matmuls = [work for work in block.work if isinstance(work, Matmul)]
     together = max(1, CACHEFUL // lattice.points)
     for start in range(0, len(matmuls), together):
         some = matmuls[start : start + together]
         for matmul, row in zip(some, _products(some, block, lattice, machine, framework), strict=True):
-            yield (matmul.op, matmul.phase), row
+            add(matmul, row)
             if matmul.phase is Phase.WEIGHT and framework.accumulated_bytes:
                 batch, m, n = (lattice.value(size) for size in (matmul.batch, matmul.m, matmul.n))
-                moved = framework.accumulated_bytes * batch * m * n
-                seconds = traffic_s(machine, moved)
-                yield (matmul.op, matmul.phase), seconds
-    for work in works:
+                add(matmul, traffic_s(machine, framework.accumulated_bytes * batch * m * n))
+    for work in block.work:
         if isinstance(work, AttentionWork):
-            yield (work.op, work.phase), _attention(work, lattice, machine) / framework.attention_rate
+            add(work, _attention(work, lattice, machine) / framework.attention_rate)
         elif isinstance(work, Traffic):
             moved = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in work.moved), np.zeros(lattice.points))
             seconds = traffic_s(machine, moved)
             if work.products:
                 seconds = maximum(seconds, _scanned(work, lattice, machine))
             several = True if work.among is None else lattice.value(work.among) > 1
-            yield (work.op, work.phase), np.where(several, seconds, 0.0)
+            add(work, np.where(several, seconds, 0.0))
+    return result
 
 
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:

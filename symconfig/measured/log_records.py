@@ -58,7 +58,6 @@ class Remark:
 KINDS = (
     "truncated",  # the last line, or the archive, is cut off
     "out of memory",
-    "died",  # traceback, signal, time limit, communication timeout
     "interleaved",  # several ranks print the same step
     "restarted",  # iteration numbers go back
     "no steps",
@@ -134,6 +133,7 @@ class Collected:
     starting: int = 0  # how often a start of the program was seen
     disturbed: dict[str, str] = field(default_factory=dict)  # by kind of step, since the last one
     dropped: int = 0
+    out_of_memory: int | None = None  # the iteration after which the run ran out
     _started: dict[str, int] = field(default_factory=dict)
 
     def remember(self, rank: int | None, **figures: float) -> None:

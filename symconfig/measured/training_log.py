@@ -13,6 +13,7 @@ Where nothing remains after 2, times after 1 count.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,18 +22,18 @@ from pathlib import Path
 from statistics import median
 
 from symconfig.errors import InputError
-from symconfig.measured import deepspeed_log, log_trouble, megatron_log
+from symconfig.measured import deepspeed_log, megatron_log
 from symconfig.measured.deepspeed_log import DeepSpeedReader
-from symconfig.measured.log_lines import LogLines, text
+from symconfig.measured.log_lines import LogLines, prefix, text
 from symconfig.measured.log_records import STEP_KINDS, Collected, Remark, Steady, Step, TrainingLog
-from symconfig.measured.log_trouble import Trouble
 from symconfig.measured.megatron_log import MegatronReader
 
 __all__ = ["WARM_UP", "Remark", "Steady", "Step", "TrainingLog", "read_log"]
 
 WARM_UP = 2  # steps after the program's start that are not counted
 _LAG = 2  # logged steps by which one rank's output may trail another's
-_WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, *log_trouble.WANTED)
+_WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, b"ut of memory", b"OutOfMemory", b"OUT_OF_MEMORY")
+_OUT_OF_MEMORY = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
@@ -43,11 +44,10 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     died before its first step is one: it has no `steady`, and says so.
     """
     collected = Collected()
-    lines, trouble = _reading(path, collected)
+    lines, remarks = _reading(path, collected)
     if not (collected.megatron or collected.deepspeed or collected.trainer):
         need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
         raise InputError("is not a training log", file=str(path), line=lines.count or None, need=need)
-    remarks = trouble.remarks()
     if lines.broken:
         remarks.append(Remark("truncated", lines.broken, lines.count))
     elif lines.cut:
@@ -78,15 +78,19 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
         config=collected.config,
         degrees=collected.degrees,
         vocab_size=collected.vocab_size,
-        out_of_memory=trouble.out_of_memory,
+        out_of_memory=collected.out_of_memory,
         remarks=tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
     )
 
 
-def _reading(path: Path, collected: Collected) -> tuple[LogLines, Trouble]:
-    """Pass every line by the readers. Of an unfinished last line only what ends with a bar is read."""
-    megatron, deepspeed, trouble = MegatronReader(collected), DeepSpeedReader(collected), Trouble(collected)
-    lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all or trouble.wants_all)
+def _reading(path: Path, collected: Collected) -> tuple[LogLines, list[Remark]]:
+    """Pass every line by the readers; return the lines, and a remark where the run ran out of memory.
+
+    Of an unfinished last line only what ends with a bar is read.
+    """
+    megatron, deepspeed = MegatronReader(collected), DeepSpeedReader(collected)
+    lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all)
+    remarks: list[Remark] = []
     for number, whole in lines:
         piece = whole[: max(whole.rfind(b"|"), whole.rfind(b"\r")) + 1] if lines.cut else whole
         for part in piece.split(b"\r"):
@@ -94,9 +98,14 @@ def _reading(path: Path, collected: Collected) -> tuple[LogLines, Trouble]:
             in_block = megatron.wants_all
             megatron.read(number, line)
             deepspeed.read(number, line)
-            if not in_block:  # names of arguments hold such words, too
-                trouble.read(number, line)
-    return lines, trouble
+            # Names of arguments hold such words, too; a thousand ranks print them.
+            if not in_block and collected.out_of_memory is None and _OUT_OF_MEMORY.search(line):
+                after = max((steps[-1].iteration for steps in collected.steps.values() if steps), default=0)
+                collected.out_of_memory, rank = after, prefix(line)[0]
+                when = f"after iteration {after}" if after else "before the first step"
+                where = "" if rank is None else f" on rank {rank}"
+                remarks.append(Remark("out of memory", f"out of memory {when}{where}", number))
+    return lines, remarks
 
 
 def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
