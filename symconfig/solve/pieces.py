@@ -109,7 +109,7 @@ def pieces(
             if not part.size:
                 continue
             points = grid.at(part)
-            costs = block_costs(of_kind, replace(lattice(request, points), repeats=True), machine, framework)
+            costs = block_costs(of_kind, lattice(request, points), machine, framework)
             low = bound_table(costs, resolved)
             # All blocks of all microbatches, spread over the stages without a bubble.
             whole = np.tensordot(of_model, low.seconds[0], axes=1)
@@ -140,7 +140,7 @@ def pieces(
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
     """Return the seconds of a step that all blocks compute, [n], but for bringing tokens to their experts and back,
     which other kernels may do in less. No option makes them less than those of a job's first request."""
-    where, kinds = replace(lattice(request, grid), repeats=True), sequence(request.model)
+    where, kinds = lattice(request, grid), sequence(request.model)
     seconds = np.zeros(grid.size)
     for kind, block in derived(request.model, request.framework.implementation, scheme).items():
         moving = block.on(Leg.OUT, Leg.BACK)
