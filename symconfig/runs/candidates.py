@@ -10,7 +10,8 @@ import numpy as np
 from symconfig.plans.plan import Plan
 from symconfig.runs.sweep import table
 from symconfig.runs.sweep.columns import Column, Value
-from symconfig.solve.weighing import REFUSED_BY, weighing
+from symconfig.solve.space import REFUSED_BY
+from symconfig.solve.weighing import weighing
 
 SCHEMA = "symconfig.candidates/1"
 COLUMNS = (
