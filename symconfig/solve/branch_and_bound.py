@@ -321,7 +321,8 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
                 if found.leanest is None or leanest.device_bytes < found.leanest.device_bytes:
                     found.leanest = leanest
         if found.tally is not None:
-            found.tally.add_results(piece, setting, batch.points, batch.table.policies, result)
+            costs_of = result.step_s, result.peak_bytes, result.layers, result.fits
+            found.tally.add_results(piece, setting, batch.points, batch.table.policies, costs_of)
 
 
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:

@@ -8,7 +8,7 @@ from symconfig.solve.choice import TIE, Family, complexity, family
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
-from symconfig.solve.weighing import Tally
+from symconfig.solve.tally import Tally
 
 KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
 NEARLY = 1.1  # of the memory: a candidate that takes so much may fit in another layout of its stages
@@ -41,7 +41,7 @@ class Incumbents:
     tally: Tally | None = None  # keeps every point; None: nobody asks
 
     def __post_init__(self) -> None:
-        self.refused.tally = self.tally
+        self.refused.degrees = None if self.tally is None else {}
         self.worst_s = self.below_s
 
     @property

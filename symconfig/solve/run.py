@@ -37,8 +37,8 @@ from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
+from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
-from symconfig.solve.weighing import Tally
 
 EIGHT_BIT_BYTES = 1.0  # of a weight, at least
 KEPT = 16  # families with a micro-batch, near the best one, that are kept for the simulation

@@ -22,13 +22,14 @@ from symconfig.graph.model import dim_sizes, repeated_pieces, shares_heads
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.choices import Precision
 from symconfig.plans.columns import Columns, Values
+from symconfig.plans.unknown import Unknown
 from symconfig.solve.limits import Limits
 from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
-from symconfig.solve.weighing import Tally
 
 Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
+REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of what was refused; pp 0: at any pipeline degree
 MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
 
 
@@ -61,11 +62,12 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """How many points each named refusal removed. tally: keeps which they were; None: nobody asks."""
+    """How many points each named refusal removed. degrees: which they were, [n, 5] by the names REFUSED_BY; None: not
+    kept."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
-    tally: Tally | None = None
+    degrees: dict[str, list[NDArray[np.int64]]] | None = None
 
     def add(
         self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None), *, plain: bool = True
@@ -75,8 +77,10 @@ class Refused:
         if count:
             self.counts[name] += count
             self.reasons[name] = reason
-            if self.tally is not None and plain:
-                self.tally.refuse(name, reason, points.at(which))
+            if self.degrees is not None and plain:
+                columns = (getattr(points.at(which), name) for name in REFUSED_BY)
+                each = [np.broadcast_to(0 if isinstance(one, Unknown) else one, count) for one in columns]
+                self.degrees.setdefault(name, []).append(np.unique(np.stack(each, axis=1).astype(np.int64), axis=0))
 
 
 def divisors(number: int) -> list[int]:

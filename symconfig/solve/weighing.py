@@ -1,64 +1,18 @@
-"""Every point that a search weighed, with the best that it can do, and what removed each of the others."""
+"""A job's whole lattice, weighed for a person to look at, and what removed the rest of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.device import device_bytes
-from symconfig.cost.lattice import Array
-from symconfig.cost.stages import Offload, Setting
-from symconfig.cost.table import Choice
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.graph.block import LAYER
-from symconfig.plans.columns import Columns
-from symconfig.plans.unknown import Unknown
-
-if TYPE_CHECKING:
-    from symconfig.solve.branch_and_bound import Result
-    from symconfig.solve.pieces import Piece
-
-WHOLE = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "micro", "zero")  # columns of whole numbers
-WORDS = ("precision", "cp_comm", "recompute", "options")  # columns of words
-REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of what was refused; pp 0: at any pipeline degree
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Weighed points, [n] each, the fastest first and those that do not fit behind, the leanest first.
-
-    whole: [n, 9] by the names WHOLE; words: [n, 4] by the names WORDS. step_s: by the formula for the schedule, which
-    is not simulated. device_bytes: of the fullest GPU, while routers are untrained where the search counts that. fits:
-    both are of the fastest policy that does; where none does, of the leanest, or the least that any policy can need,
-    with infinite seconds.
-    """
-
-    whole: NDArray[np.int64]
-    words: NDArray[Any]
-    step_s: Array
-    device_bytes: Array
-    fits: NDArray[np.bool_]
-
-    @property
-    def size(self) -> int:
-        return int(self.step_s.size)
-
-    def at(self, chosen: NDArray[np.intp] | slice) -> Rows:
-        """Return some of the rows."""
-        return Rows(*(getattr(self, name)[chosen] for name in Rows.__slots__))
-
-    def records(self) -> Iterator[dict[str, str | int | float | bool]]:
-        """Yield each row by the names of its columns."""
-        columns = (each.tolist() for each in (self.whole, self.words, self.step_s, self.device_bytes, self.fits))
-        for whole, words, step_s, held, fits in zip(*columns, strict=True):
-            named = zip((*WHOLE, *WORDS), (*whole, *words), strict=True)
-            yield {**dict(named), "step_s": step_s, "device_bytes": held, "fits": fits}
+from symconfig.solve.run import weigh_all
+from symconfig.solve.search import resolved
+from symconfig.solve.tally import Rows, Tally
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,110 +24,11 @@ class Refusal:
     degrees: NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class Tally:
-    """A record of what is weighed in a lattice. budget_bytes: of a device, that a candidate may use."""
-
-    budget_bytes: float = 0.0
-    parts: list[Rows] = field(default_factory=list)
-    refused: dict[str, tuple[str, list[NDArray[np.int64]]]] = field(default_factory=dict)
-
-    def add_results(
-        self, piece: Piece, setting: Setting, points: Columns, policies: Sequence[Choice], result: Result
-    ) -> None:
-        """Add points with the fastest of their policies and offloads that fits, or else the leanest."""
-        every, offloads = np.arange(points.size), setting.offload
-        step, peak, layers, fits = (
-            each.reshape(-1, points.size) for each in (result.step_s, result.peak_bytes, result.layers, result.fits)
-        )
-        fastest = np.where(fits, step, np.inf).argmin(axis=0)
-        leanest = np.where(np.isfinite(step), peak, np.inf).argmin(axis=0)
-        rows = np.where(fits.any(axis=0), fastest, leanest)
-        chosen = [
-            (_recompute(policies[row // len(offloads)], int(layers[row, n])), offloads[row % len(offloads)])
-            for n, row in enumerate(rows.tolist())
-        ]
-        self._add(piece, setting, points, chosen, step[rows, every], peak[rows, every], fits[rows, every])
-
-    def add_bounds(
-        self, piece: Piece, setting: Setting, points: Columns, which: NDArray[np.bool_], floor_bytes: Array
-    ) -> None:
-        """Add some points that no policy brings into memory, with the least bytes that they need."""
-        if which.any():
-            never, leanest = np.zeros(int(which.sum()), np.bool_), [("full", setting.offload[-1])] * int(which.sum())
-            step_s = np.full(never.size, np.inf)
-            setting, points = setting.at(np.flatnonzero(which)), points.at(which)
-            self._add(piece, setting, points, leanest, step_s, floor_bytes[which], never)
-
-    def _add(
-        self,
-        piece: Piece,
-        setting: Setting,
-        points: Columns,
-        chosen: Sequence[tuple[str, Offload]],
-        step_s: Array,
-        peak_bytes: Array,
-        fits: NDArray[np.bool_],
-    ) -> None:
-        """Add points. chosen: what is recomputed, in words, and offloaded."""
-        request, on = piece.request, piece.request.extras.words
-
-        held = device_bytes(peak_bytes, piece.machine, request.framework)
-        self.budget_bytes = max(self.budget_bytes, device_bytes(piece.budget, piece.machine, request.framework))
-        given = {"vpp": setting.pipelines.vpp, "zero": setting.zero}
-        whole = _whole([given.get(name, getattr(points, name)) for name in WHOLE], points.size)
-        fixed = str(request.precision), str(piece.scheme.cp_comm)
-        words = [(*fixed, recompute, ", ".join([*on, *_moved(offload)])) for recompute, offload in chosen]
-        self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, held, fits))
-
-    def refuse(self, name: str, rule: str, points: Columns) -> None:
-        """Add points that a constraint refused."""
-        columns = (getattr(points, name) for name in REFUSED_BY)
-        each = _whole([0 if isinstance(column, Unknown) else column for column in columns], points.size)
-        self.refused.setdefault(name, (rule, []))[1].append(np.unique(each, axis=0))
-
-    def rows(self) -> Rows:
-        """Return one row for all points with the same degrees, microbatch and ZeRO stage: the best of them."""
-        empty = np.zeros(0)
-        none = Rows(
-            np.zeros((0, len(WHOLE)), np.int64), np.zeros((0, len(WORDS)), object), empty, empty, empty.astype(bool)
-        )
-        every = Rows(*(np.concatenate([getattr(p, name) for p in (none, *self.parts)]) for name in Rows.__slots__))
-        step_s = np.where(every.fits, every.step_s, 0.0)
-        order = np.lexsort((*every.whole.T[::-1], every.device_bytes, step_s, ~every.fits))
-        _, first = np.unique(every.whole[order], axis=0, return_index=True)
-        return every.at(order[np.sort(first)])
-
-    def refusals(self) -> tuple[Refusal, ...]:
-        """Return what each constraint refused, those first that refused the most."""
-        refusals = [
-            Refusal(name, rule, np.unique(np.concatenate(each), axis=0)) for name, (rule, each) in self.refused.items()
-        ]
-        return tuple(sorted(refusals, key=lambda one: (-len(one.degrees), one.name)))
-
-
-def _whole(columns: Sequence[Any], size: int) -> NDArray[np.int64]:
-    """Return columns of whole numbers, or one that all share, as an array [size, columns]."""
-    return np.stack([np.broadcast_to(np.asarray(column, dtype=np.int64), size) for column in columns], axis=1)
-
-
-def _recompute(choice: Choice, layers: int) -> str:
-    """Return what is recomputed, as tables have it."""
-    if layers:
-        return f"full {layers}/stage"
-    what = "full" if LAYER in choice.modules else "+".join(sorted(choice.modules)) or "none"
-    return f"{what}, activations offloaded" if choice.offload else what
-
-
-def _moved(offload: Offload) -> list[str]:
-    moved = [f"optimizer offload {100 * offload.optimizer:.0f} %"] if offload.optimizer else []
-    return [*moved, *(["parameter offload"] if offload.weights else [])]
-
-
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """What was weighed of a job's lattice, and what was refused. budget_bytes: of a device, that a plan may use at the
-    job's margin and risk.
+    """What was weighed of a job's lattice, and what each constraint refused, the one that refused most first.
+
+    budget_bytes: of a device, that a plan may use at the job's margin and risk.
     """
 
     rows: Rows
@@ -186,9 +41,11 @@ def weighing(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> We
 
     Raises InputError for what can never run.
     """
-    from symconfig.solve.run import weigh_all
-    from symconfig.solve.search import resolved
-
     tally = Tally()
-    weigh_all(model, cluster, resolved(model, cluster, job), 1, exhaustive=True, tally=tally)
-    return Weighing(tally.rows(), tally.refusals(), tally.budget_bytes)
+    refused = weigh_all(model, cluster, resolved(model, cluster, job), 1, exhaustive=True, tally=tally).refused
+    refusals = [
+        Refusal(name, refused.reasons[name], np.unique(np.concatenate(each), axis=0))
+        for name, each in (refused.degrees or {}).items()
+    ]
+    refusals.sort(key=lambda one: (-len(one.degrees), one.name))
+    return Weighing(tally.rows(), tuple(refusals), tally.budget_bytes)

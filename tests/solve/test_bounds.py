@@ -22,9 +22,11 @@ from symconfig.cost.step import apart_s, bound_bytes, bound_s, host_bytes, time_
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve import branch_and_bound as search
+from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import TIE, complexity, family
+from symconfig.solve.costed import costed
 from symconfig.solve.incumbents import Incumbents
-from symconfig.solve.pieces import PLAIN, computed_s
+from symconfig.solve.pieces import PLAIN, WHOLE, computed_s
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.run import weigh_all
 from symconfig.solve.search import resolved
@@ -147,6 +149,29 @@ def test_incumbents_keep_the_best_of_each_family_and_all_that_may_be_the_first_p
     assert limit <= found.cutoff_s
     tied = [one for one in every if one.score <= TIE * fastest[0]]
     assert min(map(complexity, tied)) == min(complexity(one) for one in found.best if one.score <= TIE * fastest[0])
+
+    whole = Incumbents(10**6, 10**6)
+    for one in every:
+        whole.add(one)
+    for where, each in whole.families.items():
+        rivals = [one for one in every if (family(one), one.micro) == where]
+        best_of = {level: min(one.order for one in rivals if complexity(one) <= level) for level in each}
+        assert {level: one.order for level, one in each.items()} == best_of
+        assert min(map(complexity, rivals)) in each
+
+
+def test_the_fewest_first_layers_that_fit_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("symconfig.solve.pieces.policies", lambda *_: (frozenset(), WHOLE.modules))
+    model, tried = tiny(num_hidden_layers=8), 0
+    for gib in (1.6, 2.0, 2.4, 2.8):
+        asked = job(2, 4, 4096, pins={**STATES, "tp": "1", "cp": "1"})
+        cluster = tight(model, gib, "h100")
+        for one in weigh_all(model, cluster, resolved(model, cluster, asked), 1000, exhaustive=True).best:
+            if one.block_layers > 1:
+                fewer = replace(one, block_layers=one.block_layers - 1)
+                assert max(costed(fewer).peaks) > peak_budget(one.request, one.machine) >= max(costed(one).peaks)
+                tried += 1
+    assert tried
 
 
 @cache

@@ -20,7 +20,9 @@ from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
 from symconfig.solve.run import precisions, request
 from symconfig.solve.search import resolved
-from symconfig.solve.weighing import REFUSED_BY, WHOLE, Weighing, weighing
+from symconfig.solve.space import REFUSED_BY
+from symconfig.solve.tally import WHOLE
+from symconfig.solve.weighing import Weighing, weighing
 
 MODEL, CLUSTER = load_model("mixtral-8x7b"), load_cluster("h100")
 JOB = Job(model="mixtral-8x7b", cluster="h100", gpus=32, global_batch_size=128, seq_length=4096)

@@ -24,8 +24,10 @@ from symconfig.report.table import blocks, headline, others_text
 from symconfig.report.timeline.seen import seen
 from symconfig.solve.costed import costed
 from symconfig.solve.restore import restore
+from symconfig.solve.space import REFUSED_BY
+from symconfig.solve.tally import WHOLE, WORDS
 from symconfig.solve.traffic import exchanges
-from symconfig.solve.weighing import REFUSED_BY, WHOLE, WORDS, Weighing, weighing
+from symconfig.solve.weighing import Weighing, weighing
 
 MOST_ROWS = 20_000  # of the lattice that a page holds: the fastest
 SCHEMA = "symconfig.page/1"
