@@ -205,8 +205,8 @@ def test_the_wheel_scrolls_the_page_over_a_chart_and_zooms_with_ctrl(started: An
         seen.page.locator("#schedule .chart").scroll_into_view_if_needed()
         seen.page.locator("#schedule .chart").hover()
         before = seen.run("scrollY")
-        seen.page.mouse.wheel(0, 200)
-        seen.until(f"scrollY > {before}")
+        seen.page.mouse.wheel(0, -200)  # the schedule is the last view, and the page ends below it
+        seen.until(f"scrollY < {before}")
         assert seen.run(zoom) == 100
         seen.page.locator("#schedule .chart").hover(position={"x": 500, "y": 150})
         seen.page.keyboard.down("Control")
@@ -301,7 +301,8 @@ def test_files_are_those_that_a_plan_writes(started: Any, pages: dict[str, Path]
 def test_a_notebook_s_frame_shows_the_page(started: Any, plans: dict[str, PlanResult], tmp_path: Path) -> None:
     path = tmp_path / "cell.html"
     path.write_text(
-        f"<!DOCTYPE html><html data-drawn=yes><script>page = {{charts: []}}</script>{plans['dense']._repr_html_()}"
+        "<!DOCTYPE html><html data-drawn=yes><meta charset=utf-8><script>page = {charts: []}</script>"
+        + plans["dense"]._repr_html_()
     )
     with opened(started, path) as seen:
         frame = seen.page.frame_locator("iframe")
