@@ -18,9 +18,8 @@ from symconfig.descriptor.task import Task
 from symconfig.descriptor.training import DERIVED, Training, WholeTraining
 from symconfig.errors import InputError, Problem
 
-AdapterTask = Literal[
-    "dpo of adapters", "kto of adapters", "reward of adapters", "rl of adapters"
-]  # that has rates of its own where adapters are trained
+# That have rates of their own where adapters are trained.
+AdapterTask = Literal["dpo of adapters", "kto of adapters", "reward of adapters", "rl of adapters"]
 # Tasks that are trained as others are: TRL 1.16 (scripts/kto.py) has KTO as DPO.
 _AS: Mapping[Task, Task] = {"kto": "dpo"}
 _OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "reward": "lora", "rl": "rl of adapters"}

@@ -66,8 +66,8 @@ class VisionReader(Reading):
             where.problem(str(unfit), unfit.key, got=inside.values.get(unfit.key, self.values.get(unfit.key)))
             return None
         except ValidationError as error:
-            found = [(item["msg"].removeprefix("Value error, "), map(str, item["loc"])) for item in error.errors()]
-            self.problems += [self.document.problem(what, (SECTION, *where)) for what, where in found]
+            wrong = [(item["msg"].removeprefix("Value error, "), map(str, item["loc"])) for item in error.errors()]
+            self.problems += [self.document.problem(what, (SECTION, *where)) for what, where in wrong]
             return None
         self.problems += [self.document.problem(what, (SECTION,)) for what in vision.against(hidden_size)]
         return vision

@@ -410,9 +410,8 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]
-        if (
-            mine and axis != "cp"
-        ):  # every context-parallel rank holds the weights of all heads, and uses those of its own
+        # Every context-parallel rank holds the weights of all heads, and uses those of its own.
+        if mine and axis != "cp":
             places[axis] = mine[0]
         elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)

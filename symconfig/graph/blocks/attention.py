@@ -47,10 +47,8 @@ def core(
     with ctx.build.module("core_attn"):
         if _kernel(ctx) is Kernel.FLASH:
             if read.chosen is not None and ctx.how.attention.choosing is Choosing.MASKED and k.dims[-2] != q.dims[-2]:
-                k, v = repeat_kv(
-                    ctx, q, k, Use(v).renamed(*part)
-                )  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
-                part = ()
+                k, v = repeat_kv(ctx, q, k, Use(v).renamed(*part))
+                part = ()  # sdpa_attention.py, use_gqa_in_sdpa: none under a mask
             return ctx.build.attention(
                 Use(q),
                 Use(k).renamed(*_TO_KEYS),

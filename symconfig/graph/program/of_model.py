@@ -55,9 +55,8 @@ def program(
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
     """Append all blocks of a model."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    states: dict[
-        int, str
-    ] = {}  # last results of stacks that run several times, by the stack's first layer of those held
+    # Last results of stacks that run several times, by the stack's first layer of those held.
+    states: dict[int, str] = {}
     stack: int | None = None
     for index, kind in enumerate(model.kind_of_layer):
         if kind.joins and model.loop is not None and not model.loop.normed:
