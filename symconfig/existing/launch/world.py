@@ -87,9 +87,9 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
     """Return the GPUs of DeepSpeed's hostfile, `host slots=8` a line; None where it says none, or where options take
     some of them (launcher/runner.py, fetch_hostfile)."""
     lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
-    found = [re.fullmatch(r"\S+\s+slots=(\d{1,4})", line) for line in lines]
-    sizes = [int(match[1]) for match in found if match is not None]
-    if not sizes or not all(found) or options.keys() & {"include", "i", "exclude", "e"}:
+    matches = [re.fullmatch(r"\S+\s+slots=(\d{1,4})", line) for line in lines]
+    sizes = [int(match[1]) for match in matches if match is not None]
+    if not sizes or not all(matches) or options.keys() & {"include", "i", "exclude", "e"}:
         return None
     counts = {name: _number(word.text) for name in ("num_nodes", "num_gpus") if (word := options.get(name)) is not None}
     sizes = sizes[: counts.get("num_nodes")]
