@@ -13,7 +13,7 @@ from symconfig.existing.audit import remedies
 from symconfig.existing.audit.configuration import Configuration, configuration_of
 from symconfig.existing.audit.judge import Judged, job_of, judge
 from symconfig.existing.audit.memory_rules import MEMORY
-from symconfig.existing.launch.reading import Reading
+from symconfig.existing.launch.reading import Reading, Unread
 from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
 from symconfig.existing.rules.launcher import LauncherFacts
@@ -53,6 +53,11 @@ class Audit:
     def runs(self) -> bool:
         """Tell whether nothing is known that keeps it from running."""
         return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def assumptions(self) -> tuple[Unread, ...]:
+        """Return what a prediction takes for granted of places that were not read."""
+        return self.reading.assumptions if self.judged is not None else ()
 
     @property
     def gain(self) -> float | None:
