@@ -48,7 +48,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
     return present(
         "" if headed else read(audit),
         unread(audit.reading),
-        "\n".join(map(_assumption, audit.reading.assumptions)),
+        "\n".join(map(_assumption, audit.assumptions)),
         understood(judged) if judged is not None else "",
         "" if headed else findings(audit),
         *spent,

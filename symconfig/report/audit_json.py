@@ -48,7 +48,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
             | {"hides": item.hides.value, "assumed": item.assumed}
             for item in reading.unread
         ],
-        "assumptions": [{**_place(item.place), **picked(item, "what", "options")} for item in reading.assumptions],
+        "assumptions": [{**_place(item.place), **picked(item, "what", "options")} for item in audit.assumptions],
         "model": None
         if described is None
         else {

@@ -56,6 +56,11 @@ class Audit:
         return not any(finding.severity == "error" for finding in self.findings)
 
     @property
+    def assumptions(self) -> tuple[Unread, ...]:
+        """Return what a prediction takes for granted of places that were not read."""
+        return self.reading.assumptions if self.judged is not None else ()
+
+    @property
     def gain(self) -> float | None:
         """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
         if self.judged is None or self.better is None or not self.judged.fits:

@@ -84,18 +84,33 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
-    """Return the GPUs of DeepSpeed's hostfile, `host slots=8` a line; None where it says none, or where options take
-    some of them (launcher/runner.py, fetch_hostfile)."""
-    lines = [line for each in text.splitlines() if (line := each.partition("#")[0].strip())]
-    found = [re.fullmatch(r"\S+\s+slots=(\d{1,4})", line) for line in lines]
-    sizes = [int(match[1]) for match in found if match is not None]
-    if not sizes or not all(found) or options.keys() & {"include", "i", "exclude", "e"}:
-        return None
+    """Return the GPUs of DeepSpeed's hostfile, `host slots=8` a line, less what --include and --exclude leave out;
+    None where it says none (launcher/runner.py, fetch_hostfile, parse_resource_filter)."""
+    hosts: dict[str, set[int]] = {}
+    for line in (line.partition("#")[0].strip() for line in text.splitlines()):
+        if line:
+            match = re.fullmatch(r"(\S+)\s+slots=(\d{1,4})", line)
+            if match is None:
+                return None
+            hosts[match[1]] = set(range(int(match[2])))
+    for key, takes in (("include", True), ("i", True), ("exclude", False), ("e", False)):
+        if (word := options.get(key)) is None:
+            continue
+        if word.unknown:
+            return None
+        named = dict(host.partition(":")[::2] for host in word.text.split("@"))
+        for host in list(hosts):
+            slots = {int(each) for each in re.findall(r"\d+", named.get(host, ""))} or hosts[host]
+            if host in named:
+                hosts[host] = hosts[host] & slots if takes else hosts[host] - slots
+            elif takes:
+                hosts[host] = set()
+    sizes = [len(slots) for slots in hosts.values() if slots]
     counts = {name: _number(word.text) for name in ("num_nodes", "num_gpus") if (word := options.get(name)) is not None}
     sizes = sizes[: counts.get("num_nodes")]
-    if most := counts.get("num_gpus"):
-        sizes = [min(size, most) for size in sizes]
-    return World(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None)
+    if counts.get("num_gpus"):
+        sizes = [min(size, counts["num_gpus"] or size) for size in sizes]
+    return World(sum(sizes), len(sizes), sizes[0] if len(set(sizes)) == 1 else None) if sizes else None
 
 
 def _number(text: str) -> int | None:

@@ -153,6 +153,11 @@ def test_what_is_not_known_is_only_the_word_that_it_is_in() -> None:
     assert [what for what, _ in dark(bash)] == ["$EXTRA_ARGS"]
 
 
+@pytest.mark.parametrize("value", ["a{1,2}", "$((A | 2))", "$((010))", "${A/[0-9]/x}", "${A:$B}", "~/x", "<(ls)"])
+def test_what_is_not_followed_is_not_known(value: str) -> None:
+    assert setting(read(f"A=17\npython train.py --x {value}"), "--x").values[0].unknown is not None
+
+
 def test_checks_that_end_in_an_error_are_passed() -> None:
     bash = read(
         'if [ $# -lt 2 ]; then echo usage; exit 1; fi\nfail() { echo $1 >&2; exit 2; }\nN=4; ((N > 1)) && fail "many"\n'

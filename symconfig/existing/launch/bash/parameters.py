@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from symconfig.existing.launch.bash import source as code
 from symconfig.existing.launch.bash.arithmetic import Dark
@@ -16,54 +16,67 @@ _OPERATOR = re.compile(rb":[-=+?]|##|%%|//|/#|/%|\^\^|,,|[-=+?#%/^,:]")
 _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class Braced:
+    """`${!name[subscript] operator operand}`. sign: "!" the variable that it names, "#" its length, or none. operand:
+    its bytes [start, end). loose: what it gives is split into words."""
+
+    name: str
+    sign: str
+    subscript: str | None
+    operator: str
+    operand: tuple[int, int]
+    place: Place
+    quoted: bool
+    loose: bool
+
+
 class Expander(Words):
     """Expands words with all of their expansions."""
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        """Expand `${!name[subscript] operator operand}`."""
-        place, stop, subscript, operator = self.source.place(at, end), end - 1, None, ""
-        head = _BRACED.match(self.data, at + 2, stop)
-        if head is None:
-            known = self.data[at + 2 : stop] == b"#"
-            unread = hole("is an expansion that is not understood", place, loose=not quoted and loose)
-            return [*self.get("#", place, loose=False)] if known else [unread]
-        sign, name, start = head[1].decode(), head[2].decode(), head.end()
-        if head[3]:
-            close = code.closing(self.data, start - 1, stop)
-            subscript, start = text_of(self.quoted(start, close)), close + 1
-        if start < stop:
-            found = _OPERATOR.match(self.data, start, stop)
-            if found is None:
-                return [hole("is an expansion that is not understood", place, loose=not quoted and loose)]
-            operator, start = found[0].decode(), found.end()
-        if sign == "!" and subscript not in ("@", "*"):
-            named = self.find(name, place)
+        """Expand the `${...}` at [at, end)."""
+        place, loose = self.source.place(at, end), loose and not quoted
+        braced = self._split(at + 2, end - 1, place, quoted, loose)
+        if braced is None:
+            return [hole("is an expansion that is not understood", place, loose=loose)]
+        if braced.sign == "!" and braced.subscript not in ("@", "*"):
+            named = self.find(braced.name, place)
             target = None if named is None or unknown_of(named) else text_of(named)
             if target is None or not re.fullmatch(r"[A-Za-z_]\w*|\d+", target):
-                return [hole(f"depends on the variable that ${name} names", place, loose=loose and not quoted)]
-            sign, name = "", target
-        if name in ("@", "*") or subscript in ("@", "*"):
-            return self._of_all(name, sign, subscript or name, operator, (start, stop), place, quoted, loose)
-        if operator in _DEFAULTS:
-            return self._with_default(name, subscript, operator, (start, stop), place, quoted, loose)
-        parts = self.get(name, place, loose=loose and not quoted, subscript=subscript)
-        if sign == "#":
-            why = unknown_of(parts)
-            return [hole(why, place, name) if why else Part(str(len(text_of(parts))), None, (name,), written=place)]
-        return [*self._transformed(name, operator, (start, stop), parts, place)]
+                return [hole(f"depends on the variable that ${braced.name} names", place, loose=loose)]
+            braced = replace(braced, sign="", name=target)
+        if braced.name in ("@", "*") or braced.subscript in ("@", "*"):
+            return self._of_all(braced)
+        if braced.operator in _DEFAULTS:
+            return self._with_default(braced)
+        parts = self.get(braced.name, place, loose=loose, subscript=braced.subscript)
+        if braced.sign == "#":
+            why, length = unknown_of(parts), str(len(text_of(parts)))
+            return [hole(why, place, braced.name) if why else Part(length, None, (braced.name,), written=place)]
+        return [*self._transformed(braced, parts)]
 
-    def _of_all(
-        self,
-        name: str,
-        sign: str,
-        which: str,
-        operator: str,
-        operand: tuple[int, int],
-        place: Place,
-        quoted: bool,
-        loose: bool,
-    ) -> Stream:
+    def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
+        """Split what stands between `${` and `}`; None where it is no expansion."""
+        if self.data[start:end] == b"#":
+            return Braced("#", "", None, "", (end, end), place, quoted, loose)
+        if (head := _BRACED.match(self.data, start, end)) is None:
+            return None
+        at, subscript = head.end(), None
+        if head[3]:
+            close = code.closing(self.data, at - 1, end)
+            subscript, at = text_of(self.quoted(at, close)), close + 1
+        operator = _OPERATOR.match(self.data, at, end)
+        if at < end and operator is None:
+            return None
+        sign, name = head[1].decode(), head[2].decode()
+        if operator is None:
+            return Braced(name, sign, subscript, "", (end, end), place, quoted, loose)
+        return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
+
+    def _of_all(self, braced: Braced) -> Stream:
         """Expand `${A[@]}` and `${@}`, their number, their keys, slices of them and a change of each."""
+        name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
         table: dict[int | str, Field] = (
             dict(enumerate(self.state.arguments, 1)) if of_arguments else self.state.items(name, place)
@@ -71,46 +84,40 @@ class Expander(Words):
         if not of_arguments and name not in self.state.variables and operator not in _DEFAULTS:
             return [hole(self.state.missing(name), place, name, loose=True)]
         items = list(table.values())
-        if sign == "#":
+        if braced.sign == "#":
             dark = next((item.unknown for item in items if item.several), None)
             return [hole(dark, place) if dark else Part(str(len(items)), None, (name,), written=place)]
-        if sign == "!":
+        if braced.sign == "!":
             items = [Field(plain(str(key), name, place=place), place) for key in table]
         elif operator in _DEFAULTS:
             if bool(items) == (operator[-1] == "+"):
-                return self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+                return self._operand(braced)
             items = [] if operator[-1] == "+" else items
         elif operator == ":":
             scalar = not of_arguments and isinstance(self.state.variables[name], tuple)
-            bounds = None if scalar else self._bounds(*operand)  # of the text or of the list: bash does both
+            bounds = None if scalar else self._bounds(*braced.operand)  # of the text or of the list: bash does both
             if bounds is None or bounds[0] < 0 or (of_arguments and not bounds[0]):
                 return [hole("is a slice that is not followed", place, loose=True)]
             chosen = [table[key] for key in table if isinstance(key, int) and key >= bounds[0]]
             items = chosen if bounds[1] is None else chosen[: max(bounds[1], 0)]
         elif operator:
-            items = [Field(self._transformed(name, operator, operand, item.parts, place), item.place) for item in items]
-        return self._elements(name, items, place, quoted, loose, which)
+            items = [Field(self._transformed(braced, item.parts), item.place) for item in items]
+        return self._elements(name, items, place, braced.quoted, braced.loose, braced.subscript or name)
 
-    def _with_default(
-        self,
-        name: str,
-        subscript: str | None,
-        operator: str,
-        operand: tuple[int, int],
-        place: Place,
-        quoted: bool,
-        loose: bool,
-    ) -> Stream:
+    def _operand(self, braced: Braced) -> Stream:
+        return self.scan(*braced.operand, quoted=braced.quoted, loose=braced.loose, literals=braced.loose)
+
+    def _with_default(self, braced: Braced) -> Stream:
         """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
-        value, kind = self.find(name, place, subscript), operator[-1]
-        unset = value is None or (operator.startswith(":") and not unknown_of(value) and not text_of(value))
+        name, subscript, place, kind = braced.name, braced.subscript, braced.place, braced.operator[-1]
+        value = self.find(name, place, subscript)
+        empty = braced.operator.startswith(":") and not unknown_of(value or ()) and not text_of(value or ())
+        unset = value is None or empty
         if kind == "?" or (not unset and kind != "+"):
-            return [*self.get(name, place, loose=loose and not quoted, subscript=subscript)]
-        if kind == "+" and unset:
-            return []
-        stream = self.scan(*operand, quoted=quoted, loose=loose, literals=loose)
+            return [*self.get(name, place, loose=braced.loose, subscript=subscript)]
         if kind == "+":
-            return stream
+            return [] if unset else self._operand(braced)
+        stream = self._operand(braced)
         outside, whole = name not in self.state.variables, text_of(part for part in stream if part).strip()
         made: Stream = []
         for part in stream:
@@ -124,15 +131,16 @@ class Expander(Words):
         # What the variable has now is expanded: quotes of the default no longer count.
         kept = tuple(Part(" ") if part is None else part for part in made)
         self.assign(name if subscript is None else f"{name}[{subscript}]", kept)
-        return [replace(part, loose=loose and not quoted) for part in kept]
+        return [replace(part, loose=braced.loose) for part in kept]
 
-    def _transformed(self, name: str, operator: str, operand: tuple[int, int], parts: Parts, place: Place) -> Parts:
+    def _transformed(self, braced: Braced, parts: Parts) -> Parts:
         """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
+        operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:
             return parts
         loose, made, why = any(part.loose for part in parts), None, unknown_of(parts)
         if why:
-            return (hole(why, place, name, loose=loose),)
+            return (hole(why, place, braced.name, loose=loose),)
         text = text_of(parts)
         if operator == ":" and (bounds := self._bounds(*operand)) is not None:
             first, count = bounds
@@ -148,7 +156,8 @@ class Expander(Words):
         elif operator[0] == "/":
             made = self._replaced(parts, text, operator, operand)
         if made is None:
-            return (hole(f"is an expansion of ${name} that is not followed", place, name, loose=loose),)
+            why = f"is an expansion of ${braced.name} that is not followed"
+            return (hole(why, place, braced.name, loose=loose),)
         return made or (Part("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
@@ -173,13 +182,13 @@ class Expander(Words):
         new = tuple(replace(part, loose=any(part.loose for part in parts)) for part in new)
         if operator in ("/#", "/%"):
             first = 0 if operator == "/#" else len(text) - len(word)
-            found = [first] if first >= 0 and text[first:].startswith(word) else []
+            starts = [first] if first >= 0 and text[first:].startswith(word) else []
         else:
-            found = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
-            found = found[:1] if operator == "/" else found
+            starts = [match.start() for match in re.finditer(re.escape(word), text)] if word else []
+            starts = starts[:1] if operator == "/" else starts
         result: list[Part] = []
         done = 0
-        for first in found:
+        for first in starts:
             self.budget.spend(len(parts) / 8 + len(new) / 4)
             result += [*cut(parts, done, first), *new]
             done = first + len(word)

@@ -199,9 +199,9 @@ def joined(parts: Parts) -> Iterator[Part]:
     last: Part | None = None
     for part in (part for part in parts if part.text):
         here, there = last.place if last is not None else None, part.place
-        beside = here is not None and there is not None and (here.file, here.end) == (there.file, there.start)
+        adjacent = here is not None and there is not None and (here.file, here.end) == (there.file, there.start)
         alike = last is not None and (last.variables, last.overridden_by) == (part.variables, part.overridden_by)
-        if last and here and there and beside and alike:
+        if last and here and there and adjacent and alike:
             last = replace(last, text=last.text + part.text, place=replace(here, end=there.end))
             continue
         if last is not None:
