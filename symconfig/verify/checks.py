@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -107,9 +108,7 @@ class Stopwatch:
 
 def frameworks() -> dict[str, Any]:
     """Return by name the modules that check: each has `applies(plan)` and `checks(folder, plan, options)`."""
-    from symconfig.verify import deepspeed, megatron, shell
-
-    return {"deepspeed": deepspeed, "megatron": megatron, "shell": shell}
+    return {name: importlib.import_module(f"{__package__}.{name}") for name in ("deepspeed", "megatron", "shell")}
 
 
 def verify(

@@ -22,6 +22,7 @@ from symconfig.render import monitors
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
 from symconfig.verify.conversation import ask
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
+from symconfig.verify.shell import dry_run
 
 Json = dict[str, Any]
 CONFIG, CONFIG_HF, MODEL = "ds_config.json", "ds_config_hf.json", "model/config.json"
@@ -133,8 +134,6 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
     """Return the words that launch.sh gives to train.py, or the reason why there are none."""
-    from symconfig.verify.shell import dry_run
-
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:

@@ -201,17 +201,17 @@ def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> li
     alike: dict[tuple[str, tuple[tuple[str, float], ...]], list[Key]] = defaultdict(list)
     for key in sorted({key for key in (*mine, *theirs) if key}):
         alike[kinds.get(key, "nothing"), tuple(mine[key])].append(key)
-    found = []
+    by_kind = []
     for (kind, tensors), keys in alike.items():
         # Block recompute leaves several sets of tensors of one kind, which are told apart by their number.
         same = [kept for other, kept in alike if other == kind]
         name = kind if len(same) == 1 else f"{kind} {same.index(tensors) + 1}"
         size = len(keys) * sum(size for _, size in tensors)
-        found.append(Group(name, len(keys), size, sum(theirs.get(key, 0.0) for key in keys)))
+        by_kind.append(Group(name, len(keys), size, sum(theirs.get(key, 0.0) for key in keys)))
     ends = sum(size for _, size in mine.get(None, ()))
     if ends or theirs.get(None):
-        found.append(Group(kinds.get(None, "").strip(", "), 0, ends, theirs.get(None, 0.0)))
-    return found
+        by_kind.append(Group(kinds.get(None, "").strip(", "), 0, ends, theirs.get(None, 0.0)))
+    return by_kind
 
 
 def _planned(item: SavedTensor) -> Key | None:

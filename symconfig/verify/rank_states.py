@@ -52,18 +52,18 @@ class Predicted:
 
 def predicted(plan: Plan, stage: int) -> Predicted:
     """Return what the cost model predicts for the ranks of a pipeline stage, without padding."""
-    found = costed(restore(plan, plan.best))
-    setting = found.setting
+    cost = costed(restore(plan, plan.best))
+    setting = cost.setting
     # Between steps no gradients wait to be reduced, and host memory counts, too.
     framework = replace(setting.framework, queued_elements=0.0)
     offload = tuple(replace(each, optimizer=0.0) for each in setting.offload)
-    parts = states(found.sums, found.points, replace(setting, framework=framework, offload=offload))
-    place = min(stage, found.sums.dense.shape[0] - 1)
+    parts = states(cost.sums, cost.points, replace(setting, framework=framework, offload=offload))
+    place = min(stage, cost.sums.dense.shape[0] - 1)
     trained, frozen = (
         float(sum(part[place, 0] for part in kinds))
         for kinds in (
-            (found.sums.dense, found.sums.expert),
-            (found.sums.frozen, found.sums.frozen_expert, found.sums.quantised),
+            (cost.sums.dense, cost.sums.expert),
+            (cost.sums.frozen, cost.sums.frozen_expert, cost.sums.quantised),
         )
     )
     return Predicted(
