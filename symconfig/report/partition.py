@@ -7,11 +7,11 @@ from math import isfinite
 
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, microbatches, milliseconds, percent, seconds, short
+from symconfig.format import count, general, gib, microbatches, percent, seconds, short
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_contents import Contents
-from symconfig.report.partition_tables import baselines, explained, meeting, moves
+from symconfig.report.partition_tables import baselines, explained, moves
 from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import does, gains, gathered, layout, worded
@@ -35,9 +35,7 @@ def blocks(report: Contents) -> list[Block]:
         stored(report),
         *([moves(report, report.moved)] if report.moved else []),
         totals(report),
-        *clocked(report),
         *(baselines(report) if report.compared else []),
-        *meeting(report),
         *(["\n".join(f"Note: {note}" for note in report.notes)] if report.notes else []),
     ]
 
@@ -192,18 +190,3 @@ def totals(report: Contents) -> Grid:
     two += [("held at the peak", gib(spent.memory), "")]
     heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
     return Grid(heads, abreast(one, two), left=(0, 4), title="In total")
-
-
-def clocked(report: Contents) -> list[Block]:
-    """Show the step as the planner counts it."""
-    clock = report.clock
-    if clock is None:
-        return []
-    parts = (
-        ("computation", clock.computation_s), ("waits for launches", clock.waiting_s),
-        ("collectives of layers", clock.layers_s), ("of weights", clock.weights_s), ("optimizer", clock.optimizer_s),
-        ("framework", clock.overhead_s), ("step", clock.step_s),
-    )  # fmt: skip
-    row = tuple(milliseconds(value) for _, value in parts)
-    title = "The same step by the planner's clock, in ms: what hides does so behind all work of its time"
-    return [Grid(tuple(name for name, _ in parts), (row,), title=title)]

@@ -10,10 +10,8 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.account import Spent
-from symconfig.solve.partition.cheapest import Expressed
-from symconfig.solve.partition.clock import Clock
+from symconfig.solve.partition.baselines import Priced
 from symconfig.solve.partition.collectives import Moved
-from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
 
@@ -25,19 +23,8 @@ LETTERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """The strategies that a framework takes. pins: with which the planner chooses it; none of what is no model.
-    planned: the planner's seconds of a step and bytes at the peak, where it was planned."""
-
-    one: Expressed
-    pins: Mapping[str, str] = field(default_factory=dict)
-    planned: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a partition's report. subject, job: of the headline. tellings: what frameworks can be told.
-    untold: those that can be told nothing, and why. explained: operators that are shown in full."""
+    """The contents of a partition's report. subject, job: of the headline. explained: operators shown in full."""
 
     subject: str
     job: str
@@ -45,9 +32,6 @@ class Contents:
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
-    clock: Clock | None = None  # of the whole step; none of a stage
-    tellings: tuple[Telling, ...] = ()
-    untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Priced, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

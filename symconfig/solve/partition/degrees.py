@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -28,10 +28,6 @@ class Way:
     sequence_parallel: bool = False
     cp_comm: str = "p2p"
     zero: int = 0
-
-    def with_experts(self, inside: Way) -> Way:
-        """Return the same with the experts split as another way splits them."""
-        return replace(self, degrees=replace(self.degrees, ep=inside.degrees.ep, etp=inside.degrees.etp))
 
 
 def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
