@@ -200,8 +200,10 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 
 def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
-    """Write the files of a partition into a folder."""
+    """Write the files of a partition into a folder. Placements of an earlier one that stay there are named."""
     from symconfig.render.files import File, Files, write
 
     write(Files(tuple(File(name, text) for name, text in texts.items())), out, force)
     note(f"wrote {out}: {', '.join(sorted(texts))}")
+    if "placements.py" not in texts and (out / "placements.py").exists():
+        note("note: of an earlier partition: placements.py")

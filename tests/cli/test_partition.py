@@ -270,7 +270,7 @@ def test_stages_are_shown_written_and_add_up_to_the_step(
     data = json.loads((tmp_path / "out" / "partition.json").read_text())
     stages, solution = data["stages"], data["solution"]
     assert data["schema"] == "symconfig.pipeline/1"
-    assert "note: of an earlier partition: plan, placements.py" in outcome.err
+    assert "note: of an earlier partition: placements.py" in outcome.err
     assert f"{solution['step_s']:.3f} s a step in 4 stages, 32 microbatches" in outcome.out
     busy = [(solution["microbatches"] - 1) * one["microbatch_s"] + one["once_s"] for one in stages]
     assert solution["step_s"] == pytest.approx(sum(one["microbatch_s"] for one in stages) + max(busy), rel=1e-9)

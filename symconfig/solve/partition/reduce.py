@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from symconfig.solve.partition.problem import Array, Edge, Ints, Problem
 
 Bools = NDArray[np.bool_]
-SPARSE = 3  # a table of which less than one in so many is used is copied: below, the old and the new hold too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ class Pair:
         return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Pair:
-        """Return the pair with some of the choices; of tables that are mostly unused a copy without the rest."""
+        """Return the pair with some of the choices, and tables without the lines that none of them has."""
         rows, columns = self.rows[of_u], self.columns[of_v]
         (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
-        if SPARSE * len(above) * len(left) > self.cost.size:
+        if len(above) * len(left) == self.cost.size:
             return replace(self, rows=rows, columns=columns)
         cost, memory = (
             None if of is None else of.take(above, axis=0).take(left, axis=1) for of in (self.cost, self.memory)

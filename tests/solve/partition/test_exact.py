@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.solve.partition import exact, milp, reduce
+from symconfig.solve.partition import exact, milp
 from symconfig.solve.partition.milp import Answer, spent_s
 from symconfig.solve.partition.problem import Edge, Node, Problem
 from symconfig.solve.partition.reduce import Space, space, undominated
@@ -87,13 +87,9 @@ def _space(problem: Problem) -> Space:
     return of if of is not None else pytest.skip("every choice is forbidden")
 
 
-@pytest.mark.parametrize("sparse", [0, 10**9], ids=["always copied", "never copied"])
 @pytest.mark.parametrize("seed", range(0, 300, 11))
-def test_tables_may_keep_what_is_not_used_and_choices_may_share_lines(
-    seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_choices_may_share_lines_of_a_pairs_tables(seed: int) -> None:
     """Every choice twice, with its lines shared: the optimum is that of the plain problem."""
-    monkeypatch.setattr(reduce, "SPARSE", sparse)
     problem = small(seed)
     nodes = [replace(n, cost=np.repeat(n.cost, 2), memory=np.repeat(n.memory, 2), transient=np.repeat(n.transient, 2))
              for n in problem.nodes]  # fmt: skip
