@@ -118,13 +118,11 @@ class PartitionResult:
 
     def _left_out(self) -> tuple[str, ...]:
         """Name what the objective does not include, with the partition's seconds by the objective time."""
-        found = self.found
-        if found.costs.timed:
+        partition = self.found
+        if partition.costs.timed:
             return ()
-        timed = costs_of(
-            Case(found.net, found.costs.training), replace(found.ask, objective=Objective.TIME), found.axes
-        )
-        step_s, _ = price(timed, np.array(found.rows, dtype=np.int64))
+        case, ask = Case(partition.net, partition.costs.training), replace(partition.ask, objective=Objective.TIME)
+        step_s, _ = price(costs_of(case, ask, partition.axes), np.array(partition.rows, dtype=np.int64))
         return (
             "the relative cost counts every element that moves alike, whichever link it crosses, and neither the "
             "number of messages, nor computation, nor what hides behind it, nor a pipeline; this partition takes "

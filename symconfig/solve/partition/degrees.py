@@ -11,7 +11,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.partition.follow import Settling
+from symconfig.solve.partition.follow import Arrival, Settling
 from symconfig.solve.partition.roles import Role, Roles, attends, splitting
 
 AXES = ("tp", "cp", "dp", "ep", "etp")  # of degrees without a pipeline
@@ -85,11 +85,14 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
     roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
         shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
-        making.axis(
-            number,
-            lambda index, arrivals, what=what: roles.wish(index, arrivals, what.dense, what.expert),
-            lambda index, shards=shards: zero if shards[roles.within[index]] else 0,
-        )
+
+        def wish(index: int, arrivals: Sequence[Arrival], what: Along = what) -> Iterator[int]:
+            return roles.wish(index, arrivals, what.dense, what.expert)
+
+        def stage(index: int, shards: Sequence[bool] = shards) -> int:
+            return zero if shards[roles.within[index]] else 0
+
+        making.axis(number, wish, stage)
     return making.rows
 
 

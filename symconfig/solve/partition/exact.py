@@ -196,7 +196,7 @@ class _Relaxation:
                 if (w > v) == forward:
                     score += self.messages[p][space.pairs[p].u != v]
                 else:
-                    score += space.pairs[p].beside(v, chosen[w], price)
+                    score += space.pairs[p].line(v, chosen[w], price)
             chosen[v] = int(np.argmin(score))
             bounds[v] = total[v] + (sum(least) - least[v])
             share = total[v] / max(len(ahead), len(space.around[v]) - len(ahead), 1)

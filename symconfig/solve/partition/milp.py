@@ -152,16 +152,16 @@ def _run(model: Any, limit_s: float) -> tuple[int, float]:
                 timeout=2 * limit_s + 1 if limit_s < np.inf else None,
                 check=True,
             )
-            status, values, *_, found = cbc.readsol_MPS(str(solution), model, variables, names, rows)
+            status, values, *_, sol_status = cbc.readsol_MPS(str(solution), model, variables, names, rows)
         except (subprocess.SubprocessError, OSError, pulp.PulpSolverError):
             return pulp.LpSolutionNoSolutionFound, -np.inf
     model.assignVarsVals(values)
     lower, total = _LOWER.search(ran.stdout), _TOTAL.search(ran.stdout)
-    if found == pulp.LpSolutionOptimal:
-        return found, float(pulp.value(model.objective) or 0.0)
+    if sol_status == pulp.LpSolutionOptimal:
+        return sol_status, float(pulp.value(model.objective) or 0.0)
     # CBC says "infeasible" where its preprocessing runs out of time, too
     in_time = total is not None and float(total[1]) + 0.01 < limit_s
     if status == pulp.LpStatusInfeasible and in_time:
         return pulp.LpSolutionInfeasible, np.inf
-    found = found if found == pulp.LpSolutionIntegerFeasible else pulp.LpSolutionNoSolutionFound
-    return found, float(lower[1]) if lower else -np.inf
+    sol_status = sol_status if sol_status == pulp.LpSolutionIntegerFeasible else pulp.LpSolutionNoSolutionFound
+    return sol_status, float(lower[1]) if lower else -np.inf

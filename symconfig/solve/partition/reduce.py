@@ -39,7 +39,7 @@ class Pair:
         """Return the table of cost + price x memory."""
         return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
 
-    def beside(self, v: int, other: int, price: float) -> Array:
+    def line(self, v: int, other: int, price: float) -> Array:
         """Return cost + price x memory of each choice of v beside a choice of the other node."""
         at_u = v == self.u
         mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
