@@ -51,7 +51,6 @@ ALLOWED = {
     **dict.fromkeys(
         (
             "measured/gpu/kernels.py",
-            "solve/partition/program.py",
             "verify/deepspeed.py",
             "verify/deepspeed_build.py",
             "verify/checks.py",

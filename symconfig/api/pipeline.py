@@ -42,7 +42,7 @@ class PipelineResult:
     def said(self, top: int = 1) -> Staged:
         """Gather everything that the report shows. top: other ways of each operator."""
         like = self.found.like
-        reports = {number: self.stages[number].said(top, framed=False) for number in dict.fromkeys(like)}
+        reports = {number: self.stages[number].said(top) for number in dict.fromkeys(like)}
         each = (
             replace(reports[first], partition=one.found, spent=one.spent)
             for first, one in zip(like, self.stages, strict=True)

@@ -22,15 +22,12 @@ from symconfig.cli.shared import (
     write_text,
 )
 from symconfig.descriptor.document import Document
-from symconfig.errors import InfeasibleError, InputError, Problem, reworded
+from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import PartitionJob
-    from symconfig.api.partition import PartitionResult
-    from symconfig.api.planning import PlanResult
     from symconfig.report.grid import Block
-    from symconfig.report.partition_contents import Contents
 
 NAME = "partition"
 DOES = "find a split for every operator and tensor of any graph"
@@ -40,7 +37,6 @@ _NAMES = (
     "model", "program", "module", "cluster", "gpus", "mesh", "global_batch_size", "seq_length", "solver", "objective",
     "memory_limit", "num_microbatches", "recompute", "precision", "attention", "gamma", "stages",
 )  # fmt: skip
-_FORMER = ("plan", "placements.py")
 KEYS = (*_NAMES, "timeout", "flat", "pins")  # of a file
 Answer = TypeVar("Answer")
 
@@ -99,7 +95,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="how many other ways of each operator (default 1; --explain, --json)",
     )
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
-    out("--out", metavar="DIR", help="write partition.json, placements.py and, of a model, a plan")
+    out("--out", metavar="DIR", help="write partition.json and placements.py")
     out("--force", action="store_true", help="replace what exists")
 
 
@@ -167,7 +163,8 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
     report = result.said(top, bool(arguments.baselines), explained)
     if arguments.out is not None:
-        report = _written(result, Path(arguments.out), report, arguments.force)
+        texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
+        _put(Path(arguments.out), texts, arguments.force)
     if arguments.placements is not None:
         write_text(Path(arguments.placements), result.placements_file(), arguments.force)
         note(f"wrote {arguments.placements}")
@@ -193,32 +190,11 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
         return solve(request)
 
 
-def _written(result: PartitionResult, out: Path, report: Contents, force: bool) -> Contents:
-    """Write partition.json, placements.py and the planner's files. Return what is report then."""
-    from symconfig.report.partition_json import to_dict
-
-    plan = None
-    if result.asked.source.model is not None and result.expressed:
-        try:
-            plan = result.plan()
-        except (InfeasibleError, InputError) as error:
-            why = f"the planner does not take {result.chosen.by.framework.label}'s degrees: {error.problems[0]}"
-            report = replace(report, notes=(*report.notes, why))
-    texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
-    _put(out, texts, force, plan)
-    return report
-
-
-def _put(out: Path, texts: Mapping[str, str], force: bool, plan: PlanResult | None = None) -> None:
-    """Write the files of a partition into a folder. What an earlier one left there stays, and is named."""
-    from symconfig.api.planning import Wanted, files
+def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
+    """Write the files of a partition into a folder. Placements of an earlier one that stay there are named."""
     from symconfig.render.files import File, Files, write
 
-    former = [name for name in _FORMER if (out / name).exists()] if (out / "partition.json").is_file() else []
-    planned = files(plan.plan, Wanted()) if plan is not None else ()
-    made = (replace(item, path=f"plan/{item.path}") for item in planned)
-    write(Files((*made, *(File(name, text) for name, text in texts.items()))), out, force)
-    names = sorted([*texts, *(["plan"] if plan is not None else [])])
-    note(f"wrote {out}: {', '.join(names)}")
-    if stays := [name for name in former if name not in names]:
-        note(f"note: of an earlier partition: {', '.join(stays)}")
+    write(Files(tuple(File(name, text) for name, text in texts.items())), out, force)
+    note(f"wrote {out}: {', '.join(sorted(texts))}")
+    if "placements.py" not in texts and (out / "placements.py").exists():
+        note("note: of an earlier partition: placements.py")

@@ -11,7 +11,7 @@ from symconfig.format import count, general, gib, microbatches, percent, seconds
 from symconfig.graph.program.net import Node
 from symconfig.report.grid import Block, Grid
 from symconfig.report.partition_contents import Contents
-from symconfig.report.partition_tables import baselines, explained, meeting, moves
+from symconfig.report.partition_tables import baselines, explained, moves
 from symconfig.report.table import abreast
 from symconfig.solve.partition.run import Partition
 from symconfig.solve.partition.strategy import does, gains, gathered, layout, worded
@@ -36,7 +36,6 @@ def blocks(report: Contents) -> list[Block]:
         *([moves(report, report.moved)] if report.moved else []),
         totals(report),
         *(baselines(report) if report.compared else []),
-        *meeting(report),
         *(["\n".join(f"Note: {note}" for note in report.notes)] if report.notes else []),
     ]
 

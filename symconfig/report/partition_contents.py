@@ -10,10 +10,8 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.account import Spent
-from symconfig.solve.partition.cheapest import Expressed
-from symconfig.solve.partition.clock import Clock
+from symconfig.solve.partition.baselines import Priced
 from symconfig.solve.partition.collectives import Moved
-from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Reason
 from symconfig.solve.partition.run import Partition
 
@@ -25,17 +23,8 @@ LETTERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """The strategies that a framework takes. pins: with which the planner chooses it; none of what is no model."""
-
-    one: Expressed
-    pins: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a partition's report. subject, job: of the headline. tellings: what frameworks can be told.
-    untold: those that can be told nothing, and why. explained: operators that are shown in full."""
+    """The contents of a partition's report. subject, job: of the headline. explained: operators shown in full."""
 
     subject: str
     job: str
@@ -43,9 +32,6 @@ class Contents:
     reasons: tuple[Reason, ...]
     moved: tuple[Moved, ...]
     spent: Spent
-    clock: Clock | None = None  # of the whole step; none of a stage
-    tellings: tuple[Telling, ...] = ()
-    untold: Mapping[str, str] = field(default_factory=dict)
     compared: tuple[Priced, ...] = ()
     explained: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,19 +1,15 @@
-"""The JSON of `symconfig partition`, schema `symconfig.partition/1`.
+"""The JSON of `symconfig partition`, schema `symconfig.partition/2`.
 
     {"schema", "name", "job", "objective", "unit": "seconds" | "elements",
      "mesh": {"gpus", "levels": [{"name", "size", "bandwidth_bytes_per_s", "latency_s"}], "axes": [{"level", "size"}]},
      "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
                   "microbatches", "keep", "operators", "parameters"},
      "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
-     "clock": the step as the planner counts it: {"step_s", "computation_s", "waiting_s", "layers_s", "weights_s",
-              "optimizer_s", "overhead_s"} | null of a stage,
      "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…],
                     "others": [ALTERNATIVE…], "unfit": ALTERNATIVE | null}],
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
      "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
                       "shown"}],
-     "projection": {"exact", "told": [{"framework", "exact", "degrees", "cost", "memory_bytes", "fits", "microbatches",
-                                       "keep", "pins", "differences": [text]}]},
      "baselines": [{"name", "cost", "memory_bytes", "fits", "why", "microbatches", "keep", "degrees"}],
      "notes": [text]}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
@@ -35,13 +31,13 @@ from typing import Any
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition_contents import Contents, Telling
+from symconfig.report.partition_contents import Contents
+from symconfig.solve.partition.baselines import Priced
 from symconfig.solve.partition.degrees import AXES, Way
-from symconfig.solve.partition.priced import Priced
 from symconfig.solve.partition.reasons import Alternative, Reason
 from symconfig.solve.partition.strategy import Layout, Part, does, layout
 
-SCHEMA = "symconfig.partition/1"
+SCHEMA = "symconfig.partition/2"
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
@@ -61,7 +57,6 @@ def to_dict(report: Contents) -> dict[str, Any]:
         },
         "solution": _solution(report),
         "spent": asdict(report.spent),
-        "clock": {"step_s": report.clock.step_s, **asdict(report.clock)} if report.clock is not None else None,
         "operators": [
             _operator(node, row, partition.axes, reasons.get(v))
             for v, (node, row) in enumerate(nodes)
@@ -72,10 +67,6 @@ def to_dict(report: Contents) -> dict[str, Any]:
             {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
              if name != "link"} for one in report.moved
         ],
-        "projection": {
-            "exact": any(telling.one.exact for telling in report.tellings),
-            "told": [_telling(telling) for telling in report.tellings],
-        },
         "baselines": [_compared(one) for one in report.compared],
         "notes": list(report.notes),
     }  # fmt: skip
@@ -164,22 +155,6 @@ def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]
 
 def _way(way: Way) -> dict[str, Any]:
     return {**picked(way.degrees, *AXES), **picked(way, "sequence_parallel", "cp_comm", "zero")}
-
-
-def _telling(telling: Telling) -> dict[str, Any]:
-    degrees = telling.one.by
-    return {
-        "framework": degrees.framework.value,
-        "exact": telling.one.exact,
-        "degrees": _way(degrees.way),
-        "cost": degrees.cost,
-        "memory_bytes": degrees.memory,
-        "fits": degrees.fits,
-        "microbatches": degrees.training.turns,
-        "keep": degrees.training.keep.value,
-        "pins": dict(telling.pins),
-        "differences": [str(difference) for difference in telling.one.differences],
-    }
 
 
 def _compared(one: Priced) -> dict[str, Any]:

@@ -6,7 +6,7 @@
                  "memory_bytes", "keep", "like", "partition": …}]}
 
 `layers`: what the operators were grouped into, between which a cut may be. `like`: the first stage, from 0, that is the
-same and split the same way. `partition`: as `symconfig.partition/1`, of the stage with what it receives and sends.
+same and split the same way. `partition`: as `symconfig.partition/2`, of the stage with what it receives and sends.
 """
 
 from __future__ import annotations

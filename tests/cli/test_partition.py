@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import ast
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import symconfig
-from symconfig.api.partition import PartitionResult
-from symconfig.errors import InputError
-from symconfig.format import seconds
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import way
 from tests.cli.support import Run, run
 
 __all__ = ["run"]
@@ -72,7 +65,7 @@ def test_json_holds_what_the_python_function_gives_and_is_the_same_each_time(run
     first, second = run(*MODEL, "--json"), run(*MODEL, "--json")
     assert first.out == second.out
     data = first.json()
-    assert data["schema"] == "symconfig.partition/1"
+    assert data["schema"] == "symconfig.partition/2"
     result = symconfig.partition("llama2-7b", "h100", 8, 8, solver="adaptive", num_microbatches=1)
     assert json.loads(json.dumps(result.to_dict())) == data
     assert set(result.strategies) >= {operator["name"] for operator in data["operators"]}
@@ -91,7 +84,7 @@ def test_numbers_in_json_add_up(run: Run) -> None:
             for dim, parts in zip(tensor["dims"], tensor["strategy"], strict=True):
                 assert dim["size"] % parts == 0
         assert all(other["cost"] >= 0.9 * solution["cost"] for other in operator["others"])
-    fitting = [one for one in data["baselines"] if one["fits"] and one["name"] != "parameter-server"]
+    fitting = [one for one in data["baselines"] if one["fits"]]
     assert fitting
     assert min(one["cost"] for one in fitting) >= solution["cost"] * (1 - 1e-9)
 
@@ -210,57 +203,6 @@ def test_files_are_written_whole_or_not_at_all(run: Run, program: Path, tmp_path
     assert run(*words, "--out", out, "--placements", table, "--force").code == 0
 
 
-def test_instead_of_what_no_framework_can_be_told_the_cheapest_that_it_can_is_planned(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    outcome = run("partition", "--model", "mixtral-8x7b", "--cluster", "h100", "--gpus", "64", "--solver", "adaptive",
-                  "--global-batch-size", "128", "--num-microbatches", "2", "--recompute", "none",
-                  "--out", tmp_path / "out")  # fmt: skip
-    assert outcome.code == 0, outcome.err
-    data = json.loads((tmp_path / "out" / "partition.json").read_text())
-    assert not data["projection"]["exact"]
-    megatron, deepspeed = data["projection"]["told"]
-    assert (megatron["framework"], deepspeed["framework"]) == ("megatron", "deepspeed")
-    assert megatron["fits"]
-    assert megatron["cost"] >= data["solution"]["cost"]
-    assert megatron["differences"]
-    # Sums of operators and collectives, and a step that is simulated, are near each other where loads are even.
-    plan = (tmp_path / "out" / "plan" / "plan.json").read_text()
-    (balanced, *_) = (float(found) for found in re.findall(r'"balanced_step_s": ([\d.]+)', plan))
-    assert balanced == pytest.approx(megatron["cost"], rel=0.15)
-    launch = (tmp_path / "out" / "plan" / "launch.sh").read_text()
-    assert f"--expert-model-parallel-size {megatron['degrees']['ep']}" in launch
-    said = " ".join(outcome.out.split())
-    for words in (
-        "The cheapest that frameworks can be told",
-        "--pin",
-    ):
-        assert words in said
-    assert max(map(len, outcome.out.partition("The cheapest that")[2].splitlines())) <= 120
-
-
-def test_where_no_framework_can_be_told_anything_nothing_is_planned() -> None:
-    """Eight ranks, one example of three tokens: with adapters, neither framework splits heads or widths."""
-    result = symconfig.partition("qwen-7b-lora", "h100", 8, 1, 3, solver="adaptive")
-    assert result.expressed == ()
-    assert result.untold["Megatron-LM"] == "Megatron-LM has no LoRA or other adapters"
-    with pytest.raises(InputError, match="neither Megatron-LM nor DeepSpeed can be told"):
-        result.plan()
-
-
-def test_a_strategy_of_megatrons_is_planned_with_its_degrees() -> None:
-    result = symconfig.partition("llama2-7b", "h100", 8, 64, solver="adaptive", num_microbatches=4)
-    degrees = way(tp=4, dp=2, sequence_parallel=True, zero=1)
-    rows = baseline(result.found.net, result.found.axes, "megatron-tp-sp", degrees).rows
-    assert rows is not None
-    other = PartitionResult(result.asked, replace(result.found, rows=tuple(map(tuple, rows.tolist()))))
-    assert other.projection.exact
-    best = other.plan().best
-    assert (best.parallel.tp, best.parallel.dp, best.parallel.pp) == (4, 2, 1)
-    assert (best.options.sequence_parallel, best.options.zero_stage, best.batch.num_microbatches) == (True, 1, 4)
-
-
 def test_a_gpu_without_bf16_is_partitioned_in_fp16(run: Run) -> None:
     args = ("partition", "--model", "llama2-7b", "--cluster", "v100-16gb", "--gpus", "32", "--solver", "adaptive")
     outcome = run(*args, "--global-batch-size", "32")
@@ -309,9 +251,8 @@ def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_parti
     job = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "num_microbatches": 1,
            "recompute": "none", "solver": "adaptive"}  # fmt: skip
     relative, timed = (symconfig.partition(**job, objective=objective) for objective in ("symtensor", "time"))
-    assert relative.clock.step_s >= timed.clock.step_s
-    notes = relative.said().notes
-    assert any(note.endswith(f"this partition takes {seconds(relative.clock.step_s)} s a step") for note in notes)
+    notes = " ".join(relative.said().notes)
+    assert float(notes.partition("this partition takes ")[2].partition(" s a step")[0]) >= timed.found.cost * 0.99
     assert not any("relative cost" in note for note in timed.said().notes)
 
 
@@ -329,7 +270,7 @@ def test_stages_are_shown_written_and_add_up_to_the_step(
     data = json.loads((tmp_path / "out" / "partition.json").read_text())
     stages, solution = data["stages"], data["solution"]
     assert data["schema"] == "symconfig.pipeline/1"
-    assert "note: of an earlier partition: plan, placements.py" in outcome.err
+    assert "note: of an earlier partition: placements.py" in outcome.err
     assert f"{solution['step_s']:.3f} s a step in 4 stages, 32 microbatches" in outcome.out
     busy = [(solution["microbatches"] - 1) * one["microbatch_s"] + one["once_s"] for one in stages]
     assert solution["step_s"] == pytest.approx(sum(one["microbatch_s"] for one in stages) + max(busy), rel=1e-9)

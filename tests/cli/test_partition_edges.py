@@ -49,22 +49,6 @@ def test_one_gpu_holds_everything_whole(run: Run, tmp_path: Path, solver: str) -
     assert not any(operator["others"] for operator in data["operators"])
 
 
-def test_what_an_earlier_partition_left_stays_and_is_named(run: Run, tmp_path: Path) -> None:
-    out, other = tmp_path / "out", tmp_path / "other"
-    words = ("partition", "--program", program(tmp_path, "b", "4"), *CLUSTER, "--force", "--out")
-    for folder in (out, other):
-        (folder / "plan").mkdir(parents=True)
-        (folder / "plan" / "plan.json").write_text("{}")
-    (out / "partition.json").write_text("{}")
-    (out / "notes.txt").write_text("mine")
-    done, clean = run(*words, out), run(*words, other)
-    assert done.code == clean.code == 0
-    assert "of an earlier partition: plan" in done.err
-    assert "earlier partition:" not in clean.err
-    assert sorted(path.name for path in out.iterdir()) == ["notes.txt", "partition.json", "placements.py", "plan"]
-    assert (out / "plan" / "plan.json").read_text() == "{}"
-
-
 def test_one_gpu_trains_adapters(run: Run) -> None:
     outcome = run("partition", "--model", "qwen2.5-7b-lora", "--cluster", "h100", "--gpus", "1", "--global-batch-size",
                   "8", "--solver", "adaptive", "--top", "2")  # fmt: skip

@@ -19,9 +19,8 @@ from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import NAMES
-from symconfig.solve.partition.problem import Solution
+from symconfig.solve.partition.problem import Solution, assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.units import GIB
 from tools.pages import EVIDENCE, fill, table
@@ -140,8 +139,7 @@ def fixed(model: str, gpus: int) -> str:
     else:
         times = f"The adaptive solver finds nothing that fits ({adaptive_s:.1f} processor seconds).\n"
     for name in NAMES:
-        if name != "parameter-server":  # its links are charged apart: `symconfig partition --baselines`
-            rows.append(cells(asked, name, best(asked, axes, of_name(name, axes)), least))
+        rows.append(cells(asked, name, best(asked, axes, of_name(name, axes)), least))
     return f"{title}{table(rows[0], rows[1:])}\n{times}"
 
 

@@ -23,10 +23,10 @@ from symconfig.graph.program.net import Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.adaptive import Strategy
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.follow import Arrival, Settling, matching
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
 
 MARGIN = 0.04  # of the GPU's memory, as `symconfig partition` leaves free

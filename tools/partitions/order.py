@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from statistics import median
 
 import numpy as np
@@ -10,15 +11,16 @@ from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.measured.metrics import kendall
 from symconfig.resources import data_dir
-from symconfig.solve.partition.expressible import expressible
-from symconfig.solve.partition.priced import sums
+from symconfig.solve.partition.baselines import baseline
+from symconfig.solve.partition.degrees import way
+from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
 from tools.pages import table
 from tools.partitions.cases import Question, question
 
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
 CLUSTER, GPUS = "h100", 16  # two nodes: a fast level and a slow one
-MOST = 400  # strategies of a model, evenly among all: pairs of them are compared
+SIZES = (1, 2, 4, 8, 16)  # of tensor and of context parallelism
 
 
 def order() -> str:
@@ -42,17 +44,21 @@ def _of(asked: Question) -> tuple[int, tuple[float, ...]] | None:
     """Strategies compared; their tau by each gamma, and how much slower the first of them is than the fastest."""
     case = Case(folded(asked.program(1)), Training(keep=Keep.SHARDS))
     axes = of_cluster(asked.cluster, asked.gpus).axes()
-    ways = expressible(case.net, axes, lambda ways: np.ones(len(ways), dtype=bool))
-    if not len(ways.rows):
+    ways = [
+        way(tp, cp, asked.gpus // (tp * cp), sequence_parallel=sp, zero=zero)
+        for tp, cp, sp, zero in product(SIZES, SIZES, (False, True), range(4))
+        if tp * cp <= asked.gpus and (tp > 1 or not sp)
+    ]
+    made = (baseline(case.net, axes, "megatron-tp", way).rows for way in ways)
+    some = [rows for rows in made if rows is not None]
+    if not some:
         return None
-    some = ways.rows[:: -(-len(ways.rows) // MOST)]
     timed, relative = (
         costs_of(case, Ask(of_cluster(asked.cluster, asked.gpus), asked.cluster, np.inf, objective), axes)
         for objective in (Objective.TIME, Objective.SYMTENSOR)
     )
-    seconds = sums(timed, some)[0]
-    moved = sums(relative, some)[0]
-    kept = sums(relative, some, 1.0)[0] - moved
+    seconds, moved = (np.array([price(of, rows)[0] for rows in some]) for of in (timed, relative))
+    kept = np.array([price(relative, rows, 1.0)[0] for rows in some]) - moved
     costs = [moved, moved + kept * float(np.median(moved) / np.median(kept))]
     taus = [kendall(list(zip(cost.tolist(), seconds.tolist(), strict=True))) for cost in costs]
     return len(some), (*taus, *(float(seconds[int(cost.argmin())] / seconds.min()) for cost in costs))

@@ -6,11 +6,9 @@ from one table with an entry for each number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +22,6 @@ Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
 MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
-_SMALL = 1000  # pairs that are numbered one by one
 _MOST_KNOWN = 128  # arrays of a table: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
@@ -54,68 +51,20 @@ def digits(given: Numbers, taken: Numbers) -> Numbers:
 
 def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
     """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair."""
-    if not across or len(given) * len(taken) <= _SMALL:
-        powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
-        result: Numbers = table[given[:, None] if across else given, taken] @ powers
-        return result
-    total = np.zeros((len(given), len(taken)), dtype=np.int64)
-    for half in _halves(given, taken, table.shape):
-        total += half.numbers(table)[half.there].take(half.here, axis=1)
+    shape = (len(given), len(taken)) if across else (len(given),)
+    total = np.zeros(shape, dtype=np.int64)
+    for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
+        total += BASE**axis * (table[row].take(column, axis=1) if across else table[row, column])
     return total
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
     """Return which pairs of all rows have no forbidden digit in one table, and their numbers by each of some tables."""
-    halves, allowed = list(_halves(given, taken, able.shape)), (able != FORBIDDEN)
     some = np.ones((len(given), len(taken)), dtype=bool)
-    for half in halves:
-        some &= half.all(allowed)[half.there].take(half.here, axis=1)
+    for row, column in zip(given.T, taken.T, strict=True):
+        some &= (able != FORBIDDEN)[row].take(column, axis=1)
     first, second = np.divmod(np.flatnonzero(some), len(taken))
-    codes = [np.zeros(len(first), dtype=np.int64) for _ in tables]
-    for half in halves:
-        place = half.there[first] * len(half.taken) + half.here[second]
-        for total, table in zip(codes, tables, strict=True):
-            total += half.numbers(table).take(place)
-    return (first, second), codes
-
-
-class _Half(NamedTuple):
-    """A pair of axes of many rows: those that differ on them, and for each row which of these it is."""
-
-    axes: range
-    given: Rows
-    there: Numbers
-    taken: Rows
-    here: Numbers
-
-    def numbers(self, table: Numbers) -> Numbers:
-        """Return what the axes add to numbers: [given, taken]."""
-        total = np.zeros((len(self.given), len(self.taken)), dtype=np.int64)
-        for column, axis in enumerate(self.axes):
-            total += table[self.given[:, column, None], self.taken[:, column]] * BASE**axis
-        return total
-
-    def all(self, table: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Tell whether a table of truths holds along the axes: [given, taken]."""
-        total = np.ones((len(self.given), len(self.taken)), dtype=bool)
-        for column in range(len(self.axes)):
-            total &= table[self.given[:, column, None], self.taken[:, column]]
-        return total
-
-
-def _halves(given: Rows, taken: Rows, options: tuple[int, ...]) -> Iterator[_Half]:
-    """Yield pairs of axes: what rows that are alike on them have in common is worked out once."""
-    for low in range(0, given.shape[1], 2):
-        axes = range(low, min(low + 2, given.shape[1]))
-        here = slice(low, low + 2)
-        yield _Half(axes, *_distinct(given[:, here], options[0]), *_distinct(taken[:, here], options[1]))
-
-
-def _distinct(rows: Rows, options: int) -> tuple[Rows, Numbers]:
-    """Return rows that differ, and for each row which of them it is."""
-    numbers = rows @ (options ** np.arange(rows.shape[1], dtype=np.int64))
-    _, first, back = np.unique(numbers, return_index=True, return_inverse=True)
-    return rows[first], back
+    return (first, second), [codes(table, given[first], taken[second], False) for table in tables]
 
 
 @dataclass(frozen=True)
@@ -199,25 +148,5 @@ def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
     """Return a table with these numbers in it, and the place of each there."""
     if len(rates) <= MOST_AXES:
         return every(rates), numbers
-    if numbers.size <= _SMALL:
-        return Table(rates, numbers.ravel()), np.arange(numbers.size).reshape(numbers.shape)
     some, places = np.unique(numbers, return_inverse=True)
     return Table(rates, some), places.reshape(numbers.shape)
-
-
-def several(rates: tuple[Rate, ...], lots: Sequence[tuple[Numbers, float]]) -> list[Table]:
-    """Return a table for each lot of numbers, with the cost of its amount: all lots are worked out together."""
-    numbers = [some.ravel() for some, _ in lots]
-    ends = np.cumsum([0, *map(len, numbers)]).tolist()
-    whole = Table(rates, np.concatenate(numbers or [np.zeros(0, np.int64)]))
-    amounts = np.repeat(np.array([amount for _, amount in lots]), list(map(len, numbers)))
-    moved = np.zeros(len(amounts)) + change(*whole.places, amounts, rates)
-    costs, (given, taken) = np.where(whole.forbidden, np.inf, moved), whole.shares
-    result = []
-    for some, (_, amount), (first, past) in zip(numbers, lots, pairwise(ends), strict=True):
-        here = slice(first, past)
-        made = Table(rates, some, {amount: costs[here]})
-        known = {"same": whole.same[here], "gathered": whole.gathered[here], "shares": (given[here], taken[here])}
-        made.__dict__.update(known)  # where a cached property looks first
-        result.append(made)
-    return result

@@ -16,7 +16,7 @@ import numpy as np
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
-from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, read, several
+from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, read
 from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
@@ -231,26 +231,6 @@ class Costs:
         keys = np.stack((np.array(back, dtype=np.float64), *self._hidden(self.net.nodes[node], rows)))
         _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
-
-    def links(self, wanted: Sequence[tuple[int, Rows, Rows]]) -> list[LinkCost]:
-        """Return the same of several links, each with few rows: what moves over all of them is worked out together."""
-        lots: list[tuple[Numbers, float]] = []
-        for index, given, taken in wanted:
-            rule = self.rule(index)
-            lots += [(codes(at, given, taken, True), amount) for at, amount in rule.transfers]
-        tables, costs = iter(several(self.rates, lots)), list[LinkCost]()
-        for index, given, taken in wanted:
-            rule, shape = self.rule(index), (len(given), len(taken))
-            mine = [(next(tables), amount) for _, amount in rule.transfers]
-            if isinstance(rule, Weight):
-                moved = [table.cost(amount).reshape(shape) for table, amount in mine]
-                hidden = self._hidden(self.net.nodes[self.net.links[index].consumer], taken)
-                costs.append(LinkCost(rule.cost(moved, *hidden), np.zeros(shape)))
-                continue
-            (there, _), *others = mine
-            cost = sum((rule.back_cost(table) for table, _ in others), rule.there_cost(there))
-            costs.append(LinkCost(cost.reshape(shape), rule.memory(there).reshape(shape)))
-        return costs
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's costs of each row with the one at its place at the other end: [rows]."""

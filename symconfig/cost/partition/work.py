@@ -27,11 +27,10 @@ _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """[rows] seconds forward and backward; weight: of the backward those of a product's second operand's gradient."""
+    """[rows] seconds forward and backward."""
 
     forward: Array
     backward: Array
-    weight: Array | float = 0.0
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
@@ -89,10 +88,9 @@ def work(
 def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
-    second_gradient = op.gives(op.inputs[1])
     shapes = [forwards]
     shapes += [of_first] if op.gives(op.inputs[0]) else []
-    shapes += [of_second] if second_gradient else []
+    shapes += [of_second] if op.gives(op.inputs[1]) else []
     batch, height, width, depth = np.array(shapes).swapaxes(0, 1)
     forward, *backward = product_s(
         machine,
@@ -103,7 +101,7 @@ def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
         efficiency=machine.efficiency,
         element_bytes=op.inputs[0].tensor.element_bytes,
     )
-    return Passes(forward, sum(backward, np.zeros_like(forward)), backward[-1] if second_gradient else 0.0)
+    return Passes(forward, sum(backward, np.zeros_like(forward)))
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:

@@ -1,4 +1,4 @@
-"""What a partition spends, on what, and what strategies with names would spend on the same graph."""
+"""What a partition spends, and on what."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ import numpy as np
 
 from symconfig.cost.partition.costs import Costs
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.baselines import NAMES, baseline
 from symconfig.solve.partition.collectives import collectives
-from symconfig.solve.partition.priced import Priced, of_baseline
-from symconfig.solve.partition.run import Ask, Case, costs_of
+from symconfig.solve.partition.problem import assemble
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +86,3 @@ def shares(
             )
         )
     return result
-
-
-def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Priced]:
-    """Return every strategy that has a name, each in the best way of running the step: of `cases`, the one in which it
-    fits and costs least, or is the leanest."""
-    return [_best(cases, ask, axes, gamma, name) for name in NAMES]
-
-
-def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Priced:
-    made = [(case, baseline(case.net, axes, name)) for case in cases]
-    tried = [
-        of_baseline(costs_of(case, ask, axes), one, gamma, ask.memory_limit)
-        for case, one in made
-        if one.rows is not None
-    ]
-    return min(tried, key=lambda one: one.standing) if tried else Priced(name=name, why=made[0][1].why if made else "")

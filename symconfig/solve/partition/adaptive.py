@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.costs import Costs, LinkCost, NodeCost
+from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.lines import Line, Lines, fits
+from symconfig.solve.partition.lines import Lines
 from symconfig.solve.partition.problem import Array
-from symconfig.solve.partition.rows import allowed, completions, shared_out
+from symconfig.solve.partition.rows import completions
 
 Options = NDArray[np.int64]
 Row = tuple[int, ...]
@@ -60,17 +60,15 @@ class Adapted(NamedTuple):
 
 @dataclass(slots=True)
 class Cutter:
-    """Costs that were worked out are kept: they do not depend on the price, and most neighbours of a cut stay."""
+    """A network and its costs on some axes. Raises InputError where its nodes have too many rows."""
 
     costs: Costs
     axes: tuple[Axis, ...]
     gamma: float | None  # given, or to adapt
-    nodes: dict[tuple[int, int | None, Row], tuple[Rows, NodeCost]] = field(default_factory=dict)
-    links: dict[tuple[int, int | None, Row, Row], LinkCost] = field(default_factory=dict)
     by_bytes: bool = False  # the price is on bytes; else on the source paper's Cost_mem
     scopes: tuple[Scope, ...] = ()
     steps: tuple[Step, ...] | None = None
-    lines: Lines | None = None  # of all rows; none where these are too many
+    lines: Lines = field(init=False)
     fixed: dict[int, tuple[Options, Rows]] = field(default_factory=dict)  # of nodes that are fixed: see `completions`
 
     def __post_init__(self) -> None:
@@ -81,39 +79,7 @@ class Cutter:
             if node.fixed:
                 self.fixed[index] = completions(node, self.costs, self.axes)
         self.steps = plan(self.scopes, [len(node.options) for node in nodes])
-        if self.lines is None and fits(self.costs, self.axes):
-            self.lines = Lines(self.costs, self.axes)
-
-    def node(self, index: int, axis: int | None, row: Row) -> tuple[Rows, NodeCost]:
-        """Return the rows of a node that differ from the given one in this axis only, and their costs. None: in no
-        axis.
-        """
-        key = (index, axis, _without(row, axis))
-        if key not in self.nodes:
-            some = np.array([row], dtype=np.int64) if axis is None else self._along(index, axis, row)
-            self.nodes[key] = some, self.costs.node(index, some)
-        return self.nodes[key]
-
-    def _along(self, index: int, axis: int, row: Row) -> Rows:
-        node = self.costs.net.nodes[index]
-        some = np.tile(np.array(row, dtype=np.int64), (len(node.options), 1))
-        some[:, axis] = np.arange(len(node.options))
-        if not self.costs.flat:
-            some = some[[not node.options[option].zero for option in some[:, axis]]]
-        some = some[allowed(self.costs.net, node, some, self.axes)]
-        return some if node.fixed else shared_out(self.costs, node, some)
-
-    def tables(self, axis: int | None, rows: Strategy) -> tuple[list[Rows], list[NodeCost], list[LinkCost]]:
-        """Return, for every node, its rows along this axis and their costs; for every link those of all pairs."""
-        every = [self.node(index, axis, row) for index, row in enumerate(rows)]
-        fixed = [_without(row, axis) for row in rows]
-        ends = [(link.producer, link.consumer) for link in self.costs.net.links]
-        keys = [(index, axis, fixed[a], fixed[b]) for index, (a, b) in enumerate(ends)]
-        new = [key for key in keys if key not in self.links]
-        pairs = [(index, ends[index]) for index, *_ in new]
-        wanted = [(index, every[given][0], every[taken][0]) for index, (given, taken) in pairs]
-        self.links.update(zip(new, self.costs.links(wanted), strict=True))
-        return [some for some, _ in every], [costs for _, costs in every], [self.links[key] for key in keys]
+        self.lines = Lines(self.costs, self.axes)
 
     def cut(
         self,
@@ -127,49 +93,34 @@ class Cutter:
         """Return every node's best row among those that differ in this axis. open_: axes that are cut later. lean:
         transients have a price, too. most: bytes that the transient of a row may have.
         """
-        options, tables = self._priced(axis, rows, price, lean, most)
-        others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
-        for index, (numbers, every) in self.fixed.items():
-            able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
-            tables[index] = np.where(np.isin(numbers[options[index]], able), tables[index], np.inf)
-        now = [int(some.searchsorted(row[axis])) for some, row in zip(options, rows, strict=True)]
-        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
-        return tuple(
-            (*row[:axis], int(some[c]), *row[axis + 1 :]) for row, some, c in zip(rows, options, chosen, strict=True)
-        )
-
-    def _priced(
-        self, axis: int, rows: Strategy, price: float, lean: bool, most: float
-    ) -> tuple[list[Options], list[Array]]:
-        """Return, of every node, the options along the axis; of all nodes and then of all links their costs at the
-        price.
-        """
-        links = self.costs.net.links
-        if self.lines is None:
-            choices, nodes, pairs = self.tables(axis, rows)
-            weights = [_bytes(costs, lean) if self.by_bytes else costs.relative for costs in nodes]
-            tables = [
-                np.where(costs.transient <= most, costs.cost + price * weight, np.inf)
-                for costs, weight in zip(nodes, weights, strict=True)
-            ]
-            every = [pair.cost + price * pair.memory if self.by_bytes and price else pair.cost for pair in pairs]
-            options = [some[:, axis] for some in choices]
-        else:
-            line = self.lines.along(axis, np.array(rows, dtype=np.int64))
-            alone = line.cost + price * (_bytes(line, lean) if self.by_bytes else line.relative)
-            alone = np.where(line.transient <= most, alone, np.inf)
-            link_price = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
-            tables, every = self.lines.of_nodes(alone), self.lines.of_links(link_price)
-            options = self.lines.choices
-        for link, table in zip(links, every, strict=True):
+        line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
+        # transients: only the largest counts at the peak, but no node would keep its own low for nothing
+        held = line.memory + TRANSIENT * line.transient if lean else line.memory
+        alone = np.where(line.transient <= most, line.cost + price * (held if self.by_bytes else line.relative), np.inf)
+        pairs = line.link_cost + price * line.link_memory if self.by_bytes and price else line.link_cost
+        tables = self.lines.of_nodes(alone)
+        for link, table in zip(links, self.lines.of_links(pairs), strict=True):
             if link.producer == link.consumer:  # of a layer that is followed by itself
                 table = table.diagonal()
             tables.append(table if link.producer < link.consumer else table.T)
-        return options, tables
+        others = [other for other in range(len(self.axes)) if other != axis and other not in open_]
+        for index, (numbers, every) in self.fixed.items():
+            able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
+            tables[index] = np.where(np.isin(numbers[self.lines.choices[index]], able), tables[index], np.inf)
+        now = [row[axis] for row in rows]
+        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
+        return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
-    def measured(self, rows: Strategy, price: float, axis: int | None) -> Division:
-        """Return the partition of these rows. axis: the one that was cut last."""
-        moved, held, transient, weight = self._sums(rows, axis)
+    def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
+        """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
+        at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
+        moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
+        held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
+        return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
+
+    def measured(self, rows: Strategy, price: float) -> Division:
+        """Return the partition of these rows."""
+        moved, held, transient, weight = self.sums(rows)
         memory, fixed = held + transient, self.fixed.items()
         if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
             moved = memory = np.inf
@@ -178,24 +129,6 @@ class Cutter:
             gamma = gamma if self.costs.timed else float("inf")
             return Division(rows=rows, cost=moved, memory=memory, gamma=gamma, moved=moved, weight=memory)
         return Division(rows=rows, cost=moved + weight / gamma, memory=memory, gamma=gamma, moved=moved, weight=weight)
-
-    def _sums(self, rows: Strategy, axis: int | None) -> tuple[float, float, float, float]:
-        """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
-        if self.lines is not None:
-            at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
-            moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
-            held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
-            return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
-        choices, nodes, links = self.tables(axis, rows)
-        chosen = [0] * len(rows)
-        if axis is not None:
-            chosen = [int(some[:, axis].searchsorted(row[axis])) for some, row in zip(choices, rows, strict=True)]
-        ends = [(chosen[link.producer], chosen[link.consumer]) for link in self.costs.net.links]
-        alone, pairs = list(zip(nodes, chosen, strict=True)), list(zip(links, ends, strict=True))
-        moved = float(sum(one.cost[n] for one, n in alone) + sum(pair.cost[n] for pair, n in pairs))
-        held = float(sum(one.memory[n] for one, n in alone) + sum(pair.memory[n] for pair, n in pairs))
-        transient = float(max((one.transient[n] for one, n in alone), default=0.0))
-        return moved, held, transient, float(sum(one.relative[n] for one, n in alone))
 
     def partitioned(
         self,
@@ -209,33 +142,21 @@ class Cutter:
         most: see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
-        settled, last = 0, None
+        settled = 0
         rounds = list(order) * (_ROUNDS + (start is None))
         for number, axis in enumerate(rounds, 1):
             open_ = order[number:] if start is None else ()
-            before, rows, last = rows, self.cut(axis, rows, price, open_, lean, most), axis
+            before, rows = rows, self.cut(axis, rows, price, open_, lean, most)
             settled = settled + 1 if rows == before else 0
             if settled == len(order):
                 break
-        return self.measured(rows, price, last)
+        return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
         """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
         free: the cheapest. lean: of ways that hold as much, transients choose.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
-
-
-def _bytes(costs: NodeCost | Line, lean: bool) -> Array:
-    """Return the bytes that have a price. lean: those held, and a share of those alive for a moment: only the largest
-    transient counts at the peak, but no node would keep its own low for nothing.
-    """
-    return costs.memory + TRANSIENT * costs.transient if lean else costs.memory
-
-
-def _without(row: Row, axis: int | None) -> Row:
-    """Return the row but for this axis."""
-    return row if axis is None else (*row[:axis], 0, *row[axis + 1 :])
 
 
 def adaptive(
@@ -276,7 +197,7 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
         fits = cutter.leanest(order, free, lean=True)
-        most = limit - cutter._sums(fits.rows, order[-1])[1]  # above it no transient fits beside what is held at least
+        most = limit - cutter.sums(fits.rows)[1]  # above it no transient fits beside what is held at least
     if fits.memory > limit:
         return None
     best = fits

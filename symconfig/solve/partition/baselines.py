@@ -4,40 +4,38 @@ spatial, Ulysses, context parallel, and one at random."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
 
+from symconfig.cost.partition.costs import Costs, Training
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net
 from symconfig.solve.partition.degrees import Way, lacking, laid, settled, way
 from symconfig.solve.partition.follow import Arrival, Settling, matching
+from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.roles import Roles, splitting
+from symconfig.solve.partition.run import Ask, Case, costs_of
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """rows: [nodes, axes], or None where the program or the mesh does not have what the strategy splits: `why`.
-
-    server: gradients and weights of parameters that every rank has whole pass a parameter server, in place of an
-    all-reduce (`cost.partition.server`).
-    """
+    """rows: [nodes, axes], or None where the program or the mesh does not have what the strategy splits: `why`."""
 
     name: str
     rows: Rows | None
     why: str = ""
     way: Way | None = None
-    server: bool = False
 
 
 def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = None) -> Baseline:
     """Return the strategy of a name. axes: innermost first. chosen: where it has some to choose; else as far as it
     goes.
 
-    data, parameter-server, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
+    data, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
     over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
     the batch over all. ulysses: the sequence over as many axes as divide the heads, the batch over the others. context:
     the sequence over all axes. matmul-2d: of the axes the inner half for the
@@ -49,7 +47,7 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = Non
     tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
     best = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
-    return replace(best, name=name, server=name == "parameter-server")
+    return replace(best, name=name)
 
 
 def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
@@ -77,7 +75,6 @@ def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Way]:
 # Of the ranks of some inner axes, and of all.
 _DEFAULTS: Mapping[str, Callable[[int, int], Way]] = {
     "data": lambda inner, ranks: way(dp=ranks),
-    "parameter-server": lambda inner, ranks: way(dp=ranks),
     "zero1": lambda inner, ranks: way(dp=ranks, zero=1),
     "zero2": lambda inner, ranks: way(dp=ranks, zero=2),
     "zero3": lambda inner, ranks: way(dp=ranks, zero=3),
@@ -174,3 +171,56 @@ _OTHERS: Mapping[str, Callable[[Net, Sequence[Axis]], Baseline]] = {
     "random": _random,
 }
 NAMES = (*_DEFAULTS, *_OTHERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A strategy with its costs under a way of running the step.
+
+    cost: of the objective, infinite where the strategy
+    cannot be had, `why`, or where the costs rule it out. memory: bytes at the peak. fits: within the limit. rows:
+    [nodes, axes] on the axes as they were given.
+    """
+
+    name: str
+    training: Training = field(default_factory=Training)
+    cost: float = float("inf")
+    memory: float = float("inf")
+    fits: bool = False
+    why: str = ""
+    way: Way | None = None
+    rows: Rows | None = None
+
+    @property
+    def standing(self) -> tuple[bool, float]:
+        """Rank what fits by cost, the others by memory."""
+        return (not self.fits, self.cost if self.fits else self.memory)
+
+
+def of_baseline(costs: Costs, strategy: Baseline, gamma: float, limit: float = float("inf")) -> Priced:
+    """Price one strategy. limit: bytes that a GPU may hold."""
+    name, way = strategy.name, strategy.way
+    if strategy.rows is None:
+        return Priced(name=name, training=costs.training, why=strategy.why, way=way)
+    cost, memory = price(costs, strategy.rows, gamma)
+    why = "" if np.isfinite(cost) else "it keeps weights in smaller parts than they are used in, which is ruled out"
+    fits = bool(memory <= limit and np.isfinite(cost))
+    return Priced(
+        name=name, training=costs.training, cost=cost, memory=memory, fits=fits, why=why, way=way, rows=strategy.rows
+    )
+
+
+def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Priced]:
+    """Return every strategy that has a name, each in the best way of running the step: of `cases`, the one in which it
+    fits and costs least, or is the leanest."""
+    return [_best(cases, ask, axes, gamma, name) for name in NAMES]
+
+
+def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Priced:
+    made = [(case, baseline(case.net, axes, name)) for case in cases]
+    tried = [
+        of_baseline(costs_of(case, ask, axes), one, gamma, ask.memory_limit)
+        for case, one in made
+        if one.rows is not None
+    ]
+    return min(tried, key=lambda one: one.standing) if tried else Priced(name=name, why=made[0][1].why if made else "")

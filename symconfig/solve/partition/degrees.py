@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -11,7 +11,7 @@ from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.program.net import Net
 from symconfig.plans.degrees import Degrees
-from symconfig.solve.partition.follow import Settling
+from symconfig.solve.partition.follow import Arrival, Settling
 from symconfig.solve.partition.roles import Role, Roles, attends, splitting
 
 AXES = ("tp", "cp", "dp", "ep", "etp")  # of degrees without a pipeline
@@ -28,10 +28,6 @@ class Way:
     sequence_parallel: bool = False
     cp_comm: str = "p2p"
     zero: int = 0
-
-    def with_experts(self, inside: Way) -> Way:
-        """Return the same with the experts split as another way splits them."""
-        return replace(self, degrees=replace(self.degrees, ep=inside.degrees.ep, etp=inside.degrees.etp))
 
 
 def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
@@ -88,51 +84,22 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
     """Return rows with these roles of the axes, whatever cannot be split left whole."""
     roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
-        extend(roles, making, number, what, zero)
+        shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
+
+        def wish(index: int, arrivals: Sequence[Arrival], what: Along = what) -> Iterator[int]:
+            return roles.wish(index, arrivals, what.dense, what.expert)
+
+        def stage(index: int, shards: Sequence[bool] = shards) -> int:
+            return zero if shards[roles.within[index]] else 0
+
+        making.axis(number, wish, stage)
     return making.rows
-
-
-def extend(roles: Roles, making: Settling, number: int, what: Along, zero: int) -> None:
-    """Settle one more axis of rows in the making."""
-    shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
-    making.axis(
-        number,
-        lambda index, arrivals: roles.wish(index, arrivals, what.dense, what.expert),
-        lambda index: zero if shards[roles.within[index]] else 0,
-    )
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
     """Say why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
     roles = Roles(net)
-    for role in dict.fromkeys([what.dense for what in along] + [what.expert for what in along]):
-        mine = [n for n, what in enumerate(along) if role in (what.dense, what.expert)]
-        parts = prod(axes[number].size for number in mine)
-        why = _lacking(roles, role, mine, parts, rows)
-        if why:
-            return why
-    return ""
-
-
-def _lacking(roles: Roles, role: Role, axes: Sequence[int], parts: int, rows: Rows) -> str:
-    wanted = _wanted(roles, role)
-    if wanted is None or parts == 1:
-        return ""
-    if not wanted:
-        return f"{_MISSING[role]}, which {role} would split"
-    able = due(roles, role)
-    for index, options in able or ():
-        if not all(rows[index, axis] in options for axis in axes):
-            node = roles.net.nodes[index]
-            what = node.options[options[0]]
-            return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
-    sizes = " x ".join(f"{dim} {roles.program.sizes[dim]}" for dim in sorted(wanted))
-    return "" if able else f"{sizes} cannot be cut into {parts} parts by {role}"
-
-
-def _wanted(roles: Roles, role: Role) -> frozenset[str] | None:
-    """Return the dims that a role has to split; None where it does not have to."""
-    return {
+    wanted = {
         Role.DP: roles.program.batch,
         Role.CP: roles.sequence,
         Role.ULYSSES: roles.sequence,
@@ -140,17 +107,28 @@ def _wanted(roles: Roles, role: Role) -> frozenset[str] | None:
         Role.TP_SP: roles.widths.outside,
         Role.ETP: roles.widths.inside,
         Role.EP: roles.experts,
-    }.get(role)
+    }
+    for role in dict.fromkeys([what.dense for what in along] + [what.expert for what in along]):
+        mine = [n for n, what in enumerate(along) if role in (what.dense, what.expert)]
+        parts = prod(axes[number].size for number in mine)
+        if role not in wanted or parts == 1:
+            continue
+        if not wanted[role]:
+            return f"{_MISSING[role]}, which {role} would split"
+        due = list(_due(roles, role, wanted[role]))
+        for index, options in due:
+            if not all(rows[index, axis] in options for axis in mine):
+                node = net.nodes[index]
+                what = node.options[options[0]]
+                return f"{what.name} of {node.name} cannot be cut into {parts} parts by {role}, only into {what.parts}"
+        if not due:
+            sizes = " x ".join(f"{dim} {roles.program.sizes[dim]}" for dim in sorted(wanted[role]))
+            return f"{sizes} cannot be cut into {parts} parts by {role}"
+    return ""
 
 
-def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | None:
-    """Return the operators that the role has to split, with the options that do; none where it splits nothing. None: it
-    does not have to split any.
-    """
-    wanted = _wanted(roles, role)
-    if wanted is None:
-        return None
-    operators = []
+def _due(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield the operators that the role has to split, with the options that do."""
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue
@@ -162,8 +140,7 @@ def due(roles: Roles, role: Role) -> tuple[tuple[int, tuple[int, ...]], ...] | N
         elif role is Role.DP:
             options = roles.examples(node)
         if options:
-            operators.append((index, tuple(options)))
-    return tuple(operators)
+            yield index, options
 
 
 _MISSING = {

@@ -1,156 +1,222 @@
-"""The optimum of a partition problem, proved, or the best known with a true bound.
+"""The optimum of a partition problem, proved, or the incumbent with a true lower bound.
 
-A price on every byte takes the place of the limit (Lagrange), which leaves a sum over nodes and pairs. Its least is
-bounded by messages, and found by elimination once few choices are left; a choice whose bound is above the best cost
-known goes for good. What the price cannot settle is settled by labels of cost and bytes; where these are too many, by
-an integer program; and what is too large for that is split.
-The same input gives the same answer; which of equal ones depends on `start` only.
+The mixed-integer programme of a whole problem has a million variables for pairs, and nearly all of them cost more than
+the incumbent. So a lower bound of every choice comes first: the Lagrangian relaxation of the memory limit, by
+sequential tree-reweighted message passing (Kolmogorov, Convergent Tree-Reweighted Message Passing, PAMI 2006). Choices
+whose bound is not below a ceiling are pruned, dominated ones dropped, and the programme of the rest is small
+(`symconfig.solve.partition.milp`). Its optimum is the problem's if it is below the ceiling; else the ceiling is a lower
+bound, and rises, at last to the incumbent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from symconfig.solve.cbc import spent_s
-from symconfig.solve.partition import program
-from symconfig.solve.partition.labels import cheapest
-from symconfig.solve.partition.marginal import plan
-from symconfig.solve.partition.price import Known, State, by_elimination, by_messages, opened, part, search
-from symconfig.solve.partition.problem import Problem, Solution
-from symconfig.solve.partition.reduce import space, undominated
+from symconfig.solve.partition import milp
+from symconfig.solve.partition.milp import spent_s
+from symconfig.solve.partition.problem import Array, Problem, Solution
+from symconfig.solve.partition.reduce import Bools, Space, restrict, space, undominated
 
-ENTRIES = 20_000_000  # of all tables of an elimination: 0.3 s and, the largest alone, 160 MB
-FEW = 200_000  # entries, that cost less than messages do
-SHARES = 30_000  # of an integer program: above, CBC takes seconds for its first relaxation
-GAIN = 0.02  # of the gap: less than that, and more sweeps are not worth their time
-LOOK = 0.02  # of the bound: how far above it to look where nothing is known
-SWEEPS = 12
-PRICES = 12
+CLOSE = 5e-10  # relative: no more than this may be saved where nothing better is said to exist
+CEILINGS = (0.0002, 0.001, 0.005, 0.03, 0.2, np.inf)  # of the lower bound: how far above it they are
+ENTRIES = 150_000  # of all tables of a programme: it takes the solvers some seconds
+ROUNDS = 40  # of two sweeps each
+GAIN = 0.02  # of the gap: less than that twice, and more sweeps are not worth their time
+GUESS = 0.01  # of the bound: the first price, of all bytes held
+LOWEST = 1e-4  # of the bound: a price of all bytes held below which no price is looked for
+HIGHEST = 1e4  # of the bound: a price of all bytes held above which no price is looked for: sums would lose digits
+CLOSED = 1.2  # quotient of two prices, between which none is looked for
 
 
 def solve(
-    problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = float("inf")
+    problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = np.inf
 ) -> Solution:
-    """Solve exactly. start: a choice to begin with, fitting or not. limit_s: of the processor, all told; None: until
-    proved.
+    """Solve exactly. start: a choice to begin with, fitting or not. limit_s: of the processor; None: until proved.
 
     below: only what costs less is of interest. Without a choice and optimal: nothing that does fits.
     """
     whole = space(problem)
     if whole is None:
         return Solution("exact", None, np.inf, np.inf, True)
-    known = Known(problem, cost=below, end=np.inf if limit_s is None else spent_s() + limit_s)
-    here = whole.local(start) if start is not None else None
-    if here is not None:
-        known.improve(whole, here, 0.0)
-    bound = best(opened(whole), known)
+    known = _Incumbent(problem, below, np.inf if limit_s is None else spent_s() + limit_s)
+    if start is not None:
+        known.offer(start)
+    bound = _search(_Relaxation(whole), known)
     proved = bound >= known.target
     if known.choice is None:
-        return Solution("exact", None, np.inf, min(bound, below) if below < np.inf else bound, proved)
-    return Solution("exact", known.choice, known.cost, known.cost if proved else bound, proved)
+        return Solution("exact", None, np.inf, min(bound, below), proved)
+    return Solution("exact", known.choice, known.cost, known.cost if proved else min(bound, known.cost), proved)
 
 
-def best(state: State, known: Known) -> float:
-    """Improve what is known. Returns a bound on all that it has not found: infinite, or above the target, where it is
-    proved.
+@dataclass(slots=True)
+class _Incumbent:
+    """The cheapest choice known that fits, or the cost below which one is of interest. end: in `spent_s`."""
 
-    Out of time it asks for one bound at least.
+    problem: Problem
+    cost: float
+    end: float
+    choice: tuple[int, ...] | None = None
+
+    @property
+    def target(self) -> float:
+        """Return the cost from which on nothing is of interest."""
+        return self.cost - CLOSE * abs(self.cost) if self.cost < np.inf else np.inf
+
+    @property
+    def left_s(self) -> float:
+        return self.end - spent_s()
+
+    def offer(self, choice: Sequence[int]) -> float:
+        """Take a choice that fits and costs less. Return its cost, infinite where it does not fit."""
+        cost = self.problem.cost(choice) if self.problem.fits(choice) else np.inf
+        if cost < self.cost:
+            self.choice, self.cost = tuple(choice), cost
+        return cost
+
+
+def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
+    """Improve the incumbent. Return a lower bound of all choices: infinite where the incumbent is the optimum."""
+    if not relaxed.raise_bound(known.target, known):
+        return np.inf
+    base = bound = relaxed.bound
+    for share in CEILINGS:
+        ceiling = min(known.target, base + share * abs(base) if share < np.inf else np.inf)
+        part = relaxed.copy()
+        if known.left_s <= 0:
+            return bound
+        if part.raise_bound(ceiling, known):
+            left = undominated(part.space)
+            if left.entries > ENTRIES:
+                return bound
+            answer = milp.solve(left, known.left_s)
+            cost = known.offer(left.original(answer.choice)) if answer.choice is not None else np.inf
+            if not answer.proved:
+                return max(bound, min(answer.bound, ceiling))
+            if cost < ceiling:
+                return np.inf
+        bound = max(bound, ceiling)
+        if bound >= known.target:
+            return np.inf
+    return bound
+
+
+@dataclass(slots=True)
+class _Relaxation:
+    """A problem with a price on bytes held in place of the memory limit.
+
+    messages: of each pair, the cost that it has moved to the choices of its first and of its second node. bound: no
+    choice that fits costs less. price: at which the bound was found. low, high: prices at which the best choice holds
+    too much, and at which it fits.
     """
-    unsettled = np.inf
-    open_ = [state]
-    while open_:
-        now = open_.pop()
-        if now.bound >= known.target:
-            continue
-        if known.late and now.bound > -np.inf:
-            unsettled = min(unsettled, now.bound)
-        elif not _settled(now, known):
-            open_ += reversed(_split(now))
-    return unsettled
 
+    space: Space
+    messages: list[list[Array]] = field(default_factory=list)
+    price: float = 0.0
+    bound: float = -np.inf
+    low: float = 0.0
+    high: float = np.inf
 
-def _settled(now: State, known: Known) -> bool:
-    """Tell whether nothing that is better than the known choice is left of the part."""
-    if plan(now.space)[1] > FEW and not (search(now, known, by_messages, PRICES) and _swept(now, known)):
+    def __post_init__(self) -> None:
+        if not self.messages:
+            sizes = self.space.sizes
+            self.messages = [[np.zeros(sizes[pair.u]), np.zeros(sizes[pair.v])] for pair in self.space.pairs]
+
+    def copy(self) -> _Relaxation:
+        return replace(self, messages=[list(both) for both in self.messages])
+
+    def raise_bound(self, ceiling: float, known: _Incumbent) -> bool:
+        """Prune choices whose bound is at least the ceiling, at prices that raise the bound, for as long as that gains.
+
+        Return False if nothing below the ceiling is left. The price that bounds best lies between `low` and `high`.
+        """
+        stalled, price = 0, self.price
+        for _ in range(ROUNDS):
+            before, sizes, spare = self.bound, sum(self.space.sizes), self.space.limit - self.space.least_transient
+            self._sweep(price, True)
+            least, choice, bounds = self._sweep(price, False)
+            known.offer(self.space.original(choice))
+            bound = least - (price * spare if price else 0.0)
+            if bound > self.bound:
+                self.bound, self.price = bound, price
+            if price:
+                larger = [np.maximum(self.space.least_transient, t) for t in self.space.transient]
+                bounds = [b - price * (self.space.limit - t) for b, t in zip(bounds, larger, strict=True)]
+            held = self.space.held(choice)
+            if self.bound >= ceiling or not self._narrow([each < ceiling for each in bounds]):
+                return False
+            if max(self.space.sizes) == 1 or price * held > HIGHEST * abs(self.bound) or known.left_s <= 0:
+                break
+            if held > spare:
+                self.low = max(self.low, price)
+            else:
+                self.high = min(self.high, price)
+            if self.high == np.inf:
+                price = price * 4 or GUESS * abs(bound) / held
+            elif self.low == 0 < self.high and self.high * held > LOWEST * abs(bound):
+                price = self.high / 4
+            elif self.low > 0 and self.high > CLOSED * self.low:
+                price = (self.low * self.high) ** 0.5
+            else:
+                gap = min(ceiling, known.cost, (1 + GAIN) * abs(self.bound)) - self.bound
+                few = self.bound - before < GAIN * gap and sum(self.space.sizes) > 0.9 * sizes
+                stalled, price = stalled + few, self.price
+                if stalled == 2:
+                    break
         return True
-    if max(now.space.sizes) == 1:
-        known.offer(now.space.original([0] * len(now.space.sizes)))
+
+    def _narrow(self, keep: Sequence[Bools]) -> bool:
+        """Keep some choices, and of these the ones that neighbours support. Return False if a node has none left."""
+        left = restrict(self.space, keep)
+        if left is None:
+            return False
+        if left is not self.space:
+            at = [np.searchsorted(old, new) for old, new in zip(self.space.kept, left.kept, strict=True)]
+            for pair, both in zip(left.pairs, self.messages, strict=True):
+                both[:] = both[0][at[pair.u]], both[1][at[pair.v]]
+            self.space = left
         return True
-    entries = plan(now.space)[1]
-    while entries <= ENTRIES and (now.bound == -np.inf or not known.late):
-        if not search(now, known, by_elimination, PRICES):
-            return True
-        before, entries = entries, plan(now.space)[1]
-        if entries > before / 2:
-            return _labelled(now, known) or _programmed(now, known)
-    return False
 
+    def _sweep(self, price: float, forward: bool) -> tuple[float, tuple[int, ...], list[Array]]:
+        """Visit each node once, and hand on what it has gathered. Return a lower bound of cost + price x bytes held, a
+        good choice, and a bound of each choice, true after another sweep the other way only.
+        """
+        space, order = self.space, range(len(self.space.kept))
+        own = [cost + price * memory if price else cost for cost, memory in zip(space.cost, space.memory, strict=True)]
+        gathered = [sum(self.messages[p][space.pairs[p].u != v] for p, _ in space.around[v]) for v in order]
+        total = [cost + more for cost, more in zip(own, gathered, strict=True)]
+        least = [float(t.min()) for t in total]
+        bounds, chosen = list(total), [0] * len(total)
+        for v in order if forward else reversed(order):
+            ahead = [(p, w) for p, w in space.around[v] if (w > v) == forward]
+            score = own[v].copy()
+            for p, w in space.around[v]:
+                if (w > v) == forward:
+                    score += self.messages[p][space.pairs[p].u != v]
+                else:
+                    score += space.pairs[p].line(v, chosen[w], price)
+            chosen[v] = int(np.argmin(score))
+            bounds[v] = total[v] + (sum(least) - least[v])
+            share = total[v] / max(len(ahead), len(space.around[v]) - len(ahead), 1)
+            for p, w in ahead:
+                total[v] = total[v] - share
+                total[w] = total[w] + self._send(p, v, share, price)
+                least[w] = float(total[w].min())
+            least[v] = float(total[v].min())
+        return sum(least), tuple(chosen), bounds
 
-def _swept(now: State, known: Known) -> bool:
-    """Sweep at the best price for as long as sweeps gain. False: nothing that is better is left."""
-    for _ in range(SWEEPS):
-        bound, entries = now.bound, plan(now.space)[1]
-        if entries <= FEW or known.late:
-            break
-        if by_messages(now, known, now.price) is None:
-            return False
-        if now.bound - bound < GAIN * (known.cost - bound) and plan(now.space)[1] > entries / 2:
-            break
-    return True
-
-
-def _labelled(now: State, known: Known) -> bool:
-    """Look below ceilings that rise from the bound to the best cost known: the lower, the fewer labels."""
-    width = known.cost - now.bound if known.cost < np.inf else LOOK * abs(now.bound)
-    prices = (now.price, now.price / 2, now.price * 2, 0.0, None) if now.price else (0.0, None)
-    for most in (*(now.bound + width / share for share in (16, 8, 4, 2)), np.inf):
-        if known.late:
-            return False
-        ceiling = min(known.target, most)
-        front = cheapest(now.space, prices, ceiling)
-        if not front.complete:
-            return False
-        if front.choice is not None:
-            before = known.cost
-            known.offer(now.space.original(front.choice))
-            return known.cost < before  # else it does not fit after all, for rounding
-        now.bound = max(now.bound, ceiling)
-    return True
-
-
-def _programmed(now: State, known: Known) -> bool:
-    if sum(pair.size for pair in now.space.pairs) > SHARES:
-        return False
-    left = undominated(now.space)
-    answer = program.best(left, known.target, max(known.end - spent_s(), 0.01))
-    now.bound = max(now.bound, answer.bound)
-    if answer.choice is None:
-        return answer.proved
-    known.offer(left.original(answer.choice))
-    return answer.proved and now.bound >= known.target
-
-
-def _split(now: State) -> list[State]:
-    """Split in two parts, the more promising one first: by the largest transient where that is loose, or by a node's
-    choices.
-    """
-    space = now.space
-    values = np.unique(np.concatenate([t[t > space.floor] for t in space.transient]))
-    most, between = now.largest, values[values < now.largest]
-    whole = [np.ones(size, dtype=bool) for size in space.sizes]
-    if space.limit < np.inf and most > space.floor:
-        most = float(between[len(between) // 2]) if len(between) else space.floor
-        low = part(now, [t <= most for t in space.transient], space.raised)
-        high = part(now, whole, float(values[np.searchsorted(values, most, side="right")]))
-        return [child for child in (low, high) if child is not None]
-    v = max(
-        range(len(whole)), key=lambda node: (space.sizes[node] > 1) * space.sizes[node] * (1 + len(space.around[node]))
-    )
-    order = np.argsort(now.bounds[v], kind="stable")
-    first = np.zeros(len(order), dtype=bool)
-    first[order[: (len(order) + 1) // 2]] = True
-    halves = ([*whole[:v], mask, *whole[v + 1 :]] for mask in (first, ~first))
-    children = (part(now, half, space.raised) for half in halves)
-    return [child for child in children if child is not None]
+    def _send(self, p: int, v: int, share: Array, price: float) -> Array:
+        """Move a share of node v into a pair, and all that the pair can spare to its other node. Return what that has
+        gained.
+        """
+        pair, table, at = self.space.pairs[p], self.space.pairs[p].priced(price), int(self.space.pairs[p].u != v)
+        mine, old = self.messages[p][at] - share, self.messages[p][1 - at]
+        there, here = (pair.columns, pair.rows) if at else (pair.rows, pair.columns)
+        table = table if at else table.T  # [choices of the other, of v]
+        most = np.full(table.shape[1], -np.inf)
+        np.maximum.at(most, there, mine)  # of choices that the pair cannot tell apart the one that has moved most
+        new: Array = (table - most).min(axis=1).take(here)
+        self.messages[p][at], self.messages[p][1 - at] = mine, new
+        return new - old

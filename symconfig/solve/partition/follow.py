@@ -6,14 +6,13 @@ costs its neighbours least, a parameter the place in which it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from copy import copy
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
@@ -36,97 +35,52 @@ Wish = Callable[[int, Sequence[Arrival]], Iterable[int]]
 Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which it lies where all ranks read it whole
 
 
-class _Cuts:
-    """The cuts of options, each with how often it may be taken: a loop by the option's own limit, and dims of tensors.
-
-    limits: of all cuts; 0: none. members: [options of all nodes, cuts of each], filled up with one that has no limit.
-    """
-
-    def __init__(self, net: Net) -> None:
-        numbers: dict[tuple[int, object], int] = {}
-        limits: list[int] = []
-        every: list[list[int]] = []
-        self.first: list[int] = []
-        for index, node in enumerate(net.nodes):
-            self.first.append(len(every))
-            for number, option in enumerate(node.options):
-                cuts = [(number, option.parts)]
-                ports = ((at, port, port.places[number].forward) for at, port in enumerate(node.ports))
-                dims = [((at, place), port.sizes[place]) for at, port, place in ports if place >= 0]
-                mine = []
-                for what, limit in (*cuts, *dims) if number else dims:
-                    if (index, what) not in numbers:
-                        numbers[index, what] = len(limits)
-                        limits.append(limit)
-                    mine.append(numbers[index, what])
-                every.append(mine)
-        width = max(map(len, every), default=0)
-        self.limits = np.array([*limits, 0], dtype=np.int64)
-        filled = [cuts + [len(limits)] * (width - len(cuts)) for cuts in every]
-        self.members = np.array(filled, dtype=np.int64).reshape(len(every), width)
-        self.starts = np.array(self.first, dtype=np.int64)
-
-
 @dataclass
 class Settling:
-    """Rows in the making, [nodes, axes]. parts: what all axes have cut so far, by cut."""
+    """Rows in the making, [nodes, axes]. parts: by node and cut, into how many parts the axes have cut it so far."""
 
     net: Net
     axes: Sequence[Axis]
     rows: Rows = field(init=False)
-    cuts: _Cuts = field(init=False)
-    parts: Rows = field(init=False)
-    _able: tuple[int, list[bool]] = field(init=False, default=(-1, []))
+    parts: defaultdict[tuple[int, object], int] = field(init=False)
 
     def __post_init__(self) -> None:
         self.rows = np.zeros((len(self.net.nodes), len(self.axes)), np.int64)
-        self.cuts = _Cuts(self.net)
-        self.parts = np.ones(len(self.cuts.limits), np.int64)
-
-    def forked(self) -> Settling:
-        """Return the same, to be settled otherwise from here on."""
-        other = copy(self)
-        other.rows, other.parts, other._able = self.rows.copy(), self.parts.copy(), (-1, [])
-        return other
+        self.parts = defaultdict(lambda: 1)
 
     @cached_property
     def order(self) -> tuple[int, ...]:
         """Return the operators' nodes, each after what it reads; of a repeat its first instance counts."""
         return tuple(dict.fromkeys(self.net.node_of))
 
-    def able(self, axis: int) -> NDArray[np.bool_]:
-        """Tell whether all that an option cuts can be cut once more along the axis: [options of all nodes]."""
-        whole = self.cuts.limits % (self.parts * self.axes[axis].size) == 0
-        return np.asarray(whole[self.cuts.members].all(axis=1))
+    def _cuts(self, index: int, option: int) -> Iterator[tuple[tuple[int, object], int]]:
+        """Yield what an option cuts, with the number of parts that it may be cut into, 0 for any: a node's loop, and
+        dims of its tensors.
+        """
+        node = self.net.nodes[index]
+        if option:
+            yield (index, option), node.options[option].parts
+        for at, port in enumerate(node.ports):
+            place = port.places[option].forward
+            if place >= 0:
+                yield (index, (at, place)), port.sizes[place]
 
     def fits(self, index: int, option: int, axis: int) -> bool:
-        """Tell whether a node's option can be taken along an axis, after all axes before."""
-        if self._able[0] != axis:
-            self._able = axis, self.able(axis).tolist()
-        return self._able[1][self.cuts.first[index] + option]
+        """Return whether a node's option can be taken along an axis, after all axes before."""
+        size = self.axes[axis].size
+        return all(most % (self.parts[cut] * size) == 0 for cut, most in self._cuts(index, option))
 
     def cut(self, index: int, option: int) -> int:
         """Return into how many parts an option of an operator has cut its loops."""
-        return int(self.parts[self.cuts.members[self.cuts.first[index] + option, 0]])
+        return self.parts[index, option]
 
     def take(self, index: int, option: int, axis: int) -> None:
         self.rows[index, axis] = option
-        if option:
-            self._more(self.cuts.members[self.cuts.first[index] + option], axis)
-
-    def put(self, axis: int, options: Rows) -> None:
-        """Take an option of every node at once, where none is taken along the axis."""
-        self.rows[:, axis] = options
-        some = np.flatnonzero(options)
-        self._more(self.cuts.members[self.cuts.starts[some] + options[some]], axis)
-
-    def _more(self, cuts: Rows, axis: int) -> None:
-        self.parts[cuts] *= self.axes[axis].size
-        self.parts[-1] = 1  # what fills up is no cut
+        for what, _ in self._cuts(index, option) if option else ():
+            self.parts[what] *= self.axes[axis].size
 
     def axis(self, axis: int, wish: Wish, stage: Stage) -> None:
         """Settle every node along one axis."""
-        self._able = axis, self.able(axis).tolist()
         done: set[int] = set()
         for index in self.order:
             arrivals = self._arrivals(index, axis, done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,28 +11,18 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import either, general
-from symconfig.solve.cbc import spent_s
-from symconfig.solve.partition.adaptive import Cutter, Division
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.exact import best
+from symconfig.solve.partition.adaptive import Cutter
 from symconfig.solve.partition.pinned import Pin
-from symconfig.solve.partition.price import Known, opened
-from symconfig.solve.partition.problem import Array, Problem
-from symconfig.solve.partition.reduce import Space, restrict, space
-from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import FEW, Ask, Case, Programs, cases, costs_of
 from symconfig.units import GIB
 
-_PROOF_S = 2.0
 _DOUBLINGS = 12
 Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, or None where there is none
 
 
 @dataclass(frozen=True, slots=True)
 class Lightest:
-    """The way of running a step that holds least of all that were tried. bound: none holds less; memory, where that is
-    proved.
-    """
+    """The least-memory partition that the adaptive solver found, over all cases. bound: bytes that none is below."""
 
     case: Case
     axes: tuple[Axis, ...]
@@ -52,12 +42,10 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
         need = f"{_size(ask.memory_limit)}, with {_microbatches((turns,))} and {keep} kept"
         return InfeasibleError(what, need=need, hint="--solver auto, or a longer --timeout")
     name, size = _largest(best, ask)
-    proved = best.bound >= best.memory * (1 - 1e-9)
-    least = "no partition holds less than" if proved else "the leanest partition that was found holds"
-    below = "" if proved else f" (none can hold less than {_size(best.bound)})"
     what = (
-        f"nothing fits in memory: with {_microbatches(ask.turns)} {least} {_size(best.memory)} on a GPU{below}, of "
-        f"{_size(ask.memory_limit)}; most of it is {name} ({_size(size)})"
+        f"nothing fits in memory: with {_microbatches(ask.turns)} the least-memory partition that was found holds "
+        f"{_size(best.memory)} on a GPU (none can hold less than {_size(best.bound)}), of {_size(ask.memory_limit)}; "
+        f"most of it is {name} ({_size(size)})"
     )
     return InfeasibleError(what, hint=_nearest(best.case, ask, grown))
 
@@ -67,9 +55,7 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
 
     def able(pins: tuple[Pin, ...]) -> bool:
         on = replace(ask, pins=pins, turns=ask.turns[:1])
-        return any(_lightest(case, on).memory < np.inf for case in cases(programs, on)) or (
-            lightest(programs, on).memory < np.inf
-        )
+        return lightest(programs, on).memory < np.inf
 
     pins = ask.pins
     for pin in ask.pins:  # without those that do no harm
@@ -80,66 +66,39 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:
-    """Search the way that holds least, with whichever microbatches, and of what may stay for the backward. All that
-    were asked for are tried for as long as there is time, those first that may hold least; the bound is that of all.
+    """Return the least-memory partition over all microbatches and what may be kept, cases in rising order of the bytes
+    that none of their partitions is below; of equal ones that with most microbatches first.
     """
-    every = _rising(cases(programs, ask), ask)
-    best, bounds, few = _lightest(every[0][1], ask), [np.inf], len(ask.mesh.axes()) <= FEW
-    end = spent_s() + _PROOF_S
-    for floor, case in every:
-        if floor >= best.memory:
+    floors = [(floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus), case) for case in cases(programs, ask)]
+    best: Lightest | None = None
+    for floor, case in sorted(floors, key=lambda one: (one[0], -one[1].training.turns)):
+        if best is not None and floor >= best.memory:
             break
-        candidate = best if case == best.case else _lightest(case, ask) if spent_s() < end else None
-        if candidate is not None and few and spent_s() < end:
-            candidate = _settled(candidate, ask, end - spent_s())
-        if candidate is not None:
-            best = min(best, candidate, key=lambda one: one.memory)
-        bounds.append(candidate.bound if candidate is not None else floor)
-    return replace(best, bound=min(best.memory, *bounds))
-
-
-def _settled(start: Lightest, ask: Ask, limit_s: float) -> Lightest:
-    """Return what holds least with its turns and `keep`, all strategies weighed, or what is known of it after
-    so long.
-    """
-    costs = costs_of(start.case, ask, start.axes)
-    rows = spaces(costs, start.axes)
-    if rows is None:  # no node of it can be split as it is pinned
-        return start
-    problem = assemble(costs, rows, float("inf"))
-    least = least_memory(problem, limit_s)
-    if least.choice is not None and problem.memory(least.choice) < start.memory:
-        chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, least.choice, strict=True))
-        start = replace(start, rows=chosen, memory=problem.memory(least.choice))
-    return replace(start, bound=min(max(start.bound, least.bound), start.memory))
-
-
-def _rising(every: Iterable[Case], ask: Ask) -> list[tuple[float, Case]]:
-    """Order cases by the bytes that no strategy of theirs goes below; of equal ones that with most turns first."""
-    floors = [(floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus), case) for case in every]
-    return sorted(floors, key=lambda one: (one[0], -one[1].training.turns))
+        other = _lightest(case, ask)
+        best = other if best is None or other.memory < best.memory else best
+    assert best is not None
+    return replace(best, bound=min(best.memory, *(floor for floor, _ in floors)))
 
 
 def _lightest(case: Case, ask: Ask) -> Lightest:
-    """Return the lightest of the adaptive solver, where memory counts before anything else: in bytes, and for the
-    objective symtensor as the source paper has it, too.
+    """Return what the adaptive solver finds where memory counts before anything else: in bytes, and for the objective
+    symtensor as the source paper has it, too.
     """
-    axes = ask.mesh.axes()
+    axes = ask.mesh.shapes(FEW)[0]
     costs = costs_of(case, ask, axes)
     orders = tuple(reversed(range(len(axes)))), tuple(range(len(axes)))
     bytes_first = Cutter(costs, axes, None, by_bytes=True)
     cutters = (bytes_first,) if costs.timed else (bytes_first, replace(bytes_first, by_bytes=False))
-    tried = [one for cutter in cutters for order in orders for one in _ways(cutter, order)]
+    tried = []
+    for cutter in cutters:
+        for order in orders:
+            free = cutter.partitioned(0.0, order)
+            tried.append(free)
+            if np.isfinite(free.cost):
+                tried += [cutter.leanest(order, free, lean) for lean in (False, True)]
     leanest = min(tried, key=lambda one: one.memory)
     bound = floor_bytes(costs, ask.mesh.gpus)
     return Lightest(case, axes, leanest.rows, leanest.memory, min(bound, leanest.memory))
-
-
-def _ways(cutter: Cutter, order: Sequence[int]) -> list[Division]:
-    """Return the cheapest and the leanest."""
-    free = cutter.partitioned(0.0, order)
-    lean = [cutter.leanest(order, free, lean) for lean in (False, True)] if np.isfinite(free.cost) else []
-    return [free, *lean]
 
 
 def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
@@ -207,97 +166,3 @@ def _size(amount: float) -> str:
     if amount < 0.1 * GIB:
         return f"{amount * 1024 / GIB:,.2f} MiB"
     return f"{amount / GIB:,.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"
-
-
-@dataclass(frozen=True, slots=True)
-class Least:
-    """The least memory of a problem. choice: that holds least at the peak, or None where every one is forbidden. bound:
-    bytes that no choice is below; the choice's own where it is proved to be the least.
-    """
-
-    bound: float
-    choice: tuple[int, ...] | None
-
-
-def least_memory(problem: Problem, limit_s: float | None = None) -> Least:
-    """Return the least memory of all choices of finite cost, to a relative 1e-9. Whether the problem's limit is reached
-    does not matter.
-
-    What is held beside a largest transient of at most so many bytes is least in a problem without a limit, and the more
-    the fewer bytes that are. So one such problem says for a range of transients which of them are worth a look.
-    """
-    end = np.inf if limit_s is None else spent_s() + limit_s
-    held = _memory_as_cost(problem)
-    whole = space(held)
-    if whole is None:
-        return Least(np.inf, None)
-    values = np.unique(np.concatenate(whole.transient))
-    return _Peaks(replace(problem, memory_limit=np.inf), held, whole, values[values >= whole.floor], end).least()
-
-
-@dataclass(slots=True)
-class _Peaks:
-    """values: what the largest transient may be, rising."""
-
-    problem: Problem
-    held: Problem
-    whole: Space
-    values: Array
-    end: float
-    choice: tuple[int, ...] | None = None
-    peak: float = np.inf
-
-    def least(self) -> Least:
-        """Return the least. A range (first, past) of values is open as long as what is held at `past` leaves room for
-        its first.
-        """
-        last = len(self.values) - 1
-        held, place = self._with_transients(last, 0)
-        unsettled, open_ = np.inf, [(0, place, held)]
-        while open_:
-            first, past, held = open_.pop()
-            past = min(past, int(np.searchsorted(self.values, self.peak - held)))
-            if first >= past:
-                continue
-            if spent_s() > self.end:
-                unsettled = min(unsettled, held + float(self.values[first]))
-                continue
-            middle = (first + past) // 2
-            least, place = self._with_transients(middle, first)
-            open_ += [(middle + 1, past, held), (first, place, least)]
-        return Least(min(unsettled, self.peak), self.choice)
-
-    def _with_transients(self, most: int, first: int) -> tuple[float, int]:
-        """Return the least held with transients up to a value; from which value on that is so. What comes up is
-        offered.
-
-        first: the least value that is asked for; what is held is told exactly where it may matter there.
-        """
-        part = restrict(self.whole, [t <= self.values[most] for t in self.whole.transient])
-        if part is None:
-            return np.inf, first
-        known = Known(self.held, cost=self.peak - float(self.values[first]), end=self.end)
-        bound = best(opened(part), known)
-        if known.choice is not None:
-            peak = self.problem.memory(known.choice)
-            if peak < self.peak and np.isfinite(self.problem.cost(known.choice)):
-                self.choice, self.peak = tuple(known.choice), peak
-        if bound < known.target:  # out of time
-            return bound, most + 1
-        if known.choice is None:
-            return known.cost, first
-        largest = max(float(node.transient[c]) for node, c in zip(self.problem.nodes, known.choice, strict=True))
-        return known.cost, int(np.searchsorted(self.values, largest))
-
-
-def _memory_as_cost(problem: Problem) -> Problem:
-    """Return the problem whose cost is the memory that its choices hold, without a limit."""
-
-    def table(cost: Array, memory: Array) -> Array:
-        return np.where(np.isfinite(cost), memory, np.inf)
-
-    nodes = tuple(
-        replace(node, cost=table(node.cost, node.memory), memory=np.zeros_like(node.memory)) for node in problem.nodes
-    )
-    edges = tuple(replace(e, cost=table(e.cost, e.memory), memory=np.zeros_like(e.memory)) for e in problem.edges)
-    return Problem(nodes, edges)

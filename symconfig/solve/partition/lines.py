@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.between import Activation, Weight, shown
-from symconfig.cost.partition.codes import BASE, MOST_AXES, every
+from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
+from symconfig.errors import InputError
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Node
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed
 
 Ints = NDArray[np.int64]
-MOST_ROWS = 20_000  # of one node, that are weighed at once
-MOST_ENTRIES = 2_000_000  # of all nodes
+MOST_ROWS = 200_000  # of one node, that are weighed at once
 
 
 class Line(NamedTuple):
@@ -43,18 +43,20 @@ class Line(NamedTuple):
     link_memory: Array
 
 
-def fits(costs: Costs, axes: Sequence[Axis]) -> bool:
-    """Tell whether all rows of all nodes can be weighed before the first cut."""
-    counts = [len(node.options) ** len(axes) for node in costs.net.nodes]
-    return len(axes) <= MOST_AXES and max(counts, default=0) <= MOST_ROWS and sum(counts) <= MOST_ENTRIES
-
-
 class Lines:
     """The tables of a network on some axes."""
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...]) -> None:
         self.costs, self.axes, net = costs, axes, costs.net
         self.options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
+        rows = int((self.options ** len(axes)).max(initial=0))
+        if rows > MOST_ROWS:
+            raise InputError(
+                "an operator can be split in more ways than can be weighed at once",
+                got=f"{rows:,} on {len(axes)} axes of the mesh",
+                need=f"at most {MOST_ROWS:,}",
+                hint="a mesh with fewer levels",
+            )
         self.rows = _Rows(costs, axes, self.options)
         rules = [(number, costs.rule(number)) for number in range(len(net.links))]
         self.activations = _Links(costs, [(number, rule) for number, rule in rules if isinstance(rule, Activation)])

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.work import Rows
+
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -91,3 +94,27 @@ class Solution:
     cost: float
     bound: float
     optimal: bool
+
+
+def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
+    """Return the problem of choosing one of these rows for every node. rows: of every node, [rows, axes].
+
+    memory_limit: bytes of tensors that a GPU may hold at once.
+    """
+    nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
+    edges = (
+        Edge(link.producer, link.consumer, *costs.grouped(i, rows[link.producer], rows[link.consumer]))
+        for i, link in enumerate(costs.net.links)
+    )
+    return Problem(nodes, tuple(edges), memory_limit)
+
+
+def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
+    cost, memory, transient, relative = costs.node(index, rows)
+    return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
+
+
+def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
+    """Return cost and bytes at the peak of one row of every node, [nodes, axes]."""
+    problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
+    return problem.cost(alone), problem.memory(alone)

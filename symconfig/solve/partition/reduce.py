@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from symconfig.solve.partition.problem import Array, Edge, Ints, Problem
 
 Bools = NDArray[np.bool_]
-SPARSE = 3  # a table of which less than one in so many is used is copied: below, the old and the new hold too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +31,26 @@ class Pair:
     def size(self) -> int:
         return len(self.rows) * len(self.columns)
 
-    def full(self, table: Array) -> Array:
-        """Return a table as [choices of u, choices of v]."""
-        return table.take(self.rows, axis=0).take(self.columns, axis=1)
+    def place(self, choice: Sequence[int]) -> tuple[int, int]:
+        """Return where an assignment is in the tables."""
+        return int(self.rows[choice[self.u]]), int(self.columns[choice[self.v]])
 
-    def line(self, table: Array, v: int, other: int) -> Array:
-        """Return what a table says of each choice of v beside a choice of the other node."""
+    def priced(self, price: float) -> Array:
+        """Return the table of cost + price x memory."""
+        return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
+
+    def line(self, v: int, other: int, price: float) -> Array:
+        """Return cost + price x memory of each choice of v beside a choice of the other node."""
         at_u = v == self.u
-        picked: Array = table[:, self.columns[other]] if at_u else table[self.rows[other]]
-        return picked.take(self.rows if at_u else self.columns)
+        mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
+        cost = self.cost[line].take(mine)
+        return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Pair:
-        """Return the pair with some of the choices; of tables that are mostly unused a copy without the rest."""
+        """Return the pair with some of the choices, and tables without the lines that none of them has."""
         rows, columns = self.rows[of_u], self.columns[of_v]
         (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
-        if SPARSE * len(above) * len(left) > self.cost.size:
+        if len(above) * len(left) == self.cost.size:
             return replace(self, rows=rows, columns=columns)
         cost, memory = (
             None if of is None else of.take(above, axis=0).take(left, axis=1) for of in (self.cost, self.memory)
@@ -60,7 +64,6 @@ class Space:
     """The choices that are left; all numbers finite but costs of pairs.
 
     kept: for each node the numbers of its choices in the problem. around: for each node its (pair, other node).
-    raised: the largest transient is at least so many bytes, whatever the choices say.
     """
 
     kept: tuple[Ints, ...]
@@ -70,30 +73,32 @@ class Space:
     pairs: tuple[Pair, ...]
     around: tuple[tuple[tuple[int, int], ...], ...]
     limit: float
-    raised: float = 0.0
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(map(len, self.kept))
 
     @property
-    def floor(self) -> float:
-        """Return the bytes that the largest transient has at least."""
-        return max(self.raised, *(float(t.min()) for t in self.transient))
+    def entries(self) -> int:
+        """Return the number of all pairs of choices."""
+        return sum(pair.size for pair in self.pairs)
 
     @property
-    def room(self) -> float:
-        """Return the bytes that may be held beside the largest transient."""
-        return self.limit - self.floor
+    def least_transient(self) -> float:
+        """Return the bytes that the largest transient has at least."""
+        return max(float(t.min()) for t in self.transient)
+
+    def held(self, choice: Sequence[int]) -> float:
+        """Return the bytes held but for transients."""
+        nodes = sum(float(m[i]) for m, i in zip(self.memory, choice, strict=True))
+        return nodes + sum(float(p.memory[p.place(choice)]) for p in self.pairs if p.memory is not None)
+
+    def peak(self, choice: Sequence[int]) -> float:
+        """Return the bytes at the peak."""
+        return self.held(choice) + max(float(t[i]) for t, i in zip(self.transient, choice, strict=True))
 
     def original(self, choice: Sequence[int]) -> tuple[int, ...]:
         return tuple(int(kept[c]) for kept, c in zip(self.kept, choice, strict=True))
-
-    def local(self, choice: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the inverse of `original`; None where a choice is gone."""
-        at = [int(np.searchsorted(kept, c)) for kept, c in zip(self.kept, choice, strict=True)]
-        present = all(i < len(k) and k[i] == c for i, k, c in zip(at, self.kept, choice, strict=True))
-        return tuple(at) if present else None
 
 
 def space(problem: Problem) -> Space | None:

@@ -21,11 +21,11 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.program.fold import fold
 from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.program import Program
-from symconfig.solve.cbc import spent_s
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
-from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.milp import spent_s
 from symconfig.solve.partition.pinned import Pin, pinned
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.rows import ROUNDING, spaces
 
 FEW = 4  # axes on which every node's rows can be weighed one by one

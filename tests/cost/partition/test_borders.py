@@ -12,7 +12,7 @@ from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.cost.partition.floor import floor_bytes
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.program.read import load_program
-from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import folded
 
 LAYERS = """

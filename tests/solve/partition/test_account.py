@@ -10,13 +10,9 @@ import pytest
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster
-from symconfig.graph.program.net import net
-from symconfig.solve.partition.account import compared, spent
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.baselines import NAMES, baseline
-from symconfig.solve.partition.cheapest import cheapest, space
-from symconfig.solve.partition.frameworks import Step
-from symconfig.solve.partition.priced import priced
+from symconfig.solve.partition.account import spent
+from symconfig.solve.partition.baselines import NAMES, baseline, compared, of_baseline
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import MESH, solved
@@ -115,7 +111,10 @@ def test_what_takes_all_of_the_limit_fits() -> None:
 @pytest.mark.parametrize("room", [inf, 0.9, 0.1])
 def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float) -> None:
     ask = Ask(MESH, load_cluster("h100"), inf)
-    each = [{one.name: one for one in priced(costs_of(case, ask, AXES), AXES, NAMES)} for case in cases()]
+    each = [
+        {name: of_baseline(costs_of(case, ask, AXES), baseline(case.net, AXES, name), inf) for name in NAMES}
+        for case in cases()
+    ]
     limit = room * each[0]["data"].memory if room < inf else inf
     found = compared(cases(), replace(ask, memory_limit=limit), AXES)
     assert [one.name for one in found] == list(NAMES)
@@ -135,10 +134,3 @@ def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float
         assert (one.training.turns, one.training.keep) == ((1, Keep.USED), (2, Keep.SHARDS))[best]
         assert one.way == each[best][one.name].way
     assert compared([], ask, AXES)[0].why == ""
-
-
-def test_what_a_framework_is_told_is_shown_under_its_name() -> None:
-    costs = solved(net(transformer(1)), training=Training(2, Keep.SHARDS)).costs
-    for told in cheapest(space(costs.net, AXES, Step(batch=16)), costs, 1.0):
-        assert (told.name, told.training.turns, told.training.keep) == (told.framework.value, 2, Keep.SHARDS)
-        assert not told.fits

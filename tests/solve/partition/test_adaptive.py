@@ -15,9 +15,7 @@ from symconfig.graph.program.build import build
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Cutter, Strategy, adaptive, least, plan
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.infeasible import least_memory
-from symconfig.solve.partition.problem import Array, Problem
+from symconfig.solve.partition.problem import Array, Problem, assemble
 from symconfig.solve.partition.rows import allowed, spaces
 from tests.sample_models import sample_cluster
 from tests.solve.partition import brute
@@ -142,18 +140,19 @@ def test_what_is_found_costs_and_holds_what_its_rows_do(of: Net, objective: Obje
 @pytest.mark.parametrize("objective", Objective)
 @pytest.mark.parametrize("room", [0.02, 0.1, 0.3, 0.6, 0.9])
 def test_within_a_limit_it_is_near_the_optimum(of: Net, objective: Objective, room: float) -> None:
-    """room: of what is between the least memory that can be met and what the cheapest holds."""
+    """room: of what is between the least memory that cuts find and what the cheapest holds."""
     costs = weighed(of, objective)
     free = adaptive(costs, AXES, np.inf).best
     rows = spaces(costs, AXES)
     assert free is not None
     assert rows is not None
-    least = least_memory(assemble(costs, rows, np.inf))
-    limit = least.bound + room * (free.memory - least.bound)
+    cutter, orders = Cutter(costs, AXES, None, by_bytes=True), ((0, 1), (1, 0))
+    lightest = min(cutter.leanest(order, free, lean).memory for order in orders for lean in (False, True))
+    limit = lightest + room * (free.memory - lightest)
     adapted = adaptive(costs, AXES, limit)
     found = adapted.best
     assert found is not None
     assert found.memory <= limit
-    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma)).cost
+    assert found.cost <= 1.07 * exact.solve(assemble(costs, rows, limit, found.gamma), limit_s=2.0).cost
     assert adapted.tight == (free.memory > limit)
     assert adapted.free == pytest.approx(free.cost)

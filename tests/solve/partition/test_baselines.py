@@ -71,12 +71,6 @@ def test_zero_shards_every_parameter_over_all_ranks(stage: int) -> None:
             assert row == (f"zero{stage}",) * 3
 
 
-def test_a_parameter_server_has_the_layout_of_data_parallel() -> None:
-    server, plain = (baseline(PROGRAMS["dense"], AXES, name) for name in ("parameter-server", "data"))
-    assert np.array_equal(rows_of(server), rows_of(plain))
-    assert (server.server, plain.server) == (True, False)
-
-
 def test_megatron_cuts_columns_then_rows_and_the_sequence_between() -> None:
     found = chosen("dense", "megatron-tp-sp")  # tp 4 within the node, dp 2 between nodes
     assert found["layers.0.up_proj"] == (d.FFN, d.FFN, d.BATCH) == found["layers.0.down_proj"]

@@ -7,9 +7,9 @@ import pytest
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.collectives import collectives
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved

@@ -1,4 +1,4 @@
-"""The exact solver against brute force on small problems, and against itself on large ones."""
+"""The exact solver against brute force on small problems, and against the programme alone on larger ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.solve.cbc import spent_s
-from symconfig.solve.partition import exact, program, reduce
-from symconfig.solve.partition.price import Known
+from symconfig.solve.partition import exact, milp
+from symconfig.solve.partition.milp import Answer, spent_s
 from symconfig.solve.partition.problem import Edge, Node, Problem
-from symconfig.solve.partition.reduce import space
+from symconfig.solve.partition.reduce import Space, space, undominated
 from tests.solve.partition import brute
 from tests.solve.partition.samples import network, small
 
@@ -46,41 +45,51 @@ def test_the_samples_are_of_every_kind() -> None:
     assert sum(edge.memory.any() for problem in problems for edge in problem.edges) >= 50
 
 
+def alone(problem: Problem, limit_s: float = np.inf) -> tuple[Answer, float]:
+    """The programme of the whole problem, without bounds that come before, and the cost of its answer."""
+    of = space(problem)
+    if of is None:
+        return Answer(None, np.inf, True), np.inf
+    answer = milp.solve(of, limit_s)
+    return answer, problem.cost(of.original(answer.choice)) if answer.choice is not None else np.inf
+
+
 @pytest.mark.parametrize("seed", range(0, 300, 7))
-def test_the_program_alone_finds_the_same(seed: int) -> None:
+def test_the_programme_alone_finds_the_same(seed: int) -> None:
     problem = small(seed)
-    known, found = brute.solve(problem), program.solve(problem)
-    assert found.optimal
-    assert found.cost == pytest.approx(known.cost, rel=ROUNDING)
-    assert (found.choice is None) == (known.choice is None)
-    assert found.bound <= found.cost
+    known, (found, cost) = brute.solve(problem), alone(problem)
+    assert found.proved
+    assert cost == pytest.approx(known.cost, rel=ROUNDING)
+    assert found.bound <= cost * (1 + ROUNDING)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_a_part_that_is_split_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither elimination nor a program: messages and halves alone."""
-    monkeypatch.setattr(exact, "FEW", -1)
-    monkeypatch.setattr(exact, "ENTRIES", 0)
+@pytest.mark.parametrize("seed", range(0, 300, 9))
+def test_nothing_that_bounds_or_dominance_drop_costs_less_than_the_ceiling(seed: int) -> None:
+    """With any ceiling the cheapest choice below it stays, and the lower bound is below the optimum."""
     problem = small(seed)
-    found = exact.solve(problem)
-    assert found.optimal
-    assert found.cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
+    known = brute.solve(problem)
+    for above in (0.02, 0.3, 5.0):
+        relaxed, ceiling = exact._Relaxation(_space(problem)), known.cost * (1 + above) + above
+        none = exact._Incumbent(replace(problem, memory_limit=-np.inf), np.inf, np.inf)
+        if relaxed.raise_bound(ceiling, none):
+            assert relaxed.bound <= known.cost * (1 + ROUNDING)
+            answer = milp.solve(undominated(relaxed.space))
+            if known.choice is not None:
+                assert answer.choice is not None
+                choice = undominated(relaxed.space).original(answer.choice)
+                assert problem.cost(choice) == pytest.approx(known.cost, rel=ROUNDING)
+        else:
+            assert known.choice is None
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_split_by_transient_it_gives_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "SHARES", -1)
-    problem = small(seed)
-    assert exact.solve(problem).cost == pytest.approx(brute.solve(problem).cost, rel=ROUNDING)
+def _space(problem: Problem) -> Space:
+    of = space(problem)
+    return of if of is not None else pytest.skip("every choice is forbidden")
 
 
-@pytest.mark.parametrize("sparse", [0, 10**9], ids=["always copied", "never copied"])
 @pytest.mark.parametrize("seed", range(0, 300, 11))
-def test_tables_may_keep_what_is_not_used_and_choices_may_share_lines(
-    seed: int, sparse: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_choices_may_share_lines_of_a_pairs_tables(seed: int) -> None:
     """Every choice twice, with its lines shared: the optimum is that of the plain problem."""
-    monkeypatch.setattr(reduce, "SPARSE", sparse)
     problem = small(seed)
     nodes = [replace(n, cost=np.repeat(n.cost, 2), memory=np.repeat(n.memory, 2), transient=np.repeat(n.transient, 2))
              for n in problem.nodes]  # fmt: skip
@@ -91,24 +100,13 @@ def test_tables_may_keep_what_is_not_used_and_choices_may_share_lines(
     assert found.cost == pytest.approx(known.cost, rel=ROUNDING)
 
 
-WITHOUT = {
-    "labels": [("_labelled", lambda now, known: False)],
-    "a program": [("_programmed", lambda now, known: False)],
-    "labels or a program": [("SHARES", -1), ("_labelled", lambda now, known: False)],
-    "elimination": [("FEW", -1), ("ENTRIES", 0)],
-    "anything but messages first": [("FEW", -1)],
-}
-
-
-@pytest.mark.parametrize("without", WITHOUT)
-@pytest.mark.parametrize("seeds", [range(first, 60, 3) for first in range(3)], ids=str)
-def test_what_is_proved_does_not_hang_on_what_descents_happen_to_find(
-    seeds: range, without: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seeds", [range(first, 120, 3) for first in range(3)], ids=str)
+def test_what_is_proved_does_not_hang_on_what_sweeps_happen_to_find(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On small problems a descent finds the optimum nearly always, and wrong bounds would do no harm."""
-    monkeypatch.setattr(Known, "improve", lambda self, space, choice, price: self.offer(space.original(choice)))
-    for name, value in WITHOUT[without]:
-        monkeypatch.setattr(exact, name, value)
+    """On small problems a sweep finds the optimum nearly always, and wrong bounds would do no harm."""
+    sweep = exact._Relaxation._sweep
+    monkeypatch.setattr(exact._Relaxation, "_sweep", lambda *of: (*(r := sweep(*of))[:1], (0,) * len(r[1]), *r[2:]))
     for seed in seeds:
         problem = small(seed)
         known, found = brute.solve(problem), exact.solve(problem)
@@ -150,47 +148,21 @@ def test_a_network_of_thirty_nodes_is_proved_in_seconds(options: int, levels: in
     assert spent_s() - begun < 5
 
 
-def test_a_network_of_few_choices_costs_what_the_program_alone_says() -> None:
-    """Nothing but the program is shared; sizes that brute force cannot do."""
+def test_a_network_of_few_choices_costs_what_the_programme_alone_says() -> None:
+    """Sizes that brute force cannot do."""
     problem = _limited(network(5, 20, 3, 2), 0.1)
-    alone = program.solve(problem)
-    assert alone.optimal
-    assert alone.choice is not None
-    assert problem.fits(alone.choice)
-    assert exact.solve(problem).cost == pytest.approx(alone.cost, rel=ROUNDING)
+    answer, cost = alone(problem)
+    assert answer.proved
+    assert exact.solve(problem).cost == pytest.approx(cost, rel=ROUNDING)
 
 
-@pytest.mark.parametrize("limit_s", [0.0, 0.15, 0.2, 0.25, 0.3])
-def test_the_program_alone_stops_in_time_with_a_true_bound(limit_s: float) -> None:
-    """It takes some 4 s."""
+@pytest.mark.parametrize("limit_s", [0.0, 0.15, 0.3])
+def test_the_programme_alone_stops_in_time_with_a_true_bound(limit_s: float) -> None:
     problem = _limited(network(3, 30, 5, 2), 0.1)
-    found = program.solve(problem, limit_s)
-    assert not found.optimal
-    assert found.bound <= exact.solve(problem).cost <= found.cost
-
-
-@pytest.mark.parametrize("seed", range(0, 60, 7))
-def test_the_program_finds_nothing_that_costs_as_much_as_the_cutoff(seed: int) -> None:
-    problem = small(seed)
-    of, known = space(problem), brute.solve(problem)
-    if of is None or known.choice is None:
-        return
-    assert program.best(of, known.cost + 0.5, None).bound == pytest.approx(known.cost)
-    none = program.best(of, known.cost - 0.5, None)
-    assert (none.choice, none.proved) == (None, True)
-
-
-def test_a_node_without_a_choice_is_not_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "FEW", -1)
-    monkeypatch.setattr(exact, "ENTRIES", 0)
-    monkeypatch.setattr(Known, "improve", lambda self, space, choice, price: None)
-    random, sizes = np.random.default_rng(5), (1, 8, 8, 8, 8)
-    nodes = tuple(Node("n", random.random(size), np.zeros(size), np.zeros(size)) for size in sizes)
-    pairs = [(u, v) for v in range(5) for u in range(v)]
-    edges = tuple(Edge(u, v, random.random((sizes[u], sizes[v])), np.zeros((sizes[u], sizes[v]))) for u, v in pairs)
-    found = exact.solve(Problem(nodes, edges), limit_s=5.0)
-    assert found.optimal
-    assert found.cost == pytest.approx(brute.solve(Problem(nodes, edges)).cost)
+    answer, cost = alone(problem, limit_s)
+    assert not answer.proved
+    assert answer.bound <= exact.solve(problem).cost * (1 + ROUNDING)
+    assert exact.solve(problem).cost <= cost * (1 + ROUNDING)
 
 
 def test_the_optimum_that_was_planted_is_found_and_proved() -> None:
@@ -228,7 +200,7 @@ def test_the_same_input_gives_the_same_answer_and_a_start_no_worse_one() -> None
 
 
 def test_out_of_time_it_gives_a_true_bound_and_does_not_call_it_optimal() -> None:
-    problem = _limited(network(2, 30, 5, 3), 0.05)
+    problem = _limited(network(1, 30, 7, 3), 0.7)
     best = exact.solve(problem)
     stopped = exact.solve(problem, limit_s=0.0)
     assert not stopped.optimal

@@ -57,20 +57,3 @@ def test_a_link_costs_what_is_exchanged_over_it(of: str, keep: Keep) -> None:
         sensible = np.isfinite(cost)
         np.testing.assert_allclose(cost[sensible], link.times * listed[sensible])
         assert sensible.any()
-
-
-@pytest.mark.parametrize("of", NETS)
-@pytest.mark.parametrize("keep", Keep)
-def test_several_links_at_once_are_each_by_itself(of: str, keep: Keep) -> None:
-    costs, source = weighed(NETS[of], keep=keep), np.random.default_rng(3)
-    nodes, asked = costs.net.nodes, list[tuple[int, np.ndarray, np.ndarray]]()
-    for number, link in enumerate(costs.net.links):
-        given, taken = (
-            source.integers(len(nodes[end].options), size=(many, len(AXES)))
-            for end, many in ((link.producer, 4), (link.consumer, 3))
-        )
-        asked.append((number, given, taken))
-    for one, found in zip(asked, costs.links(asked), strict=True):
-        expected = costs.link(*one)
-        np.testing.assert_allclose(found.cost, expected.cost)
-        np.testing.assert_allclose(found.memory, expected.memory)

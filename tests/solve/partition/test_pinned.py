@@ -14,10 +14,9 @@ from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.assemble import assemble
 from symconfig.solve.partition.pinned import read
 from symconfig.solve.partition.pipeline.run import pipeline
-from symconfig.solve.partition.problem import Solution
+from symconfig.solve.partition.problem import Solution, assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, net_of, partition
 from symconfig.solve.partition.strategy import does, layout

@@ -12,7 +12,7 @@ from symconfig.cost.partition.floor import floor_bytes
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.assemble import assemble
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.rows import spaces
 from tests.solve.partition.optima import NODE, model, of, weights
 

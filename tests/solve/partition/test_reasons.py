@@ -13,12 +13,11 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.adaptive import least, plan
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.infeasible import least_memory
-from symconfig.solve.partition.problem import Problem
+from symconfig.solve.partition.problem import Problem, assemble
 from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed, spaces
 from symconfig.solve.partition.strategy import alike
+from tests.solve.partition.optima import least_memory
 from tests.solve.partition.programs import convolutions, frozen, transformer
 from tests.solve.partition.solved import solved
 
@@ -169,7 +168,7 @@ def test_whatever_can_be_made_to_fit_by_its_parameters_is_among_the_others(room:
     free = solved(NETS["convolutions"], mesh=mesh)
     rows = spaces(free.costs, free.axes)
     assert rows is not None
-    least = least_memory(assemble(free.costs, rows, float("inf"))).bound
+    least = least_memory(assemble(free.costs, rows, float("inf")))
     cheap = assemble(free.costs, [np.array([row]) for row in free.rows], float("inf"))
     limit = least + room * (cheap.memory((0,) * len(free.rows)) - least)
     found = solved(NETS["convolutions"], mesh=mesh, memory_limit=limit)
@@ -178,7 +177,7 @@ def test_whatever_can_be_made_to_fit_by_its_parameters_is_among_the_others(room:
         looks = set()
         for row in candidates(found, reason.node).tolist():
             able = alone(replace(found, memory_limit=limit), reason.node, tuple(row), parameters=True)
-            if least_memory(able).bound <= limit:
+            if least_memory(able) <= limit:
                 looks.add(alike(row, found.axes))
         mine = {alike(other.row, found.axes) for other in reason.others}
         assert mine == looks - {alike(found.rows[reason.node], found.axes)}

@@ -15,8 +15,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.build import build
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.assemble import assemble
-from symconfig.solve.partition.problem import Solution
+from symconfig.solve.partition.problem import Solution, assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Partition, Programs, Solver, cases, costs_of, partition
 from tests.solve.partition.programs import Maker
@@ -157,16 +156,15 @@ def test_without_a_gamma_the_relative_cost_is_proved_at_the_one_that_was_found()
 
 
 def test_every_way_of_cutting_a_large_mesh_is_tried() -> None:
-    ask = replace(
-        ASK, mesh=LARGE, turns=(1,), keeps=(Keep.USED,), memory_limit=cheapest_bytes() / 4, solver=Solver.EXACT
-    )
+    limit = cheapest_bytes() / 4
+    ask = replace(ASK, mesh=LARGE, turns=(1,), keeps=(Keep.USED,), memory_limit=limit, solver=Solver.EXACT, limit_s=2.0)
     shapes = LARGE.shapes()
     found = solved(ask)
     assert len(shapes) > 1
     assert {trial.axes for trial in found.trials if trial.complete} == set(shapes)
     assert {trial.axes for trial in solved(replace(ask, solver=Solver.ADAPTIVE)).trials} == set(shapes)
-    assert found.optimal
-    assert found.cost == pytest.approx(min(one.cost for one in each(ask).values()), rel=1e-9)
+    assert 0 < found.bound <= found.cost
+    assert found.gap < 0.1  # memory is tight: in two seconds nothing is proved
 
 
 def test_without_more_said_a_step_is_run_whole() -> None:

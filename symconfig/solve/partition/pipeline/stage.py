@@ -15,7 +15,7 @@ from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.mesh import Mesh
 from symconfig.graph.program.fold import Parts, gradient_elements
 from symconfig.solve.partition.pinned import touched
-from symconfig.solve.partition.priced import price
+from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Partition, partition
 
 
