@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from symconfig.cost.partition.costs import Keep, Objective, Training
-from symconfig.descriptor.job import Job
-from symconfig.errors import InputError
 from symconfig.cost.partition.costs import Objective
-from symconfig.descriptor.mesh import Mesh
 from symconfig.format import seconds
 from symconfig.report.partition_contents import Contents, names_of
 from symconfig.report.partition_json import to_dict
@@ -29,10 +25,6 @@ from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
     from symconfig.api.graph_job import GraphFields, PartitionJob
-    from symconfig.api.planning import PlanResult
-
-PLANNED = "a model of the zoo, or of a descriptor"
-    from symconfig.api.graph_job import PartitionJob
 
 
 @dataclass(frozen=True)
