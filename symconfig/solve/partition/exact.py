@@ -79,7 +79,10 @@ class _Incumbent:
 
 def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
     """Improve the incumbent. Return a lower bound of all choices: infinite where the incumbent is the optimum."""
-    if not relaxed.raise_bound(known.target, known):
+    costs = (*relaxed.space.cost, *(pair.cost for pair in relaxed.space.pairs))
+    dearest = sum(float(cost.max(where=np.isfinite(cost), initial=0.0)) for cost in costs)
+    # where nothing fits, the bound rises with the price above what any choice costs
+    if not relaxed.raise_bound(min(known.target, 2 * dearest + 1.0), known):
         return np.inf
     base = bound = relaxed.bound
     for share in CEILINGS:
