@@ -178,7 +178,7 @@ def _split_adapter(
 
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Write B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is
-    split.
+    split; or exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
     """
     (use,) = outputs
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
@@ -187,6 +187,8 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outpu
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
+    if ctx.how.adapters is Adapters.EXCHANGED:
+        return [_scaled(ctx, use, cut)]
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return [_scaled(ctx, use, whole)]
 
