@@ -80,7 +80,7 @@ _TIES = (
     "counted once, as where training starts from nothing; a checkpoint that holds two is loaded as two, which "
     "tie_word_embeddings: false counts"
 )
-_LIST = "a model_type that `symconfig list families` lists"
+_LIST = "a model_type that docs/reference/models.md lists"
 
 __all__ = ["descriptor_yaml", "import_config"]
 

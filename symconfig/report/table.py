@@ -49,7 +49,7 @@ def summary(plan: Plan) -> Iterator[str]:
     yield from _real_data(plan)
     yield from _whole_run(plan)
     yield from left_out(plan)
-    yield "Why, and how sure this is: symconfig explain, with the same options or with the plan."
+    yield "Why this plan, and how sure it is: symconfig explain DIR, with the folder of --out."
 
 
 def step_sentence(plan: Plan, *, basis: bool = False) -> str:

@@ -88,7 +88,7 @@ def test_what_is_lost_is_named_by_its_field() -> None:
 
 def test_an_unknown_family_names_the_nearest_and_the_list() -> None:
     model = load_model("llama2-7b").model_copy(update={"model_type": "lama"})
-    with pytest.raises(InfeasibleError, match=r"Try: llama, or symconfig list families") as caught:
+    with pytest.raises(InfeasibleError, match=r"Try: llama, or a family of docs/reference/models.md") as caught:
         config_json(model)
     assert len(str(caught.value)) < 200
 
