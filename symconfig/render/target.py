@@ -139,16 +139,24 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
     for source, files in made:
         for item in files:
             if (other := whose.setdefault(item.path, source)) is not source:
-                what, hint = f"is written by {other.name} and by {source.name}", "another template, or --launcher"
-                problems.append(Problem(what, file=item.path, hint=hint))
-    for path in whose:
+                what = f"{item.path} is written by {other.name} and by {source.name}"
+                hint = "another name for the template, or another --launcher"
+                problems.append(Problem(what, file=_template(item.path, other, source), hint=hint))
+    for path, source in whose.items():
         for parent in map(str, PurePosixPath(path).parents):
             if parent in whose:
                 what = f"needs a folder where {whose[parent].name} writes the file {parent}"
-                problems.append(Problem(what, file=path, hint="another name for the template"))
+                problems.append(Problem(what, file=_template(path, source), hint="another name for the template"))
     if problems:
         raise InputError(problems)
     return [item for _, files in made for item in files]
+
+
+def _template(path: str, *sources: Target) -> str:
+    """Return the template that makes a file, a user's own rather than one of symconfig's; else the file's path."""
+    ranked = sorted(sources, key=lambda source: not source.foreign)
+    places = (folder / f"{path}{ENDING}" for source in ranked for folder in source.folders)
+    return next((str(place) for place in places if place.is_file()), path)
 
 
 def common(

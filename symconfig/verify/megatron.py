@@ -87,7 +87,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
         return
     if source is None:  # unfit has said so
         return
-    jobs = _jobs({"": rendered}, source, options.build, options.trace)
+    jobs = session_jobs({"": rendered}, source, options.build, options.trace)
     options.progress(f"Megatron {source.version} on {plan.best.parallel.world_size} claimed GPUs")
     results = megatron_session.run(
         source, jobs, options.timeout_s, heard=lambda result: options.progress(f"Megatron: {result.id} is done")
@@ -148,7 +148,7 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
     return wanted.startswith("core_v{}.{}.".format(*source.release))
 
 
-def _jobs(
+def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
     """Return each list's own job under its id; behind it those that build and those that trace the plan's ranks."""
@@ -289,7 +289,7 @@ def check_many(
         else:
             checks[id].append(Check("Megatron's own checks", "skipped", reason, 0.0))
     if source is not None and judged:
-        jobs = {id: _jobs({id: item}, source, build, trace) for id, item in judged.items()}
+        jobs = {id: session_jobs({id: item}, source, build, trace) for id, item in judged.items()}
         results = megatron_session.run(
             source, [job for each in jobs.values() for job in each], timeout_s, workers, heard
         )

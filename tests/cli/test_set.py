@@ -163,7 +163,7 @@ def test_sweep_lays_it_over_every_cluster_wherever_it_is_named(run: Run, tmp_pat
     sweep.write_text(
         "job: {model: llama2-7b, global_batch_size: 16, gpus: 8}\n"
         "sweep:\n  cluster: [h100, {base: a100-80gb, network: 1x100Gb/s}, h200]\n"
-        "exclude:\n  - {cluster: [h200]}\nprices: {h100: 2}\n",
+        "exclude:\n  - {cluster: [h200]}\n",
         encoding="utf-8",
     )
     ended = run("sweep", sweep, "--out", table, "--set", "gpu_memory=75GB", "--jobs", "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -156,10 +155,12 @@ def test_a_changed_cluster_written_out_is_read_back(made: Write, name: str) -> N
 
 
 def test_the_file_on_the_page_of_clusters_is_a_cluster_in_at_most_ten_lines(made: Write) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text(encoding="utf-8")
-    text = page.split("This is a whole file:\n\n")[1].split("\n\n")[0]
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "reference" / "cluster-files.md").read_text(encoding="utf-8")
+    guide = (docs / "how-to" / "own-cluster.md").read_text(encoding="utf-8")
+    text = guide.split("This is a whole file:\n\n```yaml\n")[1].split("```")[0]
     assert 2 <= len(text.splitlines()) <= 10
-    mine = made(textwrap.dedent(text))
+    mine = made(text)
     assert (mine.gpus_per_node, mine.levels[-1].bandwidth_bytes_per_s.value) == (4, 25e9)
     for name in SHORT:
         assert f"`{name}`" in page

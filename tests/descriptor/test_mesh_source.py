@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
@@ -134,8 +133,8 @@ def test_a_file_lists_levels_and_those_of_one_domain_vanish(written: Path) -> No
 
 
 def test_the_documented_file_is_one(written: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
-    written.write_text(dedent(page[page.index("    schema: symconfig.mesh/1") :].split("\n\n")[0]))
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "cluster-files.md").read_text()
+    written.write_text(page[page.index("schema: symconfig.mesh/1") :].split("```")[0])
     assert sizes(load_mesh(written)) == sizes(of_cluster(load_cluster("h100"), 64))
 
 

@@ -9,7 +9,7 @@ from textwrap import dedent
 from symconfig.measured.assumptions import assuming
 from symconfig.measured.score import score
 
-PAGE = Path(__file__).parents[2] / "docs" / "measurements.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "measurements.md"
 
 
 def test_the_examples_are_read_as_they_stand(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_muon_needs_the_release_that_shares_it() -> None:
 
 
 def test_the_page_says_what_each_target_is_told() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
-    rows = (line.strip("|").split("|") for line in page.partition("## Which target says it")[2].splitlines())
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "optimizers.md").read_text(encoding="utf-8")
+    rows = (line.strip("|").split("|") for line in page.partition("## Targets")[2].splitlines())
     found = {cells[0].strip(): set(cells[1].replace(",", " ").split()) for cells in rows if len(cells) == 2}
     assert {target: found.get(target) for target in EVERY} == EVERY
     assert all(f"`{name}`" in page for name in NAMES)

@@ -35,7 +35,7 @@ def test_a_missing_package_makes_it_ill() -> None:
 
 
 def test_the_commands_are_those_of_the_page_of_installing() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
     for command in (*install.EXTRA.split(" && "), install.MEGATRON):
         assert f"\n{command}" in text
 

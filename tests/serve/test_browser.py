@@ -56,7 +56,7 @@ def _solve(page: Any) -> None:
 def test_a_job_is_solved_and_its_state_is_a_link(shown: Any, started: Any) -> None:
     _solve(shown)
     assert "llama2-7b on 8 x" in shown.inner_text("h1")
-    assert shown.locator("main section").count() == 10
+    assert shown.locator("main section").count() == 9
     context = started.new_context()
     other = context.new_page()
     other.goto(shown.url)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from symconfig.solve.memory import stage_memory
 
 from symconfig.errors import InputError
 from symconfig.schedule.schedules import SCHEDULES
 from symconfig.solve.costed import Costed, costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
-from symconfig.solve.timeline import idle, suited, timeline
+from symconfig.solve.timeline import idle, stage_memory, suited, timeline
 from tests.sample_plans import sample_plan
 
 

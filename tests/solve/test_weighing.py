@@ -14,7 +14,6 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
 from symconfig.frameworks.constraint import failing
 from symconfig.plans.columns import Columns
-from symconfig.runs.sweep.columns import Kind
 from symconfig.solve.costed import costed
 from symconfig.solve.pins import parse
 from symconfig.solve.restore import restore
@@ -26,8 +25,6 @@ from symconfig.solve.weighing import Weighing, weighing
 
 MODEL, CLUSTER = load_model("mixtral-8x7b"), load_cluster("h100")
 JOB = Job(model="mixtral-8x7b", cluster="h100", gpus=32, global_batch_size=128, seq_length=4096)
-
-TYPES: dict[Kind, tuple[type, ...]] = {"text": (str,), "whole": (int,), "number": (int, float), "yes/no": (bool,)}
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.verify import megatron
+from symconfig.verify import megatron, megatron_session
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
 from tests.sample_plans import sample_plan
@@ -75,7 +75,9 @@ def test_graphs_beside_expanding_segments_stop_without_the_exported_variable() -
     item = planned("router")
     assert item.env["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     env = {name: value for name, value in item.env.items() if name != "NCCL_GRAPH_REGISTER"}
-    found = megatron.run({"": Rendered(item.plan, item.args, env)}, source(), LIMIT_S)
+    found = megatron_session.run(
+        source(), megatron.session_jobs({"": Rendered(item.plan, item.args, env)}, source()), LIMIT_S
+    )
     assert "NCCL_GRAPH_REGISTER=0" in str(found[""].error)
 
 

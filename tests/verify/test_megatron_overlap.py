@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symconfig.verify import megatron
+from symconfig.verify import megatron, megatron_session
 from symconfig.verify.megatron import Rendered
 from tests.verify.megatron_support import LIMIT_S, rendered, replaced, source
 
@@ -36,7 +36,7 @@ def _plan(**overrides: Any) -> Rendered:
 def test_megatron_refuses_what_the_search_leaves_out_and_takes_the_rest() -> None:
     items = {name: replaced(_plan(), option, *values) for name, (option, values, _) in REFUSED.items()}
     items |= {"as planned": _plan(), "without a pipeline": _plan(pp=1, vpp=1)}
-    found = megatron.run(items, source(), LIMIT_S)
+    found = megatron_session.run(source(), megatron.session_jobs(items, source()), LIMIT_S)
     for name, (_, _, words) in REFUSED.items():
         assert words in str(found[name].error), f"{name}: {found[name].error}"
     assert [found[name].error for name in ("as planned", "without a pipeline")] == [None, None]

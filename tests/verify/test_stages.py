@@ -11,7 +11,7 @@ import symconfig
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.plans.plan import Plan
-from symconfig.verify import megatron, megatron_agreement
+from symconfig.verify import megatron, megatron_agreement, megatron_session
 from symconfig.verify.megatron_session import Result
 from tests.verify.megatron_support import LIMIT_S, rendered, source
 
@@ -104,7 +104,9 @@ def plans() -> dict[str, Plan]:
 @pytest.fixture(scope="module")
 def results(plans: dict[str, Plan]) -> dict[str, Result]:
     """Megatron's word on each plan's arguments, for those of old versions as well: it still has their options."""
-    return megatron.run({name: rendered(plan) for name, plan in plans.items()}, source(), LIMIT_S)
+    return megatron_session.run(
+        source(), megatron.session_jobs({name: rendered(plan) for name, plan in plans.items()}, source()), LIMIT_S
+    )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,7 +140,9 @@ def test_megatron_builds_the_layers_of_each_kind_of_two() -> None:
     pins = {"tp": "1", "pp": "4", "mbs": "1", "recompute": "none"}
     mixed = symconfig.plan_mixed("llama2-13b", "h100*16 + a100-80gb*16", 64, pins=pins, top=1).plan
     told = {host.share.cluster.name: mixed.of(host) for host in mixed.best.hosts}
-    results = megatron.run({name: rendered(plan) for name, plan in told.items()}, source(), LIMIT_S)
+    results = megatron_session.run(
+        source(), megatron.session_jobs({name: rendered(plan) for name, plan in told.items()}, source()), LIMIT_S
+    )
     for name, plan in told.items():
         assert results[name].error is None
         assert list(megatron_agreement.stages(plan, results[name], "file")) == []

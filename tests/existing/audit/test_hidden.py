@@ -13,7 +13,7 @@ from symconfig.existing.launch.reading import Hides, Reading
 from symconfig.report import audit as report
 from symconfig.report.audit_json import to_dict
 
-SCRIPTS = Path(__file__).parents[3] / "docs" / "jobs" / "scripts"
+SCRIPTS = Path(__file__).parents[3] / "docs" / "examples"
 MODEL = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
     "--max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu "

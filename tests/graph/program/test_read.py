@@ -256,7 +256,7 @@ def test_a_program_may_be_json(tmp_path: Path) -> None:
 
 
 def test_the_documented_program_is_one_and_every_function_is_documented(file: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "programs.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "programs.md").read_text()
     file.write_text(page.split("```yaml\n")[1].split("```")[0])
     documented = load_program(file)
     assert len(documented.operators) == 1 + 2 * 5 + 4

@@ -112,7 +112,7 @@ def test_bad_input_is_said_in_a_sentence(kernels: Run, words: tuple[str, ...], s
 def test_all_that_is_wrong_is_said_at_once_before_anything_is_measured(kernels: Run) -> None:
     done = kernels("--budget", "x", "--out", "/nowhere/x.yaml", "--cluster", "h2000", "--json")
     assert done.code == 2
-    assert [problem["field"] for problem in done.json()["problems"]] == ["--out", "--budget", "--cluster"]
+    assert [problem["field"] for problem in done.json()["problems"]] == ["--budget", "--out", "--cluster"]
 
 
 def test_a_profile_of_a_cpu_needs_a_cluster_and_an_existing_file_force(kernels: Run, tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackRe
     shown = plain(blocks(found))
     assert f"with {option}, from its first save on: then every plan here goes on" in shown
     assert "12 bytes of host memory for each parameter of a rank" in shown
-    assert "For 1 node a checkpoint saved without that option is converted by the old run" in shown
+    assert "For 1 node a checkpoint saved without that option is converted by one more run of the old layout" in shown
     grids.write(tmp_path / "out")
     assert f"`bash launch.sh {option}`" in (tmp_path / "out/launch.sh").read_text()
     said = json.loads((tmp_path / "out/fallback.json").read_text())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from time import process_time
 
 import numpy as np
@@ -14,7 +14,7 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import Net, net
 from symconfig.solve.partition.adaptive import least, plan
 from symconfig.solve.partition.problem import Problem, assemble
-from symconfig.solve.partition.reasons import MOST, Solved, candidates, reasons
+from symconfig.solve.partition.reasons import Solved, candidates, reasons
 from symconfig.solve.partition.rows import allowed, spaces
 from symconfig.solve.partition.strategy import alike
 from tests.solve.partition.optima import least_memory
@@ -183,31 +183,6 @@ def test_whatever_can_be_made_to_fit_by_its_parameters_is_among_the_others(room:
         assert mine == looks - {alike(found.rows[reason.node], found.axes)}
         told += len(mine)
     assert told > 20
-
-
-def test_where_rows_are_too_many_those_near_the_chosen_one_are_weighed() -> None:
-    """All that differ along two axes of six, and all that do one thing along each level."""
-    found = solved(
-        NETS["convolutions"], mesh=Mesh((MeshLevel("nvlink", 8, 4e11, 1e-6), MeshLevel("rail", 8, 5e10, 1e-5)))
-    )
-    v = next(index for index, node in enumerate(found.costs.net.nodes) if node.name == "conv2" and node.operator)
-    node, row = found.costs.net.nodes[v], found.rows[v]
-    options = range(len(node.options))
-    near = {
-        (*row[:a], x, *row[a + 1 : b], y, *row[b + 1 :])
-        for a, b in combinations(range(6), 2)
-        for x in options
-        for y in options
-    }
-    near |= {(*row[:3], *(x,) * 3) for x in options} | {(*(x,) * 3, *row[3:]) for x in options}
-    near |= {(*(x,) * 3, *(y,) * 3) for x in options for y in options}
-    every = np.array(sorted(near))
-    able = {tuple(one) for one in every[allowed(found.costs.net, node, every, found.axes)].tolist()}
-    assert len(options) ** 6 > MOST
-    weighed = [tuple(one) for one in candidates(found, v).tolist()]
-    assert weighed[0] == row
-    assert len(weighed) == len(set(weighed))
-    assert set(weighed) == able
 
 
 def test_forty_nodes_of_hundreds_of_rows_take_a_moment() -> None:
