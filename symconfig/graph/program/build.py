@@ -20,16 +20,18 @@ NONE, ALL, COPIED = (0.0, 0.0), (1.0, 1.0), (0.0, 0.5)
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function over named dims.
+    """Describe a function over named dims.
 
-    keeps: of (inputs, outputs), what its backward reads, beside residues. linear: over its inputs together, so that it
-    may run on partial sums. sums: how many partial results it reduces inside itself where one of the loops `over` is
-    split (by default of those that its output lacks); 0: these loops stay whole. summed: of how many first inputs it
-    sums the loops that its output lacks. traffic: see Operator. joint: only loops of `groups` split.
+    keeps: maps (inputs, outputs) to the uses that the backward pass reads, in addition to residues. linear: linear
+    in all inputs together, so that it may run on partial sums. sums: number of partial results that it reduces
+    inside itself where one of the loops `over` is split (default: the loops that its output lacks); 0: these loops
+    cannot be split. summed: number of leading inputs whose loops that the output lacks are contracted. traffic: see
+    Operator. joint: only loops of `groups` can be split.
 
-    In a file: fewest and most operands, options that must (needs) and may (takes) be given, words that may (flags), how
-    many targets it makes, and where dims must come from: each target's from some operand (covered), each operand's from
-    the target, too (within), the first operand's are those of the target in any order (same).
+    In a program file: fewest and most operands, options that are required (needs) and optional (takes), words that
+    are flags (flags), number of targets, and the rules for dims: each dim of a target is in some operand (covered),
+    each dim of an operand is in the target (within), the first operand has the dims of the target in any order
+    (same).
     """
 
     keeps: Callable[[Sequence[Use], Sequence[Use]], Kept]
@@ -48,35 +50,38 @@ class Function:
 
 
 def nothing(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep no tensor for the backward pass."""
     return ()
 
 
 def operands(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep every input."""
     return inputs
 
 
 def outcome(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
+    """Keep every output."""
     return outputs
 
 
 def others(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep each operand of a product where another one has a gradient."""
+    """Keep each input of a product for which another input has a gradient; none if no input has one."""
     gradients = sum(use.gradient for use in inputs)
     return [use for use in inputs if gradients > use.gradient]
 
 
 def constants(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep inputs without a gradient: masks, tables of angles, indices."""
+    """Keep the inputs without a gradient: masks, tables of angles, indices."""
     return [use for use in inputs if not use.gradient]
 
 
 def quotient(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep the divisor always; the dividend for the divisor's gradient only."""
+    """Keep the divisor; the dividend, too, if the divisor has a gradient."""
     return inputs if inputs[1].gradient else inputs[1:]
 
 
 def data_and_scale(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep the data of a norm, and the weight for its gradient; no gradient needs the bias."""
+    """Keep the data of a norm, and its weight (second input) if the data has a gradient; never the bias."""
     return inputs[:2] if inputs[0].gradient else inputs[:1]
 
 
@@ -92,6 +97,7 @@ RESHAPE = Function(nothing, linear=True, summed=0, traffic=NONE, joint=True, fla
 
 
 def _several(keeps: Callable[[Sequence[Use], Sequence[Use]], Kept], count: int, most: int = 0) -> Function:
+    """Return a Function of `count` operands, or of `count` to `most`; it is linear if `keeps` is `nothing`."""
     return Function(keeps, linear=keeps is nothing, operands=(count, most or count))
 
 
@@ -160,8 +166,8 @@ class Window:
 
     @property
     def halo(self) -> int:
-        """Return the rows read of each neighbour; a window that overlaps on one side only counts as if it did
-        on both.
+        """Return the number of rows read from each neighbour rank, at least 0. A window that overlaps on one side only
+        counts as if it overlapped on both.
         """
         return max(0, ceil((self.size - self.stride) / 2))
 
@@ -184,18 +190,25 @@ def build(
     sizes: Mapping[str, int] | None = None,
     path: str = "",
 ) -> Operator:
-    """Return the operator that makes outputs of inputs; an input that lacks a loop is repeated along it.
+    """Return the operator that computes `outputs` from `inputs` with `function`, which may be a name in FUNCTIONS.
+
+    An input that lacks a loop is broadcast along it. Without an input that has a gradient, the operator has no
+    backward pass and saves nothing. A product that contracts no loop is bound by memory (`Work.MEMORY`).
 
     Args:
-        over: the loops that the function works along (see Function.sums); of an attention, the keys.
-        whole: further loops that nothing may split.
-        groups: loops that one axis splits together: query heads with their key/value heads, the outermost loops of what
-            a reshape merges or takes apart.
-        windows: of every spatial loop; inputs have these loops along their own dims, also where a stride makes those
-            longer.
-        slots: the loop of an expert's slots, which split with their tokens.
-        residues: what it keeps beside what the function says.
-        sizes: of dims, which a look-up needs to count the rows that it reads.
+        over: the loops that the function works along (see Function.sums); for attention, the loop of keys.
+        whole: further loops that cannot be split.
+        groups: loops that one axis splits together: query heads with their key/value heads, the outermost loops of
+            what a reshape merges or splits up.
+        windows: of every spatial loop; inputs have these loops along their own dims, also where a stride makes
+            those longer.
+        slots: the loop of an expert's slots, which is split together with the tokens.
+        residues: tensors to save in addition to what the function keeps.
+        traffic: (forward, backward) factors that replace the function's; ignored for `gather`, which computes its
+            own.
+        attended: mean number of keys per query of an attention.
+        channels: channels of queries and values together, of an attention.
+        sizes: of all dims; required by `gather` to count the rows that it reads.
     """
     function = FUNCTIONS[function] if isinstance(function, str) else function
     out, loops, held = outputs[0].loops, loops_of((*inputs, *outputs)), {*whole}
@@ -250,7 +263,12 @@ def build(
 
 
 def _look_up(table: Use, ids: Use, output: Use, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """Return the traffic of reading rows: only those taken forward; backward the whole table's gradient is written."""
+    """Return the (forward, backward) traffic factors of a table look-up, relative to reading and writing all operands
+    once.
+
+    Forward reads only the rows taken, at most the whole table; backward (1.0) writes the gradient of the whole
+    table.
+    """
     rows, taken, given = (use.tensor.bytes(sizes) for use in (table, output, ids))
     read = min(output.tensor.elements(sizes) * table.tensor.element_bytes, rows)
     return (read + taken + given) / (rows + taken + given), 1.0

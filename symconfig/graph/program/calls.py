@@ -16,7 +16,11 @@ LISTS, NUMBERS = frozenset({"over"}), frozenset({"window"})
 
 
 def checked(statement: Statement) -> Statement:
-    """Return a statement with its flags apart from its terms. Raises Mistake: it is no call of a known function."""
+    """Return the statement with its function's flags moved from `terms` to `flags`.
+
+    Raise Mistake for an unknown function, a wrong number of operands or targets, an option that is unknown, empty or
+    of the wrong form, and a missing required option.
+    """
     name = statement.function
     function = FUNCTIONS.get(name)
     if function is None:
@@ -40,6 +44,9 @@ def checked(statement: Statement) -> Statement:
 
 
 def _option(name: str, function: Function, option: str, given: Option) -> None:
+    """Raise Mistake if the function has no such option, a list is given for a single value, the value is empty, or
+    `window` is not a positive integer.
+    """
     known = (*function.needs, *function.takes)
     if option not in known:
         need = "one of " + ", ".join((*known, *function.flags)) if known or function.flags else "no option"
@@ -54,8 +61,11 @@ def _option(name: str, function: Function, option: str, given: Option) -> None:
 
 @dataclass(slots=True)
 class Site:
-    """A statement with its tensors. names: of the targets in the whole program; the first is the operator's, too.
-    made: tensors, as they come up."""
+    """Hold a statement with its operands.
+
+    names: of the targets in the whole program; the first one also names the operator. made: tensors that the
+    statement creates, filled as they are requested.
+    """
 
     call: Statement
     uses: tuple[Use, ...]
@@ -67,12 +77,15 @@ class Site:
 
     @property
     def loops(self) -> tuple[str, ...]:
-        """Return the loops of the first target."""
+        """Return the dims of the first target."""
         return self.call.targets[0].dims
 
     def target(self, index: int = 0, element_bytes: float | None = None, *, gradient: bool = True) -> Use:
-        """Return a target, as wide as the first input with a gradient, unless the statement or the function says
-        otherwise.
+        """Return a use of target `index`, a new tensor that is recorded in `made`.
+
+        Its element size in bytes is that of the element type in the statement, else `element_bytes`, else that of
+        the first input with a gradient, else the file's default. It has a gradient if `gradient` and some input has
+        one.
         """
         given = self.call.targets[index]
         width = element_bytes or next(
@@ -82,21 +95,29 @@ class Site:
         return self.new(self.names[index], given.dims, width, gradient=gradient)
 
     def new(self, name: str, dims: tuple[str, ...], element_bytes: float, *, gradient: bool = False) -> Use:
-        """Return a tensor, which the file need not name: statistics, a mask."""
+        """Return a use of a new tensor, e.g. statistics or a mask, and record it in `made`. It has a gradient only if
+        `gradient` and some input has one.
+        """
         self.made[name] = Tensor(name, dims, element_bytes, gradient and any(use.gradient for use in self.uses))
         return Use(self.made[name])
 
     def mistake(self, what: str, operand: int | None = None, **parts: str | None) -> Mistake:
-        """Return a mistake. operand: where it is; else at the target."""
+        """Return (not raise) a Mistake at the position of an operand, or of the first target if `operand` is None.
+        parts: got, need, hint.
+        """
         at = self.call.targets[0].at if operand is None else self.call.terms[operand].at
         return Mistake(what, at, **parts)
 
     def words(self, option: str) -> tuple[str, ...]:
+        """Return the values of an option; empty if it is not given."""
         given = self.call.options.get(option)
         return given.values if given else ()
 
     def over(self, *, single: bool = False) -> tuple[str, ...]:
-        """Return the loops that `over` names, which the first operand must have."""
+        """Return the loops of the option `over`; empty if it is not given.
+
+        Raise Mistake if the first operand lacks one of them, or, if `single`, unless exactly one is given.
+        """
         words = self.words("over")
         for word in words:
             if word not in self.uses[0].loops:
@@ -108,17 +129,20 @@ class Site:
         return words
 
     def window(self) -> int | None:
+        """Return the option `window`; None if it is not given."""
         return int(self.words("window")[0]) if "window" in self.call.options else None
 
     def ids(self, operand: int) -> dict[str, Any]:
-        """Require an operand of whole numbers, through which nothing flows back."""
+        """Raise Mistake if the operand has a gradient, as indices cannot have one; return no `build` arguments."""
         if self.uses[operand].gradient:
             need = "an input, or indices that a route makes"
             raise self.mistake("ids have no gradient", operand, got=self.uses[operand].name, need=need)
         return {}
 
     def check(self, rules: Iterable[str]) -> None:
-        """Require what `Function.dims` says."""
+        """Raise Mistake if the dims of operands and target break one of the rules `same`, `within`, `covered` (see
+        Function).
+        """
         for rule in rules:
             if rule == "same" and set(self.uses[0].loops) != set(self.loops):
                 got, need = shown(self.uses[0].loops), shown(self.loops)
@@ -132,14 +156,17 @@ class Site:
                 self.covered({loop for use in self.uses for loop in use.loops})
 
     def covered(self, there: set[str]) -> None:
-        """Require that no dim of the target comes from nowhere."""
+        """Raise Mistake if the first target has a dim that is not in `there`."""
         for loop in self.loops:
             if loop not in there:
                 raise self.mistake("no operand has this dim of the result", got=loop)
 
 
 def make(site: Site) -> list[Operator]:
-    """Make the operators of a statement. Raises Mistake."""
+    """Return the operators of a statement: one, or two for a norm over several dims, whose statistics come first.
+
+    Records new tensors in `site.made`. Raise Mistake if the dims or options do not fit the function.
+    """
     name = site.call.function
     site.check(FUNCTIONS[name].dims)
     given: dict[str, Any] = {"function": name, "inputs": site.uses}
@@ -150,8 +177,10 @@ def make(site: Site) -> list[Operator]:
 
 
 def _norm(site: Site) -> dict[str, Any]:
-    """Make a norm: over one dim in one kernel; over several, as of a batch, with a pass of its own for the
-    statistics.
+    """Return the `build` arguments of a norm and create its statistics tensor (fp32, one set per remaining element).
+
+    Over one dim the statistics are a residue of one operator. Over several dims, as in a batch norm, an operator
+    that computes them goes first (`first`) and NORMALISE reads them.
     """
     x, *weights = site.uses
     over, several = site.over(), len(site.over()) > 1
@@ -165,6 +194,13 @@ def _norm(site: Site) -> dict[str, Any]:
 
 
 def _attention(site: Site) -> dict[str, Any]:
+    """Return the `build` arguments of an attention: fp32 statistics as residue, `attended` as the mean number of keys
+    per query (all keys; with `causal` or `window`, those before the query, within the window), channels and head
+    groups.
+
+    Raise Mistake if an operand has fewer than two dims, `over` is not exactly one dim of keys and values that the
+    result lacks, or the last dims of queries and keys, or of values and result, differ.
+    """
     q, k, v = site.uses[:3]
     for operand, use in enumerate((q, k, v)):
         if len(use.loops) < 2:
@@ -190,7 +226,12 @@ def _attention(site: Site) -> dict[str, Any]:
 
 
 def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
-    """Return what splits together where keys have fewer heads than queries, at the same place among their dims."""
+    """Return the pairs (query loop, key loop) that are split together: for each loop of the keys but `over` that
+    queries lack, the query loop at the same position; empty if there is none.
+
+    Raise Mistake if queries and keys differ in rank, the query loop is one of the keys, too, or its size is no
+    multiple.
+    """
     groups: list[tuple[str, ...]] = []
     for loop in (loop for loop in k.loops if loop not in q.loops and loop != over):
         partner = q.loops[k.loops.index(loop)] if len(q.loops) == len(k.loops) else None
@@ -205,6 +246,10 @@ def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
 
 
 def _cross_entropy(site: Site) -> dict[str, Any]:
+    """Return the `build` arguments of a cross-entropy, whose output is one fp32 loss per row.
+
+    Raise Mistake if the result's dims are not those of the logits without `over`, or the labels have a gradient.
+    """
     logits, over = site.uses[0], site.over(single=True)
     if set(site.loops) != set(logits.loops) - {*over}:
         rows = [loop for loop in logits.loops if loop not in over]
@@ -214,14 +259,18 @@ def _cross_entropy(site: Site) -> dict[str, Any]:
 
 
 def _reduction(site: Site) -> dict[str, Any]:
+    """Raise Mistake if the result has as many dims as the operand; return no `build` arguments."""
     if len(site.loops) == len(site.uses[0].loops):
         raise site.mistake("nothing is summed: the result has all dims", 0)
     return {}
 
 
 def _reshape(site: Site) -> dict[str, Any]:
-    """Pair the outermost of the shortest runs of dims on both sides with the same number of elements; dims of one
-    element split nothing.
+    """Return as `groups` the outermost dims (old, new) of each pair of shortest runs of dims that hold the same number
+    of elements on both sides; dims of size 1 are in no group. With the flag `copy` the traffic is that of a copy,
+    else None.
+
+    Raise Mistake if the number of elements changes.
     """
     old, new = ([loop for loop in some if site.sizes[loop] > 1] for some in (site.uses[0].loops, site.loops))
     groups, a, b = [], 1, 1
@@ -239,8 +288,12 @@ def _reshape(site: Site) -> dict[str, Any]:
 
 
 def _convolution(site: Site) -> dict[str, Any]:
-    """Make a convolution. The weight's own dims are the window; as many of the last other dims of operand and result
-    are what it walks.
+    """Return the `build` arguments of a convolution: inputs along the loops of the result, and a Window for each
+    spatial loop.
+
+    The weight's own dims are the window sizes. They pair, in order, with the last dims of the operand and of the
+    result that the weight lacks. Raise Mistake if there are too few of those, or a dim of the result is in no
+    operand.
     """
     x, weight = site.uses
     within = [loop for loop in weight.loops if loop not in x.loops and loop not in site.loops]
@@ -258,6 +311,11 @@ def _convolution(site: Site) -> dict[str, Any]:
 
 
 def _pool(site: Site) -> dict[str, Any]:
+    """Return the `build` arguments of a pool: the input along the loops of the result and a Window (default size 1) for
+    each dim in `over`. A maximum keeps its input for the backward pass, a mean nothing.
+
+    Raise Mistake if operand and result differ in rank, or a dim of the result comes from nowhere.
+    """
     x, over = site.uses[0], site.over()
     if len(x.loops) != len(site.loops):
         raise site.mistake("a pool keeps the number of dims", got=", ".join(site.loops))
@@ -270,6 +328,10 @@ def _pool(site: Site) -> dict[str, Any]:
 
 
 def _window(site: Site, old: str, new: str, size: int) -> Window:
+    """Return a Window of `size` rows whose stride is the rounded ratio of the sizes of dims `old` and `new`.
+
+    Raise Mistake if `new` is larger than `old`, or the ratio is not an integer and windows do not overlap.
+    """
     before, after = site.sizes[old], site.sizes[new]
     if after > before:
         raise site.mistake("a window makes no dim longer", got=f"{after} of {before}")
@@ -280,6 +342,11 @@ def _window(site: Site, old: str, new: str, size: int) -> Window:
 
 
 def _route(site: Site) -> dict[str, Any]:
+    """Return the `build` arguments of a router, with two outputs: weights, and indices (4 bytes, no gradient).
+
+    Raise Mistake unless both targets have the same dims: those of the logits with `over` replaced by a dim of
+    choices.
+    """
     over, logits = site.over(single=True), site.uses[0]
     tokens = set(logits.loops) - {*over}
     weights, routes = (target.dims for target in site.call.targets)
@@ -291,7 +358,11 @@ def _route(site: Site) -> dict[str, Any]:
 
 
 def _slots(site: Site) -> dict[str, Any]:
-    """Read the slots' dim of [experts, slots, channels] for tokens [rows, channels]."""
+    """Return the slots' dim of a dispatch or combine as `build` argument.
+
+    Raise Mistake if the indices have a gradient, or the tensor [experts, slots, channels] does not have exactly two
+    dims that tokens [rows, channels] lack, one of them the option `slots`.
+    """
     there = site.call.function == "dispatch"
     site.ids(1 if there else 2)
     tokens, slotted = (site.uses[0].loops, site.loops) if there else (site.loops, site.uses[0].loops)
@@ -321,7 +392,7 @@ SPECIAL: Mapping[str, Callable[[Site], dict[str, Any]]] = {
 
 
 def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None:
-    """Raise Mistake for dims that are undefined, empty, or there twice."""
+    """Raise Mistake at character `at` if a dim is undefined, is the number 0, or occurs twice in the tensor."""
     for dim in dims:
         if size_of_number(dim) == 0:
             raise Mistake("a dim has no elements", at, got=dim)
@@ -333,7 +404,11 @@ def check_dims(dims: tuple[str, ...], sizes: Mapping[str, int], at: int) -> None
 
 
 def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int], at: int) -> Use:
-    """Use the tensor along some loops. Raises Mistake: another rank, another size."""
+    """Return a use of the tensor along `loops`; None: along its own dims.
+
+    Raise Mistake if the rank or a size differs, or a loop is undefined or repeated. A dim of the tensor that is
+    undefined is accepted, since it was reported at its declaration.
+    """
     if loops is None or loops == tensor.dims:
         return Use(tensor)
     if len(loops) != len(tensor.dims):
@@ -346,4 +421,5 @@ def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int]
 
 
 def shown(dims: Iterable[str]) -> str:
+    """Return the dims as text for messages: `[b, s, h]`."""
     return f"[{', '.join(dims)}]"

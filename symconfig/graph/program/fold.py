@@ -19,7 +19,9 @@ from symconfig.graph.program.repeats import Chain, Run, runs
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A tensor's role in the program. shared: a parameter or an input that is read more than once."""
+    """Describe a tensor's role in the program. fed: an input of the program. ends: an output of the program. shared: a
+    parameter or an input that is read more than once.
+    """
 
     parameter: bool = False
     trainable: bool = False
@@ -32,7 +34,7 @@ _MADE = Origin()
 
 
 def origins(program: Program) -> dict[str, Origin]:
-    """Return the origin of every tensor that is not just made by one operator and read by others."""
+    """Return the origin of every input, output and parameter, by tensor name. Other tensors are absent."""
     uses = Counter(operand.name for op in program.operators for operand in op.inputs)
     result = {name: Origin(ends=True) for name in program.outputs}
     result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
@@ -44,9 +46,7 @@ def origins(program: Program) -> dict[str, Origin]:
 
 @dataclass(slots=True)
 class Signatures:
-    """Numbers for the structures of a program's operators. An operator whose parts, names included, were seen before is
-    not worked out again.
-    """
+    """Number the structures of a program's operators, caching the number by a cheap key that includes names and loops."""
 
     program: Program
     origins: dict[str, Origin] = field(init=False)
@@ -57,7 +57,9 @@ class Signatures:
         self.origins = origins(self.program)
 
     def number(self, op: Operator) -> int:
-        """Return the number of an operator's structure: operators of equal structure share it, no others do."""
+        """Return the number of an operator's structure, a new one for a new structure; equal numbers mean equal
+        structure. Caches the result.
+        """
         written = self._written(op)
         number = self.known.get(written)
         if number is None:
@@ -66,8 +68,9 @@ class Signatures:
         return number
 
     def _written(self, op: Operator) -> Hashable:
-        """Return a key of an operator as it is written, which is cheap: equal ones, equal structures. `splits` count
-        by identity, since the program keeps them alive.
+        """Return a cheap cache key of an operator: equal keys imply equal structure, but not the reverse.
+
+        `splits` are compared by identity, which is safe because the program keeps them alive.
         """
         tensors, origin = self.program.tensors, self.origins
         seen = []
@@ -83,8 +86,9 @@ class Signatures:
 
 
 def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
-    """Return all of an operator that any cost may depend on, without names: its loops and tensors are numbered in the
-    order in which its operands have them.
+    """Return everything about an operator that a cost may depend on, as a hashable without names: sizes, element bytes,
+    gradients, origins, splits, saved tensors. Loops and tensors are numbered in the order of first occurrence in its
+    operands.
     """
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}
@@ -124,8 +128,8 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A program with the classes of its operators. of: for each operator its class. operators: for each class its first
-    operator. runs: the repeats.
+    """Hold a program with the classes of its operators. of: for each operator its class. operators: for each class the
+    index of its first operator. runs: the repeats.
     """
 
     program: Program
@@ -135,7 +139,11 @@ class Folding:
 
 
 def fold(program: Program) -> Folding:
-    """Return the classes of a program's operators, those at the same place of a repeat being one."""
+    """Find the repeats of a program and return it with the class of each operator.
+
+    Operators at the same position of a run's instances share a class; an operator outside every run has a class of
+    its own.
+    """
     signatures = Signatures(program)
     repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
     first = list(range(len(program.operators)))
@@ -150,11 +158,11 @@ def fold(program: Program) -> Folding:
 
 @dataclass
 class Parts:
-    """A program cut into stretches of operators, such as the stages of a pipeline.
+    """Cut a program into ranges of operators, such as pipeline stages.
 
-    Each operator comes after what it reads, so that every prefix of the operators is a cut of the graph. A tensor that
-    is read further on than the next stretch goes through those between, too. made: of every activation the operator
-    that makes it; last: that reads it last.
+    Every operator comes after the operators whose results it reads, so that every prefix is a valid cut. A tensor
+    that is read beyond the next range passes through the ranges in between. made: operator index that makes each
+    activation; last: operator index that reads each tensor last.
     """
 
     program: Program
@@ -176,17 +184,24 @@ class Parts:
         self._kinds = [signatures.number(op) for op in operators]
 
     def crossing(self, cut: int) -> list[str]:
-        """Return the activations that are made before a cut and read behind it."""
+        """Return the names of activations that operators before index `cut` make and operators from `cut` on read.
+        Program inputs and parameters are not included.
+        """
         return [name for name, index in self.made.items() if index < cut <= self.last.get(name, -1)]
 
     def shared(self, start: int, stop: int) -> list[Parameter]:
-        """Return the trained parameters that operators read inside a stretch and outside of it, too."""
+        """Return the trainable parameters that operators both inside [start, stop) and outside of it read."""
         among = [parameter for parameter in self._read(start, stop) if parameter.trainable]
         ends = [self.uses[parameter.tensor.name] for parameter in among]
         return [parameter for parameter, (a, b) in zip(among, ends, strict=True) if a < start or b >= stop]
 
     def program_of(self, start: int, stop: int) -> Program:
-        """Return a stretch as a program: it receives what crosses its first cut and sends what crosses its last."""
+        """Return the operators [start, stop) as a program; `self.program` is unchanged.
+
+        RECEIVE operators at its start take the activations that cross `start`, SEND operators at its end those that
+        cross `stop`; these become inputs and outputs. The name gets the range of operators unless the range is the
+        whole program.
+        """
         whole, inside = self.program, self.program.operators[start:stop]
         tensors = dict(whole.tensors)
         received = [self._passed(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
@@ -206,7 +221,9 @@ class Parts:
         )
 
     def key(self, start: int, stop: int) -> Hashable:
-        """Return what two stretches have in common only where they are alike in all but names."""
+        """Return a hashable key of the operators [start, stop): two ranges have equal keys only if they are equal but
+        for names, including the tensors that cross both cuts and the shared parameters.
+        """
         numbers: dict[str, int] = {}
         inside = zip(self.program.operators[start:stop], self._kinds[start:stop], strict=True)
         rows = tuple(
@@ -222,11 +239,14 @@ class Parts:
         return rows, tuple(ends), shared
 
     def _read(self, start: int, stop: int) -> Sequence[Parameter]:
+        """Return the parameters, trainable or not, that operators [start, stop) read."""
         read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
         return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
 
     def _passed(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
-        """Receive a tensor, or send it. What is under way is added to the tensors."""
+        """Return an operator that receives or sends a tensor. The tensor in transit, named "NAME, received" or "NAME,
+        sent", is added to `tensors`.
+        """
         tensor = self.program.tensors[name]
         way = replace(tensor, name=f"{name}, {'received' if work is Work.RECEIVE else 'sent'}")
         tensors[way.name] = way
@@ -235,5 +255,5 @@ class Parts:
 
 
 def gradient_elements(parameters: Sequence[Parameter], program: Program) -> float:
-    """Return how many numbers the gradients of parameters have."""
+    """Return the total number of elements of the parameters' gradients."""
     return float(sum(parameter.tensor.elements(program.sizes) for parameter in parameters))

@@ -26,7 +26,9 @@ from symconfig.graph.program.program import Parameter, Program
 
 
 class Place(NamedTuple):
-    """An axis's place in a tensor, and in its gradient."""
+    """Hold an axis's place in a tensor and in its gradient: the position of the dim that it shards, or WHOLE
+    (replicated), PARTIAL or FLAT.
+    """
 
     forward: int
     backward: int
@@ -34,10 +36,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One mesh axis's use at a node. parts: the most that it may be cut into along all axes; 0: no limit.
+    """Describe one mesh axis's use at a node. parts: the most parts into which all axes together may split it; 0: no
+    limit.
 
-    split: of an operator, the loops that the axis splits. zero: of a parameter, the lowest of optimizer state (1),
-    gradient (2) and weight (3) that lie flat over the axis, with all before it.
+    split: for an operator, the loops that the axis splits. zero: for a parameter, the ZeRO stage: optimizer state
+    (1), gradients (2) and weights (3) sharded flat over the axis, each with those before it.
     """
 
     name: str
@@ -48,7 +51,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Port:
-    """A tensor at a node: for each option the axis' place. output: made here."""
+    """Hold a tensor at a node, with the axis's place for each option. output: the node makes the tensor."""
 
     tensor: Tensor
     sizes: tuple[int, ...]
@@ -57,25 +60,27 @@ class Port:
 
     @cached_property
     def elements(self) -> int:
+        """Return the number of elements of the unsharded tensor."""
         return prod(self.sizes)
 
     @property
     def bytes(self) -> float:
+        """Return the bytes of the unsharded tensor."""
         return self.elements * self.tensor.element_bytes
 
     @cached_property
     def forward(self) -> NDArray[np.int64]:
-        """Return the place forward: [options]."""
+        """Return the forward place of each option: [options]."""
         return np.array([place.forward for place in self.places], dtype=np.int64)
 
     @cached_property
     def backward(self) -> NDArray[np.int64]:
-        """Return the place backward: [options]."""
+        """Return the backward place (in the gradient) of each option: [options]."""
         return np.array([place.backward for place in self.places], dtype=np.int64)
 
     @cached_property
     def alike(self) -> NDArray[np.int64]:
-        """Return a number for each option, the same for those of the same place: [options]."""
+        """Return an index for each option, equal for options with the same place: [options]."""
         known: dict[Place, int] = {}
         return np.array([known.setdefault(place, len(known)) for place in self.places], dtype=np.int64)
 
@@ -93,8 +98,9 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Node:
-    """times: how many nodes of the whole program it stands for. run: the repeat that it is part of, or -1. weight: of a
-    copy, that it is one of a parameter. fixed: how it has to be split; by default as is best.
+    """Describe a node. times: number of nodes of the whole program that it stands for. run: the repeat that it is part
+    of, or -1. weight: for a copy, whether it copies a parameter. fixed: constraints on
+    its strategy; empty: free.
     """
 
     name: str
@@ -109,12 +115,12 @@ class Node:
 
     @property
     def copy(self) -> bool:
-        """Return whether the node neither computes nor holds anything."""
+        """Return whether the node is a copy: it has neither an operator nor a parameter."""
         return self.operator is None and self.parameter is None
 
     @cached_property
     def splits(self) -> Mapping[str, NDArray[np.bool_]]:
-        """Return, for each loop that some option splits, whether an option does: [options]."""
+        """Return, by loop, whether each option splits it ([options]); loops that no option splits are absent."""
         members: dict[str, list[bool]] = {}
         for index, option in enumerate(self.options):
             for loop in option.split.loops if option.split else ():
@@ -143,7 +149,9 @@ class Link:
 
 @dataclass(frozen=True)
 class Net:
-    """node_of, parameter_of: for each operator and parameter of the program its node. instances: of each repeat."""
+    """Hold the nodes and links of a program. node_of, parameter_of: for each operator and parameter of the program its
+    node. instances: number of instances of each repeat.
+    """
 
     program: Program
     nodes: tuple[Node, ...]
@@ -154,12 +162,12 @@ class Net:
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """Return the tensors of parameters."""
+        """Return the names of the parameters' tensors."""
         return frozenset(parameter.tensor.name for parameter in self.program.parameters)
 
     @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
-        """Return, for each node, the links at it."""
+        """Return, for each node, the indices of the links that begin or end at it."""
         result: list[list[int]] = [[] for _ in self.nodes]
         for index, link in enumerate(self.links):
             result[link.producer].append(index)
@@ -169,15 +177,20 @@ class Net:
 
 
 def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[tuple[int, int, int]] = ()) -> Net:
-    """Build the network of a program. classes: for each operator the number of its class; those of one class are one
-    node and take one strategy, so they must be alike in structure. Default: each by itself. runs: (first operator,
-    operators of one instance, instances) of each repeat.
+    """Return the network of a program.
+
+    Args:
+        classes: for each operator the number of its class. Operators of one class are one node and take one
+            strategy, so they must have equal structure. Default: each operator by itself.
+        runs: (first operator, operators per instance, instances) of each repeat.
     """
     return _Maker(program, classes if classes is not None else range(len(program.operators)), runs).made()
 
 
 @dataclass(slots=True)
 class _Maker:
+    """Build a network; `nodes`, `times` and `links` grow as it runs, so it is used once."""
+
     program: Program
     classes: Sequence[int]
     runs: Sequence[tuple[int, int, int]]
@@ -187,6 +200,11 @@ class _Maker:
     links: dict[tuple[int, int, int, int, bool, bool, bool, bool], int] = field(default_factory=dict)
 
     def made(self) -> Net:
+        """Return the network: nodes of parameters and operators, merged by key, and the links between them with their
+        counts.
+
+        Program inputs are not linked. Tensors that nothing reads have no link.
+        """
         operators = self.program.operators
         place = [(-1, 0)] * len(operators)  # each operator's repeat, and which instance of it
         for run, (start, period, times) in enumerate(self.runs):
@@ -217,7 +235,9 @@ class _Maker:
         return Net(self.program, nodes, tuple(links), tuple(node_of), parameters, instances)
 
     def _node(self, key: object, make: Callable[[], Node]) -> int:
-        """Return the node of a key, there once more; where it is none yet, a new one."""
+        """Return the index of the node with this key, creating it with `make` if it is new, and count one more
+        occurrence of it.
+        """
         if key not in self.keys:
             self.keys[key] = len(self.nodes)
             self.nodes.append(make())
@@ -226,10 +246,17 @@ class _Maker:
         return self.keys[key]
 
     def _operator(self, index: int, run: int) -> int:
+        """Return the node of an operator's class, counted once more."""
         op = self.program.operators[index]
         return self._node(("operator", self.classes[index]), lambda: _of_operator(self.program, op, run))
 
     def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
+        """Return the node of a parameter, counted once more.
+
+        Parameters that the same (class, port) pairs read share a node if both are trainable or both frozen. A
+        parameter that nothing reads has a node of its own. The node's run is that of its readers if they all have
+        the same, else -1.
+        """
         used = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
         runs = {place[index][0] for index, _ in uses}
         run = runs.pop() if len(runs) == 1 else -1
@@ -245,7 +272,15 @@ class _Maker:
         node_of: list[int],
         place: list[tuple[int, int]],
     ) -> None:
-        """Make links from where a tensor is made to where it is read, over a copy where several read it."""
+        """Add the links of a tensor from its source to its consumers: a direct one for a single consumer, else through
+        a copy node.
+
+        Args:
+            source: (node, port) that has the tensor.
+            producer: the operator that makes it; None for a parameter.
+            uses: (operator, port) of each consumer.
+            place: for each operator (repeat or -1, instance).
+        """
         operators = self.program.operators
         kept = producer is not None and tensor in operators[producer].saved
         saves = [producer is not None and tensor in operators[index].saved for index, _ in uses]
@@ -276,11 +311,13 @@ class _Maker:
     def _link(
         self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool, enters: bool
     ) -> None:
+        """Count one more link from (node, port) `a` to (node, port) `b` with these properties."""
         key = (*a, *b, saved, covered, inside, enters)
         self.links[key] = self.links.get(key, 0) + 1
 
 
 def _of_operator(program: Program, op: Operator, run: int) -> Node:
+    """Return the node of an operator, with ports for its inputs, outputs and residues."""
     options = operator_options(program, op)
     ports = [_port(program, operand, options, False) for operand in op.inputs]
     ports += [_port(program, operand, options, True) for operand in (*op.outputs, *op.residues)]
@@ -288,6 +325,9 @@ def _of_operator(program: Program, op: Operator, run: int) -> Node:
 
 
 def _of_parameter(program: Program, parameter: Parameter, run: int) -> Node:
+    """Return the node of a parameter. Its options: replicated ("whole"), ZeRO stages 1 to 3 (only 3 if it is frozen),
+    and sharded along each dim of more than one element.
+    """
     sizes = _sizes(program, parameter.tensor)
     stages = (1, 2, 3) if parameter.trainable else (3,)
     options = (
@@ -306,6 +346,10 @@ def _of_parameter(program: Program, parameter: Parameter, run: int) -> Node:
 
 
 def _of_copy(program: Program, tensor: Tensor, run: int, weight: bool) -> Node:
+    """Return the node that passes a tensor on to several consumers. Its options: replicated ("whole"), sharded along
+    each dim of more than one element and, if the tensor has a gradient, a partial gradient ("pending") or partial
+    values ("partial").
+    """
     sizes = _sizes(program, tensor)
     dims = [position for position, size in enumerate(sizes) if size > 1]
     options = (Option("whole"), *(Option(tensor.dims[position], parts=sizes[position]) for position in dims))
@@ -318,17 +362,20 @@ def _of_copy(program: Program, tensor: Tensor, run: int, weight: bool) -> Node:
 
 
 def _port(program: Program, operand: Use, options: tuple[Option, ...], output: bool) -> Port:
+    """Return the port of an operand, with its place for each of the operator's options."""
     tensor = program.tensors[operand.name]
     return Port(tensor, _sizes(program, tensor), tuple(_place(operand, option, output) for option in options), output)
 
 
 def _sizes(program: Program, tensor: Tensor) -> tuple[int, ...]:
+    """Return the tensor's shape."""
     return tuple([program.sizes[dim] for dim in tensor.dims])
 
 
 def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
-    """Return what an axis can do: computed by every rank alike, or split; a linear operator may also work on partial
-    sums, forward or backward.
+    """Return what an axis can do at an operator: compute replicated ("whole"), split the loops of one of its splits
+    that has more than one part or, for a linear operator with gradients, work on partial sums backward ("pending")
+    or forward ("partial").
     """
     splits = tuple(Option(s.loops[0], s, program.parts(s)) for s in op.splits if program.parts(s) > 1)
     linear = op.linear and any(operand.tensor.gradient for operand in op.inputs)
@@ -336,6 +383,11 @@ def operator_options(program: Program, op: Operator) -> tuple[Option, ...]:
 
 
 def _place(operand: Use, option: Option, output: bool) -> Place:
+    """Return where an axis with this option lies in an operand and in its gradient.
+
+    For a split: the dim along which it runs. An operand without such a dim is replicated forward with a partial
+    gradient if it is an input; as an output it is partial, or replicated if the operator reduces it itself.
+    """
     if option.split is None:
         return {"pending": Place(WHOLE, PARTIAL), "partial": Place(PARTIAL, WHOLE)}.get(
             option.name, Place(WHOLE, WHOLE)

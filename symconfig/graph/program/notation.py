@@ -31,7 +31,7 @@ _FACTOR = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*|[0-9]+)\s*")
 
 
 class Mistake(Exception):
-    """A fault of a statement, and at which of its characters."""
+    """Report a fault in a statement. at: index of the character; got, need, hint: parts of the message, None if absent."""
 
     def __init__(
         self, what: str, at: int = 0, *, got: str | None = None, need: str | None = None, hint: str | None = None
@@ -42,7 +42,7 @@ class Mistake(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A tensor that is read; loops None: along the dims as declared. at: its place in the statement."""
+    """Hold a tensor that is read. loops: None if along the dims as declared. at: index of its first character."""
 
     name: str
     loops: tuple[str, ...] | None
@@ -51,7 +51,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A tensor that is made. element: "" for that of what it is made from."""
+    """Hold a tensor that is made. element: element type; "" for that of the operands. at: index of its first character."""
 
     name: str
     dims: tuple[str, ...]
@@ -61,7 +61,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """`word = value`: one word or number, or a list."""
+    """Hold `word = value`. listed: the value is a list in brackets; else `values` has one word or number."""
 
     values: tuple[str, ...]
     listed: bool
@@ -70,7 +70,9 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """function: "*" for a product. at: of its name. flags: terms that are words of the function."""
+    """Hold a parsed statement. function: "*" for a product. at: index of the function's first character. flags: terms
+    that are flags of the function; empty until `calls.checked`.
+    """
 
     targets: tuple[Target, ...]
     function: str
@@ -82,6 +84,11 @@ class Statement:
 
 @dataclass(slots=True)
 class _Reader:
+    """Parse one text: `next` is the index of the next token and advances as tokens are taken.
+
+    The tokens are made at once; raise Mistake for a character that is in no token.
+    """
+
     text: str
     tokens: list[tuple[str, str, int]] = field(default_factory=list)  # kind, text, place
     next: int = 0
@@ -99,12 +106,17 @@ class _Reader:
 
     @property
     def at(self) -> int:
+        """Return the character index of the next token."""
         return self.tokens[self.next][2]
 
     def sees(self, text: str, ahead: int = 0) -> bool:
+        """Return whether the token `ahead` tokens further is this sign. Does not advance."""
         return self.tokens[min(self.next + ahead, len(self.tokens) - 1)][:2] == ("sign", text)
 
     def take(self, *kinds: str, need: str) -> str:
+        """Return the text of the next token and advance. Raise Mistake if its kind is none of `kinds` (word, number,
+        sign, end).
+        """
         kind, text, at = self.tokens[self.next]
         if kind not in kinds:
             raise Mistake("the statement cannot be read", at, got=text, need=need)
@@ -112,6 +124,9 @@ class _Reader:
         return text
 
     def skip(self, text: str, *, needed: bool = False) -> bool:
+        """Advance over the next token if it is this sign and return whether it was. Raise Mistake if it is not and
+        `needed`.
+        """
         seen = self.sees(text)
         if needed and not seen:
             raise Mistake("the statement cannot be read", self.at, got=self.tokens[self.next][1], need=repr(text))
@@ -119,7 +134,11 @@ class _Reader:
         return seen
 
     def dims(self) -> tuple[str, ...] | None:
-        """Return the dims in brackets; None: there are no brackets."""
+        """Return the dims in brackets, with repeated numbers made distinct; None, without advancing, if there are no
+        brackets.
+
+        A trailing comma is allowed. Raise Mistake if a dim or the closing bracket is missing.
+        """
         if not self.skip("["):
             return None
         dims: list[str] = []
@@ -131,6 +150,7 @@ class _Reader:
         return _named(dims)
 
     def target(self) -> Target:
+        """Return the next target. Raise Mistake if its name or dims are missing."""
         at, element = self.at, ""
         name = self.take("word", need="the tensor that is made")
         if self.tokens[self.next][0] == "word":
@@ -142,6 +162,9 @@ class _Reader:
         return Target(name, dims, element, at)
 
     def argument(self, terms: list[Term], options: dict[str, Option]) -> None:
+        """Append the next argument to `terms`, or enter it in `options` if `=` follows the word. Raise Mistake for a
+        repeated option or a missing value.
+        """
         at = self.at
         word = self.take("word", need="a tensor or an option" if self.sees("=", 1) else "a tensor")
         if not self.skip("="):
@@ -155,7 +178,10 @@ class _Reader:
 
 
 def statement(text: str) -> Statement:
-    """Read a statement. Raises Mistake."""
+    """Parse a statement `target = term * term` or `target = function(arguments)`, without checking the function.
+
+    Raise Mistake at the first character that does not fit the grammar.
+    """
     read = _Reader(text)
     targets = [read.target()]
     while read.skip(","):
@@ -182,14 +208,18 @@ def statement(text: str) -> Statement:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return what a statement makes, as far as can be seen where it cannot be read."""
+    """Return the names of a statement's targets, also for text that `statement` rejects; only those that can be made
+    out.
+    """
     before = re.sub(r"\[[^\]=]*\]?", " ", text.partition("=")[0])
     words = [part.split() for part in before.split(",")]
     return tuple(word[-1] for word in words if word)
 
 
 def declaration(text: str) -> tuple[str, tuple[str, ...]]:
-    """Read element (or "") and dims of `int64[b, s]` or `[b, s]`. Raises Mistake."""
+    """Return the element type ("" if absent) and dims of text such as `int64[b, s]` or `[b, s]`. The element type is
+    not checked. Raise Mistake if the text has another form.
+    """
     read = _Reader(text)
     element = "" if read.sees("[") else read.take("word", need="dims in brackets")
     dims = read.dims()
@@ -200,12 +230,12 @@ def declaration(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _named(dims: Sequence[str]) -> tuple[str, ...]:
-    """Name the dims that are mere numbers: 3, 3', 3'' for the first, second, third 3 of one tensor."""
+    """Return the dims with repeated numbers made distinct: 3, 3', 3'' for the first, second and third 3 of one tensor."""
     return tuple(dim + "'" * dims[:n].count(dim) if dim.isdecimal() else dim for n, dim in enumerate(dims))
 
 
 def size_of_number(dim: str) -> int | None:
-    """Return the size of a dim that is a mere number."""
+    """Return the size of a dim that is a number, such as `3` or `3'`; None for a dim with a name."""
     digits = dim.rstrip("'")
     return int(digits) if digits.isdecimal() else None
 
@@ -213,10 +243,13 @@ def size_of_number(dim: str) -> int | None:
 def sizes(
     texts: Mapping[str, str], instead: Mapping[str, int], wrong: Callable[[str, Mistake, str], None]
 ) -> dict[str, int]:
-    """Return the sizes. instead: sizes that replace those of the file. wrong: told the dim, the mistake and the text
-    that it is in.
+    """Return the size of every dim in `texts`, evaluated in order.
 
-    A dim that cannot be had has the size 1 from then on, so that what follows can be checked, too.
+    Mistakes are not raised: `wrong` is called with the dim, the mistake and the text, and the dim gets the size 1 so
+    that checks can go on. A size must be at least 1 and below MAX_SIZE.
+
+    Args:
+        instead: sizes that replace those in `texts`; a dim that is not in `texts` is a mistake.
     """
     result: dict[str, int] = {}
     for dim, text in texts.items():
@@ -236,7 +269,11 @@ def sizes(
 
 
 def size(text: str, known: Mapping[str, int]) -> int:
-    """Work out `2048` or `batch * tokens * 2 / experts`, from left to right. Raises Mistake."""
+    """Evaluate `2048` or `batch * tokens * 2 / experts`, from left to right.
+
+    A single negative number is returned as it is; the caller checks the range. Raise Mistake for an undefined dim, a
+    division with remainder, or other text.
+    """
     if minus := re.fullmatch(r"\s*-\s*([0-9]+)\s*", text):
         return -int(minus[1])
     value, at, sign = 1, 0, "*"

@@ -28,11 +28,17 @@ def program(
     vocab_multiple: int = 1,
     packing: Packing | None = None,
 ) -> Program:
-    """Make the program of a model. batch: sequences that run at once on all GPUs together. vocab_multiple: what the
-    vocabulary is padded to.
+    """Return the program of a model, with its blocks unrolled layer by layer.
 
-    Experts are static and balanced: each takes the same number of slots. Layers of multi-token prediction read the same
-    embedded tokens as the first layer, though theirs are one further on.
+    Experts are static and balanced: each takes the same number of slots, which `notes` states. Layers of multi-token
+    prediction read the same embedded tokens as the first layer, though theirs are one further on.
+
+    Args:
+        batch: sequences in flight on all GPUs together.
+        seq_length: tokens per sequence.
+        how: which operators are fused and how; None: the defaults of `graph.model.blocks`.
+        vocab_multiple: the vocabulary is padded to a multiple of it.
+        packing: documents per sequence, which reduce the keys per query; None: one document.
     """
     sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
@@ -53,7 +59,7 @@ def program(
 
 
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
-    """Append all blocks of a model."""
+    """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
     # Last results of stacks that run several times, by the stack's first layer of those held.
     states: dict[int, str] = {}
@@ -77,6 +83,11 @@ def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
 def _sizes(
     model: ModelDescriptor, batch: int, seq_length: int, vocab_multiple: int
 ) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the sizes of all dims and the notes.
+
+    The vocabulary is padded to a multiple of `vocab_multiple`. Without experts there are no notes; with experts, one
+    says that routing is balanced and whether some slots stay empty.
+    """
     padded = -(-model.vocab_size // vocab_multiple) * vocab_multiple
     sizes = {name: int(size) for name, size in dim_sizes(model).items()} | {
         d.BATCH: batch,
@@ -102,8 +113,9 @@ def _sizes(
 
 
 def _slots(tokens: int, experts: int) -> int:
-    """Return how many copies of tokens each expert takes. Where they do not divide by the experts, a few slots stay
-    empty, so that what is left is a number that the axes of a mesh can cut."""
+    """Return the number of slots (copies of tokens) per expert. If `tokens` does not divide by `experts`, round up to a
+    multiple of a power of two, leaving few slots empty, so that mesh axes can split the number.
+    """
     if tokens % experts == 0:
         return tokens // experts
     least = -(-tokens // experts)
@@ -116,7 +128,9 @@ _Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs some
 
 @dataclass(slots=True)
 class _Unrolled:
-    """Blocks put one after the other."""
+    """Collect blocks in sequence. templates: by kind and by which inputs have a gradient. made: program name of the
+    last tensor of each local name.
+    """
 
     blocks: Mapping[str, Block]
     numbers: Numbers
@@ -128,8 +142,12 @@ class _Unrolled:
     made: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, prefix: str, given: Sequence[str], owner: str = "") -> str:
-        """Append a block; given: what its inputs are called outside, but for those made elsewhere, which are the last
-        of their local name. owner: prefix of weights that it shares. Returns the name of its first output.
+        """Append a block's operators, tensors, weights and losses, and return the program name of its first output.
+
+        Args:
+            prefix: prepended to the names of the block's tensors and operators.
+            given: program names of the block's inputs, without those of `elsewhere`, which are taken from `made`.
+            owner: prefix of the weights that the block shares with another.
         """
         block = self.blocks[kind]
         given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
@@ -151,8 +169,8 @@ class _Unrolled:
         return names[block.outputs[0].name]
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:
-        """Return a parameter's name. A weight that another block holds is that block's, and a tied head is the table of
-        look-ups.
+        """Return the program name of a weight, and add the parameter and its tensor if they are new. A tied output head
+        returns the word embedding's table.
         """
         if weight.name in self.numbers.along:
             return _TABLE
@@ -166,21 +184,23 @@ class _Unrolled:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """sizes: of every dim. keys: that a query attends to, by symbol. along: loops along the dims of those weights that
-    are not held as they are used."""
+    """Hold the numbers of a program. sizes: of every dim. keys: keys per query, by symbol. along: by weight, its loops
+    where they differ from its dims.
+    """
 
     sizes: Mapping[str, int]
     keys: Mapping[str, float]
     along: Mapping[str, tuple[str, ...]]
 
     def bytes(self, tensors: Iterable[Tensor]) -> float:
+        """Return the bytes of the tensors together."""
         return sum(tensor.bytes(self.sizes) for tensor in tensors)
 
 
 @dataclass(slots=True)
 class Template:
-    """A block for given gradients of its inputs. tensors: activations. weights: with their parts. The path of an
-    operator is the part that it is written in.
+    """Hold a block's operators for given gradients of its inputs. tensors: activations by local name. weights: each
+    with the part of the block that holds it. An operator's `path` is its part.
     """
 
     operators: list[Operator] = field(default_factory=list)
@@ -188,18 +208,21 @@ class Template:
     weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
 
     def add(self, tensor: Tensor) -> None:
+        """Add an activation, replacing one of the same name."""
         self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
 
     @property
     def dims(self) -> set[str]:
-        """Return the dims of its tensors, weights and loops."""
+        """Return all dims of tensors and weights, and all loops."""
         tensors = {dim for tensor in self.tensors.values() for dim in tensor.dims}
         tensors |= {dim for weight, _ in self.weights.values() for dim in weight.dims}
         return tensors | {loop for op in self.operators for loop in op.loops}
 
     def placed(self, op: Operator, prefix: str, names: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Operator:
-        """Return an operator of the template as one of a program. prefix: of its block's names. names: of tensors in
-        the program.
+        """Return a copy of a template's operator with names of the program.
+
+        Its path is that of the first weight that it reads, else prefix and part. names: from local names to those in
+        the program. tensors: of the program.
         """
 
         made: dict[int, Use] = {}  # what is read and kept is one
@@ -223,7 +246,7 @@ class Template:
 
 
 def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
-    """Make the template of a block. flows: for each of the block's inputs, whether something flows back into it."""
+    """Return the template of a block. flows: for each of the block's inputs, whether it has a gradient."""
     result = Template()
     silent = {tensor.name for tensor, flow in zip(block.inputs, flows, strict=True) if not flow}
     for tensor in block.inputs:
@@ -235,8 +258,10 @@ def template(block: Block, flows: Sequence[bool], numbers: Numbers) -> Template:
 
 
 def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -> Operator:
-    """Make an operator. What it makes beside its outputs and keeps is another output if someone reads it, else a
-    residue.
+    """Return an operator with numbers in place of symbols, and add its tensors and weights to `known`.
+
+    A tensor that it makes in addition to its outputs, and keeps, becomes another output if an operator of the block
+    reads it (`read`), else a residue.
     """
     inputs = tuple(Use(use.tensor, numbers.along.get(use.name, use.along)) for use in op.inputs)
     saves, holds, made = op.reads_back, op.holds if op.backward else (), []
@@ -270,8 +295,8 @@ def _operator(known: Template, op: Operator, read: set[str], numbers: Numbers) -
 
 
 def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
-    """Yield the splits of a product: along each of its loops, with the pieces that its operands are of them (heads of a
-    fused width) or share along them (key/value heads).
+    """Yield one split for each loop of a matrix product: the loop together with the dims of another size that operands
+    have along it (heads of a fused width, or key/value heads).
     """
     pieces: dict[str, list[str]] = {}
     for use in (*op.activations, *op.outputs):
@@ -283,8 +308,10 @@ def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
 
 
 def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
-    """Return the traffic beside activations, which alone the graph counts. Of a weight an operator reads no more than
-    it writes: a table's rows.
+    """Return the (forward, backward) traffic, as a multiple of reading and writing all operands once.
+
+    Includes sorting of slots and scratch tensors. A memory-bound operator reads no more of its weights than it
+    writes: the rows of a table; this holds forward only.
     """
     forward, backward = (float(times) for times in op.traffic)
     weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)

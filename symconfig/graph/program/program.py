@@ -16,10 +16,11 @@ from symconfig.graph.operator import Operator, Split, Tensor
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A weight; `tensor.element_bytes` while it is used. path: as its source has it, `layers.0.mlp.up_proj.weight`.
+    """Hold a weight. `tensor.element_bytes`: while it is used. path: its name in the source,
+    `layers.0.mlp.up_proj.weight`.
 
-    shape: as its source stores it, in the order of the tensor's dims, which may be factors or products of these; empty:
-    as the tensor's dims say.
+    shape: as the source stores it, in the order of the tensor's dims; its entries may be factors or products of
+    theirs. Empty: the same as the tensor's dims.
     """
 
     tensor: Tensor
@@ -28,6 +29,7 @@ class Parameter:
 
     @property
     def trainable(self) -> bool:
+        """Return whether the weight has a gradient."""
         return self.tensor.gradient
 
 
@@ -51,8 +53,9 @@ class Program:
     notes: tuple[str, ...] = ()
 
     def elements(self, tensor: str) -> int:
+        """Return the number of elements of the tensor with this name. Raise KeyError for an unknown name."""
         return self.tensors[tensor].elements(self.sizes)
 
     def parts(self, split: Split) -> int:
-        """Return the most parts that divide all its loops."""
+        """Return the largest number of parts that divides all loops of the split (their gcd)."""
         return gcd(*(self.sizes[loop] for loop in split.loops))

@@ -43,7 +43,7 @@ MAX_OPERATORS = 100_000
 
 
 def _dims(value: Any) -> Any:
-    """Write a list of dims as text."""
+    """Return a list of dims as text, `[b, s]`; any other value unchanged, for validation to reject."""
     if isinstance(value, list) and all(isinstance(dim, str | int) and not isinstance(dim, bool) for dim in value):
         return "[" + ", ".join(map(str, value)) + "]"
     return value
@@ -102,8 +102,10 @@ Repeat.model_rebuild()
 
 
 def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None) -> Program:
-    """Load a program from the zoo or a file. dims: sizes instead of those in the file. Raises InputError with all that
-    is wrong.
+    """Return the program in a file, or of this name in the zoo; `.json` is read as JSON, everything else as YAML.
+
+    dims: sizes that replace those in the file. Raise InputError with all problems in the order of the file, at most
+    MAX_PROBLEMS.
     """
     path = find(str(name_or_path), "programs", None)
     text = read_text(path)
@@ -141,7 +143,11 @@ class _Reader:
     mistakes: dict[tuple[KeyPath, str, int], tuple[str, Mistake]] = field(default_factory=dict)
 
     def program(self, instead: Mapping[str, int]) -> Program:
-        """Return the program; of use only where there are no mistakes. instead: sizes in place of the file's."""
+        """Return the program; it is valid only if `mistakes` is empty afterwards. instead: sizes that replace the
+        file's.
+
+        Tensors that nothing reads are reported only if there is no other mistake.
+        """
         file = self.file
         self.sizes = sizes(file.dims, instead, lambda dim, mistake, text: self.wrong(("dims", dim), mistake, text))
         scope: Scope = {}
@@ -174,19 +180,21 @@ class _Reader:
         )
 
     def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
-        """Note a mistake."""
+        """Record a mistake, unless the same one at the same place is already recorded (from another turn of a repeat)."""
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
     @contextmanager
     def telling(self, at: KeyPath, text: str) -> Iterator[None]:
-        """Note a mistake that is made inside, instead of raising it."""
+        """Record a Mistake that is raised inside the context instead of passing it on."""
         try:
             yield
         except Mistake as mistake:
             self.wrong(at, mistake, text)
 
     def enter(self, scope: Scope, name: str, tensor: Tensor, at: KeyPath, text: str = "", place: int = 0) -> None:
-        """Enter a tensor under its name in the file and its own in the whole program."""
+        """Enter a tensor in the scope under `name`, in `tensors` and in `made`. If the name is taken, record a mistake
+        and replace the old tensor. place: character index within `text`.
+        """
         if name in scope or tensor.name in self.tensors:
             taken = name if name in scope else tensor.name
             self.wrong(at, Mistake("the name is taken", place, got=taken, need="a name for each tensor"), text)
@@ -195,13 +203,15 @@ class _Reader:
         self.made.setdefault(at, []).append(tensor.name)
 
     def literals(self, *every: Sequence[str]) -> None:
-        """Give dims that are mere numbers their sizes."""
+        """Add the sizes of dims that are numbers to `sizes`; 0 is left out, so that it is reported as a mistake."""
         self.sizes |= {dim: size for dims in every for dim in dims if (size := size_of_number(dim))}
 
     def declare(
         self, scope: Scope, prefix: str, name: str, declared: Declaration, at: KeyPath, *, trained: bool
     ) -> None:
-        """Enter an input, or a parameter (trained, unless it is frozen)."""
+        """Enter an input, or a parameter if `trained` (with a gradient unless it is frozen). A mistake is recorded and
+        the tensor entered all the same, with the file's default element type or no dims if those cannot be read.
+        """
         width = ELEMENT_BYTES[self.file.element]
         dims: tuple[str, ...] = ()
         with self.telling(at, declared.dims):
@@ -217,7 +227,11 @@ class _Reader:
             self.parameters.append(Parameter(tensor, tensor.name))
 
     def walk(self, steps: Sequence[Step], scope: Scope, prefix: str, at: KeyPath) -> None:
-        """Make the operators of steps in their order, and enter what they make into the scope."""
+        """Make the operators of the steps in order and enter their results in `scope`.
+
+        Records a mistake and returns early beyond MAX_OPERATORS; a step with both or neither of `do` and `repeat` is
+        recorded and skipped.
+        """
         for index, step in enumerate(steps):
             if len(self.operators) > MAX_OPERATORS:
                 self.wrong((*at, index), Mistake("the program has too many operators", need=f"<= {MAX_OPERATORS:,}"))
@@ -230,7 +244,12 @@ class _Reader:
                 self.operator(step, scope, prefix, (*at, index))
 
     def repeat(self, repeat: Repeat, outer: Scope, prefix: str, at: KeyPath) -> None:
-        """Walk through a body in all of its turns; what it carries is that of the last turn from then on."""
+        """Unroll a repeat: each turn has a new scope, its own parameters, and the carried tensors of the turn before.
+        Afterwards `outer` has the carried tensors of the last turn.
+
+        Stops early if a turn adds no operator or there are too many; carried names that are missing are recorded as
+        mistakes.
+        """
         carried: Scope = {name: outer.get(name) for name in repeat.carry}
         for name in carried.keys() - outer.keys():
             self.wrong((*at, "carry", name), Mistake("nothing of this name is there before the first turn", got=name))
@@ -249,8 +268,11 @@ class _Reader:
         outer.update((made, scope.get(made)) for made in repeat.carry.values())
 
     def operator(self, step: Step, scope: Scope, prefix: str, at: KeyPath) -> None:
-        """Make the operators of a statement. Where something is wrong, what it would make is as it would be with a
-        gradient, so that who reads it can be checked, too.
+        """Make the operators of a statement and enter its targets in `scope`; the text is parsed only on the first
+        turn.
+
+        Mistakes are recorded. Targets are then entered all the same, as default tensors without operators, so that
+        later statements can be checked; if the statement cannot be parsed, its names are hidden (None).
         """
         text = step.do or ""
         if at not in self.statements:
@@ -272,7 +294,11 @@ class _Reader:
             self.enter(scope, target.name, tensor, at, text, target.at)
 
     def parsed(self, text: str) -> Statement:
-        """Return a statement whose dims and elements are known. Raises Mistake."""
+        """Return a parsed statement, checked for its function, its dims and element types. Adds the sizes of number
+        dims.
+
+        Raise Mistake for the first fault.
+        """
         call = checked(statement(text))
         self.literals(*(target.dims for target in call.targets), *(term.loops or () for term in call.terms))
         for target in call.targets:
@@ -281,8 +307,10 @@ class _Reader:
         return call
 
     def built(self, call: Statement, scope: Scope, own: tuple[str, ...], path: str) -> dict[str, Tensor]:
-        """Append the operators of a statement and return the tensors that they make; none where it reads what a mistake
-        hides. Raises Mistake.
+        """Append the operators of a statement and return the tensors that they make, by name. Empty, without operators,
+        if an operand is hidden by an earlier mistake or has an undefined dim.
+
+        Raise Mistake for an unknown tensor or operands that do not fit. own: program names of the targets.
         """
         for term in call.terms:
             if term.name not in scope:
@@ -300,7 +328,7 @@ class _Reader:
         return site.made
 
     def unused(self, outputs: tuple[str, ...]) -> None:
-        """Report what no turn reads: it was written for nothing, or by a wrong name."""
+        """Record a mistake for each declaration and statement whose tensors no turn reads and that are no output."""
         for at, made in self.made.items():
             if {*made}.isdisjoint((*self.read, *outputs)):
                 text, call = self.statements.get(at, ("", None))
@@ -312,7 +340,7 @@ class _Reader:
 
 
 def _width(element: str, at: int) -> float | None:
-    """Return the bytes of an element; None: nothing is said of it."""
+    """Return the bytes per element; None if `element` is "". Raise Mistake for an unknown element type."""
     if element and element not in ELEMENT_BYTES:
         need = "one of " + ", ".join(ELEMENT_BYTES)
         raise Mistake("there is no such element", at, got=element, need=need, hint=nearest(element, ELEMENT_BYTES))
@@ -320,8 +348,8 @@ def _width(element: str, at: int) -> float | None:
 
 
 def _problem(document: Document, lines: list[str], at: KeyPath, text: str, mistake: Mistake) -> Problem:
-    """Return a problem at the very character, if the text stands on one line of the file as it is; else where the text
-    begins.
+    """Return the problem at the exact character if the statement's text stands on one line of the file unchanged, else
+    at the position where its value begins.
     """
     problem = document.problem(mistake.what, at, got=mistake.got, need=mistake.need, hint=mistake.hint)
     if not text or problem.line is None or problem.column is None or problem.line > len(lines):

@@ -26,6 +26,7 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
+        """Return the index after the last operator."""
         return self.start + self.period * self.times
 
     def __str__(self) -> str:
@@ -34,12 +35,12 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A program as arrays. kinds: [operators], equal for equal structure.
+    """Hold a program as arrays. kinds: [operators], equal for operators of equal structure.
 
-    Of every input, [operators, inputs]: the tensor's number; the operator that made it, `_NOBODY` for what is fed or a
-    parameter; and how far back that operator is, with the place of the tensor there. What nobody made counts as if it
-    were made where it is first read, so that a piece's own tensors are alike in every instance.
-    crossing: bytes of what is made before an operator and read by it or later, [operators + 1].
+    For every input, [operators, inputs]: tensors: the tensor's number; makers: the operator that made it, -1 for
+    program inputs and parameters; distance: how many operators back that is, combined with the tensor's position
+    there. A program input or parameter counts as made where it is first read, so that an instance's own parameters
+    compare equal in every instance. crossing: see `crossing`.
     """
 
     kinds: Numbers
@@ -50,6 +51,9 @@ class Chain:
 
     @staticmethod
     def of(program: Program, kinds: Sequence[int]) -> Chain:
+        """Return the arrays of a program. kinds: the number of each operator's structure. Absent inputs have tensor 0,
+        maker -1 and distance 0.
+        """
         width = max((len(op.inputs) for op in program.operators), default=0)
         shape = (len(program.operators), width)
         tensors, makers, distance = np.zeros(shape, np.int64), np.full(shape, _NOBODY), np.zeros(shape, np.int64)
@@ -71,9 +75,12 @@ class Chain:
         return Chain(np.array(kinds, np.int64), tensors, makers, distance, crossing(program))
 
     def alike(self, low: int, high: int, period: int) -> tuple[NDArray[np.bool_], Numbers]:
-        """Return, of an operator and the one a period later, whether their structure is the same; and from where on a
-        run may start that has both: 0 where they read tensors from as far back in every place, `NEVER` where they do
-        not, or after the last operator that makes a tensor which both read: [high - low - period].
+        """Compare each operator in [low, high - period) with the one a period later; return two arrays [high - low -
+        period].
+
+        The first: whether structures are equal. The second: the earliest start of a run that may contain both: 0 if
+        all inputs come from the same distance, the index after the maker of the tensor that both read if they share
+        it, else NEVER.
         """
         here, there = slice(low, high - period), slice(low + period, high)
         same: NDArray[np.bool_] = self.kinds[here] == self.kinds[there]
@@ -86,7 +93,9 @@ class Chain:
 
 
 def crossing(program: Program) -> NDArray[np.float64]:
-    """Return the bytes of what is made before an operator and read by it or later: [operators + 1]."""
+    """Return the bytes of activations that operators before each index make and that are read there or later:
+    [operators + 1].
+    """
     last = {operand.name: index for index, op in enumerate(program.operators) for operand in op.inputs}
     change = np.zeros(len(program.operators) + 2)
     for index, op in enumerate(program.operators):
@@ -98,9 +107,10 @@ def crossing(program: Program) -> NDArray[np.float64]:
 
 
 def runs(chain: Chain) -> tuple[Run, ...]:
-    """Return the run that covers most first, then what is left on both sides of it; in order.
+    """Return the runs of a program in order, without overlap: the run that covers most operators first, then
+    recursively on both sides of it. Empty if nothing repeats.
 
-    Of equals the one with the shortest period; it begins where the least goes from one instance to the next.
+    Of equals, the one with the shortest period wins; it is shifted to begin where the fewest bytes cross.
     """
     longest: list[Run] = []
     left = [(0, len(chain.kinds))]
@@ -115,6 +125,9 @@ def runs(chain: Chain) -> tuple[Run, ...]:
 
 
 def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, int, int], Run]]:
+    """Yield (rank, run) for every run within [low, high); the largest rank (operators covered, -period, -start) is the
+    best.
+    """
     for period in _periods(chain.kinds[low:high]):
         same, after = chain.alike(low, high, period)
         for start, stop in _stretches(same, period):
@@ -124,7 +137,9 @@ def _candidates(chain: Chain, low: int, high: int) -> Iterator[tuple[tuple[int, 
 
 
 def _periods(kinds: Numbers) -> list[int]:
-    """Return the distances between likes, near ones first, that leave room for a second instance."""
+    """Return, in ascending order, the distances between operators of equal structure that leave room for two instances.
+    Only the next _OCCURRENCES equal operators of each are considered.
+    """
     order = np.argsort(kinds, kind="stable")
     periods: set[int] = set()
     for further in range(1, _OCCURRENCES + 1):
@@ -136,7 +151,7 @@ def _periods(kinds: Numbers) -> list[int]:
 
 
 def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]:
-    """Yield the longest stretches of truth that are at least so long."""
+    """Yield (start, stop) of each maximal run of true values with at least `least` entries."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], same.view(np.int8), [0]))))
     for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         if stop - start >= least:
@@ -146,8 +161,11 @@ def _stretches(same: NDArray[np.bool_], least: int) -> Iterator[tuple[int, int]]
 def _in_stretch(
     chain: Chain, start: int, stop: int, period: int, odd: Mapping[int, int]
 ) -> Iterator[tuple[tuple[int, int, int], Run]]:
-    """Yield runs where operators start … stop have likes a period later. odd: those of them that do not read from as
-    far back as these, and from where on a run may start all the same; only the first instance may have others.
+    """Yield (rank, run) for runs within [start, stop), where every operator has the structure of the one a period
+    later.
+
+    odd: by operator whose inputs do not all come from the same distance as those a period later, the earliest start
+    of a run that may contain both. Only operators of the first instance may be odd.
     """
     never = [position for position, after in odd.items() if after == NEVER]
     firsts = {start, *(at for position in never for at in (position - period + 1, position, position + 1))}
@@ -163,13 +181,18 @@ def _in_stretch(
 
 
 def _shifted(chain: Chain, run: Run, high: int) -> Run:
-    """Return a run begun where least crosses, the earliest of equals, as far as there is room for it before `high`."""
+    """Return the run shifted by less than one period to where the fewest bytes cross (the earliest of equals), such
+    that it is still a valid run and ends at or before `high`.
+    """
     firsts = range(run.start, min(run.start + run.period, high - run.period * run.times + 1))
     others = (Run(first, run.period, run.times) for first in sorted(firsts, key=lambda at: (chain.crossing[at], at)))
     return next(other for other in others if other == run or _holds(chain, other))
 
 
 def _holds(chain: Chain, run: Run) -> bool:
+    """Return whether the run is valid: equal structure, inputs that correspond, and each instance reading from the one
+    before.
+    """
     same, after = chain.alike(run.start, run.end, run.period)
     odd = (np.flatnonzero(after > run.start) + run.start).tolist()
     first = all(position < run.start + run.period for position in odd)
@@ -183,8 +206,9 @@ def _holds(chain: Chain, run: Run) -> bool:
 
 
 def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
-    """Return whether these of the first instance read from before it what later ones read from the instance before
-    them, always one tensor for one.
+    """Return whether the inputs of the first instance correspond to those of the second one to one: what these
+    operators (`odd`) read from before the run, the second instance reads from the first, or it is the same tensor
+    for both.
     """
     outside: dict[int, int] = {}
     for position in odd:
@@ -202,8 +226,9 @@ def _enters(chain: Chain, run: Run, odd: Sequence[int]) -> bool:
 
 
 def _steady(chain: Chain, run: Run) -> int:
-    """Count the instances before some input turns from reading one tensor to reading as far back as before, or the
-    other way.
+    """Return the number of instances, at least 2, up to the first whose inputs change from one shared tensor to a
+    tensor of its own instance, or the reverse. A run of fewer than three instances is returned unchecked: its
+    `times`.
     """
     if run.times < 3:
         return run.times
@@ -218,8 +243,9 @@ def _steady(chain: Chain, run: Run) -> int:
 
 
 def _follows(chain: Chain, run: Run) -> bool:
-    """Return whether the second instance reads something of the first, and of what is before both only what both read:
-    what lies side by side is no repeat, and what reads from two before repeats in pairs.
+    """Return whether the second instance reads a tensor that the first one makes, and reads from before both only
+    tensors that the first one reads at the same place. Excludes parallel branches and recurrences over two
+    instances.
     """
     here, there = (slice(run.start + run.period * number, run.start + run.period * (number + 1)) for number in (0, 1))
     makers = chain.makers[there]
