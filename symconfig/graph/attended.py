@@ -17,14 +17,18 @@ _RATES = {RUNS: (d.HEAVY_RUN, ""), CHOSEN_RUNS: (d.RUN, "index_topk")}
 
 
 def _reach(model: ModelDescriptor) -> dict[str, int | None]:
-    """Return how far before a query the keys of each kind of attention begin; None: with the sequence."""
+    """Return, by kind of attention, how many of the last tokens a query attends to; None: all tokens before it."""
     budget = next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
     chosen = model.indexer.index_topk if model.indexer else None
     return {FULL: None, WINDOW: model.sliding_window, CHOSEN: chosen, POOLED: budget}
 
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
-    """Return the keys that a query of a model attends to in the mean, by kind of attention."""
+    """Return the mean number of keys per query of a model, by kind of attention; with packing, within a query's
+    document.
+
+    The kinds with compressed keys (RUNS, CHOSEN_RUNS) are present only if a mixer of the model compresses keys.
+    """
     chunked = model.chunked_attention
     mean = {
         name: attended(seq_length, reach, packing, chunked and name == WINDOW) for name, reach in _reach(model).items()
@@ -34,14 +38,18 @@ def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None
 
 
 def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
-    """Return the keys of the query that sees most, by kind of attention."""
+    """Return the number of keys of the query that attends to the most, by kind of attention; packing is
+    not regarded.
+    """
     seen = {name: float(min(reach or seq_length, seq_length)) for name, reach in _reach(model).items()}
     runs = {name: seen[WINDOW] + min(reach or seq_length, seq_length) / rate for name, rate, reach in _runs(model)}
     return seen | runs
 
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
-    """Yield compressed keys: by symbol, how many tokens one is of, and of how many tokens a query reads some."""
+    """Yield (kind, tokens per compressed key, tokens whose compressed keys a query reads or None for all), one for each
+    kind of compressed keys that the model has; nothing for a model whose indexer has a budget.
+    """
     sizes: dict[str, int] = {}
     for mixer in model.mixers:
         sizes |= mixer.sizes
@@ -53,9 +61,12 @@ def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
 def attended(
     seq_length: int, window: int | None = None, packing: Packing | None = None, chunked: bool = False
 ) -> float:
-    """Return the mean number of keys of a query under the causal mask, by document when sequences are packed.
+    """Return the mean number of keys per query under the causal mask.
 
-    chunked: a query sees its own chunk of `window` tokens, as if that were a document.
+    Args:
+        window: tokens that a query sees at most; None or 0: all before it.
+        packing: lengths of documents, cut to `seq_length`, with their weights; None: one document of `seq_length`.
+        chunked: a query sees only its own chunk of `window` tokens, as if that were a document.
     """
     lengths: tuple[int, ...] = packing.lengths if packing else (seq_length,)
     shares = packing.weights if packing and packing.weights else (1.0,) * len(lengths)

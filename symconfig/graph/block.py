@@ -27,27 +27,29 @@ class Place(StrEnum):
 
     @property
     def begins(self) -> bool:
-        """Return whether a block stands before the layers, in the model's first chunk."""
+        """Return whether the block stands before the layers, in the model's first chunk."""
         return self in (Place.ENCODER, Place.FIRST)
 
     @property
     def closes(self) -> bool:
-        """Return whether a block's backward follows its forward at once, so that one microbatch is in flight there."""
+        """Return whether the block's backward follows its forward immediately, so that only one microbatch is in flight
+        there.
+        """
         return self in (Place.FURTHER, Place.LAST)
 
     @property
     def outermost(self) -> bool:
-        """Return whether the model begins or ends there, beyond which no message goes."""
+        """Return whether the model begins or ends with the block, so that no message crosses that side."""
         return self in (Place.FIRST, Place.LAST)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A piece of the model that repeats: its operators in order, one residual stream in and out.
+    """Describe a piece of the model that repeats: its operators in order, with one residual stream in and out.
 
-    `discards`: recompute modules whose outputs are thrown away as well and come back just before they are used.
-    `stops_early`: what runs again ends with the last tensor that a backward needs. `elsewhere`: inputs beside the
-    stream, by the names that they have in the block that makes and holds them.
+    `discards`: recompute modules whose outputs are discarded, too, and recomputed just before they are used.
+    `stops_early`: recomputation ends with the last tensor that a backward needs. `elsewhere`: names of the inputs,
+    other than the stream, that another block makes and holds.
     """
 
     name: str
@@ -61,22 +63,23 @@ class Block:
 
     @property
     def losses(self) -> tuple[Tensor, ...]:
-        """Return the outputs that end the model: nothing flows back into them."""
+        """Return the outputs without a hidden dim, which receive no gradient: losses."""
         return tuple(tensor for tensor in self.outputs if d.HIDDEN not in tensor.dims)
 
 
 def silenced(tensor: Tensor, silent: set[str]) -> Tensor:
-    """Return an activation that says whether something flows back through it: not into ids, nor into silent ones."""
+    """Return the tensor, without a gradient if its name is in `silent` or it holds indices; else unchanged."""
     if tensor.gradient and (tensor.name in silent or tensor.element is Element.INDEX):
         return replace(tensor, gradient=False)
     return tensor
 
 
 def flowing(operators: Sequence[Operator], silent: set[str]) -> Iterator[Operator]:
-    """Yield operators with what their backwards make, on tensors that say whether something flows back through them.
+    """Yield the operators with `gradients` and their tensors' `gradient` adjusted to inputs that need no gradient.
 
-    silent: names of inputs into which nothing does; those of tensors that follow from such only are added. What loses
-    its backward is not run again either.
+    An operator whose activations all lack a gradient makes gradients of its trained weights only, or none; without
+    trained weights it also leaves its recompute modules. silent: names of inputs without a gradient; mutated:
+    outputs of operators without gradients are added. Unchanged operators are yielded as they are.
     """
 
     def use(old: Use) -> Use:

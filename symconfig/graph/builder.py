@@ -29,7 +29,7 @@ from symconfig.graph.operator import (
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the operators of a block. The active recompute modules, named parts and legs are stacks."""
+    """Collect the operators of a block. The active recompute modules, named parts and legs are stacks."""
 
     operators: list[Operator] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
@@ -40,38 +40,43 @@ class Builder:
     elsewhere: dict[str, Tensor] = field(default_factory=dict)
 
     def from_elsewhere(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that another block makes and holds, as an input of this one."""
+        """Return a tensor that another block makes and holds, and record it as an input of this block. The first tensor
+        recorded under a name is returned for that name ever after.
+        """
         return self.elsewhere.setdefault(tensor.name, tensor)
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
-        """Let operators made inside belong to these recompute modules too."""
+        """Add operators made inside the context to these recompute modules, too."""
         self.modules.extend(names)
         yield
         del self.modules[len(self.modules) - len(names) :]
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Let operators made inside be written in this module."""
+        """Add `name` to the module path of operators made inside the context."""
         self.parts.append(name)
         yield
         self.parts.pop()
 
     @contextmanager
     def leg(self, leg: Leg) -> Iterator[None]:
-        """Let operators made inside stand there on the tokens' way to their experts."""
+        """Set the leg (step of the expert dispatch) of operators made inside the context."""
         self.legs.append(leg)
         yield
         self.legs.pop()
 
     @contextmanager
     def no_gradient(self, weights: bool = False) -> Iterator[None]:
-        """Let operators made inside run forward only; or, with `weights`, give gradients to their weights alone."""
+        """Make operators inside the context run forward only or, with `weights`, compute gradients of their weights
+        only.
+        """
         before, self.gradients = self.gradients, Gradients.WEIGHTS if weights else Gradients.NONE
         yield
         self.gradients = before
 
     def _add(self, operator: Operator) -> None:
+        """Append the operator with the active modules, module path, leg and gradients."""
         modules, path = tuple(self.modules), ".".join(self.parts)
         made = replace(operator, modules=modules, path=path, leg=self.legs[-1], gradients=self.gradients)
         self.operators.append(made)
@@ -92,8 +97,13 @@ class Builder:
         loops: Sequence[str] = (),
         remade: bool = False,
     ) -> None:
-        """Write outputs = x * weight, summed over `contracted`. keeps: a changed copy of x that it reads in x's place.
-        loops: of one turn, beside those of its factors.
+        """Append the operator outputs = x * weight (+ bias), summed over `contracted`; return nothing.
+
+        Args:
+            keeps: a converted copy of x that the backward reads instead of x.
+            loops: of length one, in addition to those of x and weight.
+            sums_bias: the bias gradient is a separate kernel; ignored without a trained bias.
+            low_precision, per, apart, remade: see Operator.
         """
         nest = dict.fromkeys((*x.dims, *weight.dims, *loops))
         self._add(
@@ -116,7 +126,9 @@ class Builder:
     def product(
         self, name: str, x: Use, y: Use, contracted: Sequence[str], output: Tensor, buffered: bool = False
     ) -> Tensor:
-        """Return x * y, two activations."""
+        """Append the matrix product of two activations, summed over `contracted`, and return `output`. buffered: see
+        Operator.
+        """
         made, loops = (Use(output),), loops_of((x, y))
         self._add(Operator(name, Work.MATMUL, loops, (x, y), made, tuple(contracted), buffered=buffered))
         return output
@@ -148,12 +160,18 @@ class Builder:
         products: Sequence[Product] = (),
         scratch: Sequence[Scratch] = (),
     ) -> Tensor:
-        """Write an operator bound by memory traffic: norms, activations, permutations, look-ups, losses.
+        """Append an operator bound by memory traffic (norm, activation, permutation, look-up, loss) and return
+        `output`.
 
-        further: outputs beside the first, that no operator reads.
-        together: loops that are split together or not at all: each group holds whole pieces of the others.
-        reduces: loops over which it makes statistics inside itself, and how many; it goes on with whole ones. By
-        default what is contracted, unless the operator is linear: then its partial sums are its output's.
+        Args:
+            further: outputs beside the first that no operator reads.
+            together: groups of loops that are split together or not at all: each group's loops hold whole pieces of
+                one another.
+            reduces: loops over which it computes statistics inside itself, with the number of reductions. By
+                default
+            `contracted` with `sums` each; nothing if the operator is linear, as its output is then a partial sum.
+            whole: loops that nothing may split.
+            saves, holds, traffic, per, launches, sorts, sorts_experts, products, scratch: see Operator.
         """
         uses = tuple(use if isinstance(use, Use) else Use(use) for use in inputs)
         nest = dict.fromkeys((*loops, *loops_of((*uses, Use(output), *map(Use, weights)))))
@@ -196,7 +214,9 @@ class Builder:
         whole: Sequence[str] = (),
         holds: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Write what reads the memory of its inputs under another name: nothing moves, and no kernel runs."""
+        """Append an operator that only reinterprets the memory of its inputs: no traffic, no kernel. Return
+        `output`.
+        """
         return self.elementwise(
             name, inputs, output, whole=whole, holds=holds, traffic=(0, 0), launches=(0, 0), linear=True
         )
@@ -212,11 +232,16 @@ class Builder:
         sparse: Sequence[Use] = (),
         keeps: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Write fused (flash) attention: nothing of size sequence x keys is kept, only the softmax statistics.
+        """Append fused (flash) attention and return its output, "attention_heads": [*q.loops[:-1], v.loops[-1]].
 
-        Its kernel runs all keys of a query and all channels of a head. Heads are the last dim but one. in_fp8: it
-        casts what it reads, and keeps those copies and its result's. keys: see Operator. sparse: which keys it
-        reads, or a mask over them; keeps: of these, what it keeps.
+        It saves q, k, v, the output and the softmax statistics, but nothing of size sequence x keys. Neither the
+        keys of a query nor the channels of a head can be split. Heads are the second last dim.
+
+        Args:
+            keys: the symbol for keys per query, see Operator.
+            in_fp8: it saves fp8 copies of q, k, v and the output instead.
+            sparse: indices of the keys that it reads, or a mask over them.
+            keeps: of `sparse`, the tensors that it saves.
         """
         over, heads, shared = k.loops[-3], q.loops[-2], k.loops[-2]
         output = Tensor("attention_heads", (*q.loops[:-1], v.loops[-1]))
@@ -242,7 +267,9 @@ class Builder:
         return output
 
     def mark_operators(self) -> None:
-        """Give the module OPERATORS to those operators of a layer that are part of it."""
+        """Add the recompute module OPERATORS to the layer's memory-bound operators and every second product with a
+        weight.
+        """
         products = 0
         for index, op in enumerate(self.operators):
             products += op.work is Work.MATMUL and len(op.weights) > 0
@@ -258,8 +285,8 @@ class Builder:
         place: Place = Place.LAYER,
         leaves: Sequence[Tensor] = (),
     ) -> Block:
-        """Make the block of all that was written. leaves: inputs behind which nothing is trained, so that nobody wants
-        their gradient.
+        """Return a block of all operators appended so far. leaves: inputs before which nothing is trained, which
+        therefore get no gradient.
         """
         silent = {tensor.name for tensor in leaves}
         operators = tuple(flowing(self.operators, silent))
@@ -277,8 +304,9 @@ class Builder:
 
 @dataclass(slots=True)
 class Context:
-    """A builder with the model and the implementation it builds for. shared_heads: see Scheme. again: another block
-    holds the weights that are made now."""
+    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme. reuses: another
+    block holds the weights that are made now.
+    """
 
     model: ModelDescriptor
     how: Implementation
@@ -288,10 +316,13 @@ class Context:
 
     @property
     def frozen(self) -> bool:
+        """Return whether the base model is frozen: whether it is trained with adapters."""
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
-        """Return a weight of the base model. shared, joined: see Weight."""
+        """Return a new weight of the base model: frozen if there are adapters, in 4 bits with QLoRA unless it is a
+        vector or a vocabulary table. shared, joined: see Weight.
+        """
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
         return Weight(
@@ -300,15 +331,20 @@ class Context:
 
     @property
     def whole_look_up(self) -> bool:
-        """Return whether every tensor-parallel rank has the look-up table and the logits for every token."""
+        """Return whether every tensor-parallel rank holds the whole embedding table and all logits; never with tied
+        embeddings.
+        """
         return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
+        """Return whether one of these layers is a target of the model's adapter; False without an adapter."""
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:
-        """Return whether a fused linear falls apart: when one of its parts has an adapter of its own, unless adapters
-        lie beside it. With an adapter beside the whole it is fused, whatever the implementation does with others.
+        """Return whether the parts of a fused linear layer (`aliases`) are separate products.
+
+        False if the fused layer itself (`whole`) has an adapter. True if the implementation does not fuse it, or a
+        part has an adapter of its own and the implementation's adapters are PLAIN.
         """
         if self.adapted((whole,)):
             return False
@@ -317,15 +353,17 @@ class Context:
 
 
 def in_eight_bits(tensor: Tensor) -> Tensor:
-    """Return a copy that a kernel keeps for its backward in the place of what it reads."""
+    """Return an fp8 tensor of the same dims, named NAME_fp8, for the copy that a kernel saves."""
     return Tensor(f"{tensor.name}_fp8", tensor.dims, Element.FP8)
 
 
 def _splits(
     loops: Iterable[str], along: Container[str], together: Sequence[Sequence[str]], sums: Mapping[str, int]
 ) -> tuple[Split, ...]:
-    """Return the splits of what is no product: along the loops of its activations and those that it sums over, but for
-    what stays whole or goes together; rows of a weight that it picks by position do not.
+    """Return the splits of an operator that is not a product, in the order of `loops`.
+
+    A loop of a group in `together` is split with its group and reduces nothing. Another one is split alone if it is
+    in `along`, with the reductions that `sums` gives (default 0). Other loops cannot be split.
     """
     groups = {loop: tuple(group) for group in reversed(together) for loop in group}
     lone = {loop: (loop,) for loop in loops if loop in along}

@@ -30,7 +30,11 @@ class ParameterCount:
 
 @lru_cache(maxsize=128)
 def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
-    """Count parameters exactly. A tied head is counted once; adapters count as trainable and in the total."""
+    """Return the exact parameter counts of the unpadded model. A tied head is counted once; adapters count as trainable
+    and in the total. Cached.
+
+    with_mtp: include the multi-token-prediction layers.
+    """
     sizes = dim_sizes(model)
     kinds = blocks(model)
     share = 1.0
@@ -51,7 +55,9 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
 
 
 def _untrained(model: ModelDescriptor) -> int:
-    """Count the parameters of Transformers' class that no gradient reaches; Megatron-LM has them as buffers."""
+    """Return the number of parameters of Transformers' class that get no gradient (router biases, first states) and
+    that Megatron-LM has as buffers; 0 for most models.
+    """
     if model.experts is not None and model.model_type in SCORE_BIAS:
         return model.experts.num_experts * sum(model.moe_layers)
     return model.hidden_size if model.model_type in FIRST_STATE else 0
@@ -59,13 +65,18 @@ def _untrained(model: ModelDescriptor) -> int:
 
 @lru_cache(maxsize=128)
 def largest_trained(model: ModelDescriptor) -> int:
-    """Return the elements of the largest trained weight; experts of a layer are one."""
+    """Return the number of elements of the largest trained weight, with all experts of a layer as one weight. Cached.
+    Raise ValueError if no weight is trained.
+    """
     sizes = dim_sizes(model)
     weights = (weight for block in blocks(model).values() for op in block.operators for weight in op.weights)
     return max(round(d.elements(weight.dims).value(sizes)) for weight in weights if not weight.frozen)
 
 
 def _block(block: Block, sizes: dict[str, float], share: float, tied: bool) -> tuple[int, int, int]:
+    """Return (total, active, trainable) parameters of a block. Skips weights held by another block and a tied head's
+    table. share: ratio of experts that one token activates.
+    """
     total = active = trainable = 0
     for op in block.operators:
         for weight in op.weights:
@@ -90,20 +101,22 @@ MLP: frozenset[AdapterTarget] = frozenset(("gate_proj", "up_proj", "down_proj", 
 
 @lru_cache(maxsize=64)
 def targets(model: ModelDescriptor) -> Targets:
-    """Return the names of a model's linear layers, fused ones among them, as `Adapter.target_modules` takes them."""
+    """Return the names of a model's linear layers, including fused ones, that `Adapter.target_modules` accepts and for
+    which an adapter trains a weight. Cached.
+    """
     names: Targets = get_args(AdapterTarget)
     return tuple(name for name in names if model.names_target(name) and _trained(model, name))
 
 
 def layers(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()) -> Targets:
-    """Return the names of layers of their own. fuses: fused layers, which stand in the place of their parts."""
+    """Return the names without overlap: a fused layer in `fuses` replaces its parts, other fused layers are dropped."""
     every = [name for name in names if name in fuses or name not in FUSED_TARGETS]
     inside = {part for whole, pieces in FUSED_TARGETS.items() if whole in every for part in pieces}
     return tuple(name for name in every if name not in inside)
 
 
 def _trained(model: ModelDescriptor, name: AdapterTarget) -> list[Weight]:
-    """Return what an adapter trains whose only target is this name."""
+    """Return the weights that are trained with an adapter on this layer only; empty if the model has no such layer."""
     adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
     every = blocks(model.model_copy(update={"adapter": adapter})).values()
     return [weight for block in every for op in block.operators for weight in op.weights if not weight.frozen]

@@ -33,15 +33,19 @@ from symconfig.graph.scheme import Scheme
 
 @lru_cache(maxsize=4096)
 def local(dims: tuple[str, ...], layout: Layout) -> Monomial:
+    """Return the number of elements on one rank of a tensor with these dims. Cached."""
     return d.local(d.elements(dims) / layout.parts())
 
 
 def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
+    """Return the size per rank of loops: the product of their sizes over that of the axes that split them."""
     return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
 
 
 def tasks(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return what an operator computes and moves on one rank, forward and backward."""
+    """Return the work of an operator on one rank, forward and backward, without collectives; forward only if it has no
+    backward.
+    """
     if op.work is Work.MATMUL:
         return _matmuls(op, scheme)
     if op.work is Work.ATTENTION:
@@ -53,6 +57,7 @@ def tasks(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _passes(op: Operator) -> tuple[Phase, ...]:
+    """Return the phases of an operator that is no product: FORWARD, and INPUT if it has a backward."""
     return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
 
 
@@ -64,6 +69,11 @@ _GRADIENTS = ((Phase.INPUT, Phase.INPUT), (Phase.INPUT, Phase.WEIGHT))  # of a p
 
 
 def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
+    """Return the products of an operator on one rank: forward, the gradients that it makes, and forward once more if
+    `remade`.
+
+    Adds the traffic of a separate bias gradient, and of dequantising a 4-bit weight before each product.
+    """
     parts = scheme.parts(op)
     product, turns = op.factors.of(lambda loops: _extent(loops, parts)), _extent(op.per, parts)
     shapes = [(Phase.FORWARD, product)]
@@ -81,8 +91,9 @@ def _matmuls(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the passes through memory. Weights are left out: vectors, and tables of which a look-up reads what it
-    writes.
+    """Return the memory traffic of an operator on one rank, by pass, including scratch tensors and sorting.
+
+    Weights are left out: they are vectors, or tables of which a look-up reads as much as it writes.
     """
     parts = scheme.parts(op)
     turns = _extent(op.per, parts)
@@ -109,8 +120,10 @@ def _traffic(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
-    """Return the work of putting slots in the order of a rank's experts: those of all expert-tensor ranks, which gather
-    them before the experts run.
+    """Return the traffic of sorting slots by expert on one rank, forward and backward; empty if the operator sorts
+    nothing.
+
+    Outside the expert leg, slots are those gathered from all expert-tensor ranks.
     """
     if not op.sorts:
         return []
@@ -124,8 +137,8 @@ def _sorting(op: Operator, scheme: Scheme) -> list[Task]:
 
 @lru_cache(maxsize=256)
 def derive(block: Block, scheme: Scheme) -> DerivedBlock:
-    """Derive everything that follows from the block's operators and the scheme's layouts; once for equal blocks, since
-    most options of a framework change some blocks only.
+    """Return everything that follows from a block's operators and a scheme's layouts, on one rank. Cached by equal
+    blocks, since most options of a framework change some blocks only.
     """
     flow = Flow(block, scheme)
     overwritten = {use.tensor.name for op in block.operators if op.overwrites for use in op.activations}
@@ -152,13 +165,13 @@ _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
 def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
-    """Return where a tensor lies between operators: as any element-wise operator on it would put it."""
+    """Return the layout that an element-wise operator on the tensor alone would give it."""
     use = Use(tensor)
     return scheme.layout(Operator("", Work.MEMORY, tensor.dims, (use,), (use,)), use)
 
 
 class Flow:
-    """Who produces and who uses every tensor of a block, in which layout."""
+    """Record the producer and the consumers of every tensor of a block, with their layouts."""
 
     def __init__(self, block: Block, scheme: Scheme) -> None:
         self.block, self.scheme = block, scheme
@@ -179,8 +192,8 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """Return the layout of the residual stream, and of what another block makes: it lies as any operator puts it;
-        ids and losses are whole along tp.
+        """Return the layout of a block's input or output: of the stream, or of a tensor that another block makes, as an
+        element-wise operator would have it; of any other (ids, losses) the same, but not split over tp.
         """
         layout = _alone(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
@@ -188,11 +201,15 @@ class Flow:
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
 
     def _produce(self, tensor: Tensor, op: Operator | None, layout: Layout) -> None:
+        """Record a tensor with its producer (None: the block's input) and layout, and no consumers yet."""
         self.tensors[tensor.name] = tensor
         self.produced[tensor.name] = (op, layout)
         self.uses[tensor.name] = []
 
     def collectives(self) -> list[Collective]:
+        """Return the collectives of the block: forward, of gradients, and gathers repeated in the backward. Indices and
+        losses have forward ones only.
+        """
         result: list[Collective] = []
         for name, tensor in self.tensors.items():
             result.extend(self._forward(name, tensor))
@@ -202,7 +219,9 @@ class Flow:
         return result
 
     def _forward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return one change of layout for each distinct layout in which the tensor is used."""
+        """Return the forward collectives of a tensor: one change of layout for each distinct layout in which it is
+        used; empty if it is used only as produced.
+        """
         producer, produced = self.produced[name]
         result = []
         for op, layout in {layout: (op, layout) for op, layout in reversed(self.uses[name])}.values():
@@ -215,8 +234,10 @@ class Flow:
         return result
 
     def _backward(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return the gradient's collectives: contributions in one layout are summed locally, then brought to the layout
-        of production.
+        """Return the collectives of a tensor's gradient, from the layouts of its contributions to that of production.
+
+        Contributions of the same layout are summed locally first, except those of an operator that reduces by itself
+        (`apart`). Consumers that give no input gradient are skipped.
         """
         producer, produced = self.produced[name]
         wanted = produced.summed()
@@ -240,7 +261,7 @@ class Flow:
         return result
 
     def _regathered(self, name: str, tensor: Tensor) -> list[Collective]:
-        """Return the gathers repeated in the backward because the smaller copy was kept."""
+        """Return the gathers that the backward repeats because only the shard was kept; one for each layout."""
         _, produced = self.produced[name]
         result, seen = [], set()
         for op, layout in self.uses[name]:
@@ -254,10 +275,15 @@ class Flow:
         return result
 
     def _use(self, op: Operator, name: str) -> Use:
+        """Return the first use of the tensor among the operator's inputs."""
         return next(use for use in op.inputs if use.tensor.name == name)
 
     def held(self) -> list[Held]:
-        """Return every activation once for each layout in which a backward needs it, or as produced."""
+        """Return every activation on one rank, once for each layout in which a backward needs it, or as produced if
+        none does.
+
+        Views of a tensor of the block, and tensors that another block holds, have 0 elements.
+        """
         result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
             producer, produced = self.produced[name]
@@ -284,8 +310,9 @@ class Flow:
         return result
 
     def _needed_in(self, name: str, op: Operator) -> Layout:
-        """Return the layout in which an operator's backward reads a tensor: as its forward does, or, where it is not
-        its input, as that operator reads it which makes the input from it.
+        """Return the layout in which an operator's backward reads a tensor: that of its forward; if the tensor is not
+        its input, the last consumer's layout, or the layout of production if the operator made it or nothing reads
+        it.
         """
         producer, produced = self.produced[name]
         layouts = {user.name: layout for user, layout in reversed(self.uses[name]) if user}
@@ -294,15 +321,17 @@ class Flow:
         return produced.summed() if op is producer or not layouts else next(reversed(layouts.values()))
 
     def _kept_element(self, tensor: Tensor, names: list[str]) -> Element:
-        """Return the element that is kept. Low-precision matmuls share the 16-bit tensor that something else keeps."""
+        """Return the element type in which a tensor is kept: MATMUL_INPUT if only low-precision products need it, else
+        its own.
+        """
         low = {op.name for op in self.block.operators if op.low_precision}
         if names and tensor.kind is Element.ACTIVATION and low.issuperset(names):
             return Element.MATMUL_INPUT
         return tensor.kind
 
     def _kept_layout(self, produced: Layout, used: Layout) -> Layout:
-        """Return the layout in which a tensor is kept: gathered over tp or cp, as its shard, to be gathered again; a
-        slice is a view of the whole; any other change is kept as used.
+        """Return the layout in which a tensor is kept: as produced if `used` is gathered from it over tp and cp only,
+        or is a slice of it; else as used.
         """
         changed = list(moves(produced, used, d.elements(())))
         if not changed and set(produced.places) < set(used.places):
@@ -321,6 +350,9 @@ def _collective(
     times: int = 1,
     chunked: bool = False,
 ) -> Collective:
+    """Return the collective of a move. behind: (operator, phase) that can overlap it, or None. Expert copies and groups
+    are set only for moves over ep.
+    """
     return Collective(
         tensor=tensor.name,
         kind=move.kind,
@@ -340,7 +372,9 @@ def _collective(
 
 
 def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
-    """Return how the gradient of an input leaves the backward of `op`."""
+    """Return the layout in which the backward of `op` leaves the gradient of an input: split as the input is, and
+    partial over axes that split other loops; a permutation of tokens into slots leaves no partial sums.
+    """
     dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
     relabels = not {*d.SLOT_DIMS}.isdisjoint(op.loops) and d.SEQUENCE in op.loops
     places: dict[str, Place] = {}
@@ -354,8 +388,10 @@ def _gradient_layout(op: Operator, use: Use, scheme: Scheme) -> Layout:
 
 
 def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace:
-    """Return the workspace of a backward. The gradient of an overwritten tensor lies in what was kept for it, so it
-    takes no room of its own. A weight in 4 bits is copied into 16 for its product.
+    """Return the memory alive during an operator's backward, on one rank.
+
+    A tensor in `overwritten` is left out, as its gradient takes the memory of the saved tensor. An in-place operator
+    counts outputs only. A 4-bit weight counts with a 16-bit copy; only a trained product has a weight gradient.
     """
     moved = op.outputs if op.in_place else (*op.activations, *op.outputs)
     moved = (*moved, *(use for use in op.inputs if isinstance(use.tensor, Weight) and use.tensor.quantised))
@@ -371,6 +407,7 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
 
 
 def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
+    """Return the shards of an operator's weights on one rank, without those that another block holds."""
     result = []
     for weight in op.weights:
         if weight.shared:
@@ -398,7 +435,9 @@ def _weights(op: Operator, scheme: Scheme) -> list[WeightShard]:
 
 
 def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
-    """Return the dim that a product sums over, or that one look-up reads."""
+    """Return the elements on one rank of one row of a weight: the dims that a product sums over, or that one look-up
+    reads.
+    """
     dims = [dim for dim in weight.dims if dim != d.EXPERTS]
     across = [dim for dim in dims if dim in op.contracted] if op.work is Work.MATMUL else dims[1:]
     split = Layout(tuple((axis, place) for axis, place in layout.places if place in across))
@@ -406,7 +445,7 @@ def _row(op: Operator, weight: Weight, layout: Layout) -> Monomial:
 
 
 def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout, tuple[str, ...]]:
-    """Return the layout of the weight, and the axes along which its gradient is partial."""
+    """Return the layout of a weight, never split over cp, and the axes along which its gradient is partial."""
     places, summed = {}, []
     for axis, splits in scheme.assign(op).items():
         mine = [dim for dim in splits if dim in weight.dims]

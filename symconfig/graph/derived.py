@@ -166,5 +166,5 @@ class DerivedBlock:
     recomputed: dict[Any, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def on(self, *legs: Leg) -> frozenset[str]:
-        """Return the operators that stand on a leg of the tokens' way."""
+        """Return the names of the operators on these legs of the expert dispatch; empty if there are none."""
         return frozenset(op for op, leg in self.legs if leg in legs)

@@ -97,11 +97,14 @@ _SIZES = {
 
 
 def size(dim: str) -> Monomial:
-    """Return the elements along a dim, before any split. A dim that is not listed is a constant of the model."""
+    """Return the global size of a dim as a monomial. A dim that is not in `_SIZES` is a symbol of its own, a constant
+    of the model.
+    """
     return _SIZES.get(dim) or Monomial.of(dim)
 
 
 def elements(dims: Iterable[str]) -> Monomial:
+    """Return the number of elements of a tensor with these dims, before any split. Cached."""
     return _elements(tuple(dims))
 
 
@@ -111,5 +114,5 @@ def _elements(dims: tuple[str, ...]) -> Monomial:
 
 
 def local(amount: Monomial) -> Monomial:
-    """Spell edp out, so that dp cancels where it must."""
+    """Return the amount with edp replaced by tp * cp * dp / (ep * etp), so that dp cancels."""
     return amount.substitute({"edp": EDP})

@@ -259,9 +259,9 @@ class Implementation:
     of_class: Callable[[Implementation, str], Implementation] | None = None
 
     def written_for(self, kind: str) -> Implementation:
-        """Return the implementation of a family's own class, where modules are that class's."""
+        """Return the implementation of a model type's own class; self if the framework does not use its modules."""
         return self if self.of_class is None else self.of_class(self, kind)
 
     def attending(self, kernel: Kernel) -> Implementation:
-        """Return the implementation with another kernel of attention."""
+        """Return a copy with another attention kernel."""
         return replace(self, attention=replace(self.attention, kernel=kernel))

@@ -42,42 +42,46 @@ class Kind(StrEnum):
 
     @property
     def passes(self) -> float:
-        """Return how often a ring brings the larger buffer past every rank."""
+        """Return the number of times that a ring algorithm moves the larger buffer past each rank: 2 for an all-reduce,
+        else 1.
+        """
         return 2.0 if self is Kind.ALL_REDUCE else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A place for each axis: `places[axis]` is a dim's name, PARTIAL or FLAT. Axes that are absent leave the tensor
-    whole.
-    """
+    """Hold a place for each axis: a dim's name, PARTIAL or FLAT. Axes that are absent leave the tensor replicated."""
 
     places: tuple[tuple[str, Place], ...] = ()
 
     @staticmethod
     def of(places: Mapping[str, Place]) -> Layout:
+        """Return a layout with axes in alphabetical order, so that equal layouts compare equal."""
         return Layout(tuple(sorted(places.items())))
 
     def where(self, axis: str) -> Place | None:
+        """Return the place of an axis; None: the tensor is replicated over it."""
         return next((place for name, place in self.places if name == axis), None)
 
     def axes_on(self, place: Place) -> tuple[str, ...]:
+        """Return the axes with this place, in the order of AXES."""
         return tuple(axis for axis in AXES if self.where(axis) == place)
 
     def at(self, axes: Iterable[str], place: Place) -> Layout:
-        """Return the layout with these axes at one place, and the others where they are."""
+        """Return a layout with these axes at `place` and the others unchanged."""
         return Layout.of({**dict(self.places), **dict.fromkeys(axes, place)})
 
     @property
     def partial(self) -> tuple[str, ...]:
+        """Return the axes over which the tensor is a partial sum."""
         return self.axes_on(PARTIAL)
 
     def parts(self) -> Monomial:
-        """Return the number of parts that the tensor is cut into."""
+        """Return the number of parts that the tensor is sharded into; partial axes do not count."""
         return product(Monomial.of(axis) for axis, place in self.places if place != PARTIAL)
 
     def summed(self) -> Layout:
-        """Return the layout without partial sums: what a gradient of the tensor must look like."""
+        """Return the layout without partial axes, which is also the layout of the tensor's gradient."""
         return Layout(tuple((axis, place) for axis, place in self.places if place != PARTIAL))
 
     def __str__(self) -> str:
@@ -101,7 +105,10 @@ class Move:
 
 @lru_cache(maxsize=4096)
 def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...]:
-    """Return the collectives that turn `produced` into `used` for a tensor of `elements` elements in all."""
+    """Return the collectives that turn layout `produced` into `used`, in order; empty if none is needed. Cached.
+
+    elements: of the whole tensor.
+    """
     axes = [axis for axis in AXES if produced.where(axis) != used.where(axis)]
     if not axes:
         return ()
@@ -116,13 +123,18 @@ def moves(produced: Layout, used: Layout, elements: Monomial) -> tuple[Move, ...
 def changes(
     given: Sequence[Column], taken: Sequence[Column], size: Any, ranks: Sequence[Any]
 ) -> Iterator[tuple[Kind, list[tuple[int, Truth]], Any]]:
-    """Yield the collectives of a change of layout in their order: the kind of each, the axes along which it happens and
-    where, and its larger buffer on one rank.
+    """Yield the collectives that change a layout, in order: (kind, [(axis, where it happens)], elements of its larger
+    buffer on one rank).
 
-    Partial sums become split by a reduce-scatter and whole by an all-reduce, split becomes whole by an all-gather, and
-    split otherwise by an all-to-all; from whole to split or to partial sums is free. Slices come first, since they
-    shrink what moves, gathers last. given, taken: of each axis. size: of what a rank has, as it is given. ranks: of
-    each axis.
+    Partial becomes sharded by a reduce-scatter and replicated by an all-reduce; sharded becomes replicated by an
+    all-gather and sharded otherwise by an all-to-all. Replicated to sharded or partial is free. Slices come first,
+    as they shrink what moves, gathers last.
+
+    Args:
+        given: the place of each axis before, as one number or an array over many layouts.
+        taken: the place of each axis after.
+        size: elements that a rank has before.
+        ranks: the number of ranks of each axis.
     """
     moving = [
         (axis, a, b, cut(a), cut(b))
@@ -147,27 +159,29 @@ def changes(
 
 
 def cut(place: Column) -> Truth:
-    """Split along a dim or flat."""
+    """Return whether a place shards the tensor: along a dim or flat; elementwise for an array."""
     return (place >= 0) | (place == FLAT)
 
 
 def where(condition: Truth, yes: Any, no: Any) -> Any:
-    """Choose as np.where does, also by one truth for all."""
+    """Return np.where(condition, yes, no) for an array; for a single bool, `yes` or `no` unchanged."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, yes, no)
     return yes if condition else no
 
 
 def ever(now: Truth) -> bool:
-    """Return whether something is true anywhere."""
+    """Return whether any element is true."""
     return bool(now.any()) if isinstance(now, np.ndarray) else now
 
 
 def _ever(along: Iterable[tuple[int, Truth]]) -> list[tuple[int, Truth]]:
+    """Return the pairs (axis, condition) whose condition is true anywhere."""
     return [(axis, now) for axis, now in along if ever(now)]
 
 
 def _all_ranks(along: Sequence[tuple[int, Truth]], ranks: Sequence[Any]) -> Any:
+    """Return the product of the ranks of the axes whose condition holds; an array if a condition is one."""
     count: Any = 1
     for axis, now in along:
         count = where(now, ranks[axis] * count, count)

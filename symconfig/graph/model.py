@@ -26,9 +26,12 @@ from symconfig.graph.scheme import Scheme
 
 
 def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_heads: bool = False) -> dict[str, Block]:
-    """Build each kind of block once: encoders, embedding, the layer kinds in order of appearance, mtp, head.
+    """Return each kind of block of a model, built once, in order: encoders, embedding, layer kinds by first appearance,
+    then multi-token prediction and head.
 
-    shared_heads: see Scheme.
+    Raise InputError for a mixer that is unknown or whose sizes or switches do not fit it. how: defaults to
+    Implementation(), replaced by that of the model's own class where the framework uses it. shared_heads: see
+    Scheme.
     """
     how = (how or Implementation()).written_for(model.model_type)
     problems = [
@@ -50,14 +53,17 @@ def blocks(model: ModelDescriptor, how: Implementation | None = None, shared_hea
 
 
 def blocks_of(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the building blocks that mix a model's tokens, each once."""
+    """Return the names of the model's mixers (attention and alternatives), each once in order of appearance."""
     names = [name for kind in dict.fromkeys(model.kind_of_layer) for name in (kind.mixer, kind.beside)]
     return tuple(name for name in dict.fromkeys(names) if name is not None and name != NO_MIXER)
 
 
 def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
-    """Return the greatest number of tensor-parallel ranks over which the heads and groups of all blocks in attention's
-    place divide, 0 where there are none. exchanged: of ranks that exchange heads for the sequence, too."""
+    """Return the greatest number of tensor-parallel ranks that divides the heads and groups of all mixers; 0 if no
+    mixer limits it.
+
+    exchanged: use the limit for ranks that exchange heads for the sequence (`exchanged_pieces`) instead.
+    """
     mixers = [parts().mixer(name) for name in blocks_of(model)]
     names = [name for mixer in mixers for name in (mixer.exchanged_pieces if exchanged else mixer.pieces)]
     sizes = dim_sizes(model) if names else {}
@@ -65,7 +71,9 @@ def mixer_pieces(model: ModelDescriptor, exchanged: bool = False) -> int:
 
 
 def repeated_pieces(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the dims of which ranks that exchange heads for the sequence get copies where there are too few."""
+    """Return the dims that are copied if there are fewer of them than ranks that exchange heads for the sequence; empty
+    for mixers that cannot exchange.
+    """
     mixers = [parts().mixer(name) for name in blocks_of(model)]
     return tuple(
         name for one in mixers if one.exchanged_pieces for name in one.pieces if name not in one.exchanged_pieces
@@ -73,7 +81,7 @@ def repeated_pieces(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def _ends(model: ModelDescriptor) -> list[End]:
-    """Return the blocks before and behind the layers of this model."""
+    """Return the blocks before and after the layers that this model has at least one of, in order."""
     return [end for end in parts().ends.values() if end.count(model)]
 
 
@@ -88,14 +96,16 @@ _NUMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Structure:
-    """A model, equal to every other one with the same kinds of blocks."""
+    """Hold a model as a cache key that equals that of every model with the same kinds of blocks."""
 
     key: tuple[object, ...]
     model: ModelDescriptor = field(compare=False)
 
 
 def structure(model: ModelDescriptor) -> tuple[object, ...]:
-    """Return all that a model's blocks depend on: sizes are symbols in them."""
+    """Return a hashable key of all that a model's blocks depend on. Dims are symbols in blocks, so that the fields in
+    `_NUMBERS` are left out.
+    """
     kinds, extra = tuple(dict.fromkeys(model.layer_kinds)), model.num_nextn_predict_layers > 0
     grouped = (model.num_attention_heads != model.num_key_value_heads, model.num_key_value_heads == 1)
     last = model.layer_kinds[-1] if extra else None
@@ -104,23 +114,28 @@ def structure(model: ModelDescriptor) -> tuple[object, ...]:
 
 
 def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
-    """Return each kind of block under a scheme; kept, since a search asks again for every plan that it shows."""
+    """Return each kind of block under a scheme, read-only. Cached by `structure`, since a search asks again for every
+    plan that it shows.
+    """
     return _derived(_Structure(structure(model), model), how, scheme)
 
 
 @lru_cache(maxsize=64)
 def _derived(what: _Structure, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
+    """Build and derive each kind of block; the cached part of `derived`."""
     built = blocks(what.model, how, scheme.shared_heads)
     return MappingProxyType({kind: derive(block, scheme) for kind, block in built.items()})
 
 
 def shares_heads(model: ModelDescriptor, tp: int) -> bool:
-    """Return whether there are fewer key/value heads than tensor-parallel ranks, which then share them."""
+    """Return whether grouped-query attention has fewer key/value heads than tensor-parallel ranks, which then share
+    them.
+    """
     return model.attention is Attention.GQA and model.num_key_value_heads < tp
 
 
 def sequence(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the kinds of all blocks from first to last."""
+    """Return the kind of every block in order, with a kind repeated as often as the model has it."""
     repeated = [(end.place, (end.kind,) * end.count(model)) for end in _ends(model)]
     before = [kind for place, kinds in repeated if place.begins for kind in kinds]
     behind = [kind for place, kinds in repeated if not place.begins for kind in kinds]
@@ -128,8 +143,10 @@ def sequence(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the numbers of the model's dims; `padded_vocab_size` is the true vocabulary here, padding is the
-    target's.
+    """Return the size of each dim of the model, by dim name, without batch, sequence and degrees.
+
+    `padded_vocab_size` is the unpadded vocabulary here, since padding depends on the target. An optional part that
+    the model lacks has size 0 or is absent.
     """
     heads, kv, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
     value = model.v_head_dim or width

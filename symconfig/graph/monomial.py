@@ -28,7 +28,7 @@ class Monomial:
 
     @staticmethod
     def of(*names: str) -> Monomial:
-        """Multiply symbols."""
+        """Return the product of the symbols, with coefficient 1; a symbol given twice is squared."""
         return _of(names)
 
     def __mul__(self, other: Monomial | int | Fraction) -> Monomial:
@@ -43,7 +43,7 @@ class Monomial:
         return Monomial(_times(self.coefficient, inverse), _merged(self.powers, other.powers, -1))
 
     def substitute(self, values: Mapping[str, Monomial]) -> Monomial:
-        """Replace each symbol named in `values` by its monomial."""
+        """Return the monomial with each symbol in `values` replaced by its monomial; self if there is none."""
         if not any(name in values for name, _ in self.powers):
             return self
         result = Monomial(self.coefficient)
@@ -54,15 +54,15 @@ class Monomial:
         return result
 
     def value(self, numbers: Mapping[str, float]) -> float:
-        """Return the number, given one for each symbol."""
+        """Return the value as a float. Raise KeyError for a symbol without a number."""
         result = float(self.coefficient)
         for name, power in self.powers:
             result *= float(numbers[name]) ** power
         return result
 
     def whole(self, numbers: Mapping[str, int]) -> int:
-        """Return the number, exactly; every symbol is given as an integer. Raises ValueError if it is not a
-        whole one.
+        """Return the exact value as an integer. Raise ValueError if it is not one, KeyError for a symbol without a
+        number.
         """
         above, below = self.coefficient.numerator, self.coefficient.denominator
         for name, power in self.powers:
@@ -86,6 +86,7 @@ ONE = Monomial()
 
 
 def product(factors: Iterable[Monomial]) -> Monomial:
+    """Return the product of the factors; ONE if there are none."""
     result = ONE
     for factor in factors:
         result = result * factor
@@ -94,6 +95,7 @@ def product(factors: Iterable[Monomial]) -> Monomial:
 
 @cache
 def _of(names: tuple[str, ...]) -> Monomial:
+    """Return the product of the symbols; cached."""
     powers: dict[str, int] = {}
     for name in names:
         powers[name] = powers.get(name, 0) + 1
@@ -101,11 +103,12 @@ def _of(names: tuple[str, ...]) -> Monomial:
 
 
 def _times(a: Fraction, b: Fraction) -> Fraction:
-    """Multiply coefficients: most are 1, and multiplying fractions is slow."""
+    """Return a * b, without a multiplication if one is 1: most are, and multiplying fractions is slow."""
     return b if a == 1 else a if b == 1 else a * b
 
 
 def _merged(ours: Powers, theirs: Powers, sign: int) -> Powers:
+    """Return the powers `ours` plus `sign` times `theirs`, sorted by name and without zeros."""
     powers = dict(ours)
     for name, power in theirs:
         powers[name] = powers.get(name, 0) + sign * power

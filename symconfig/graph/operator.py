@@ -87,27 +87,32 @@ class Tensor:
 
     @property
     def kind(self) -> Element:
-        """Return the kind of a block's tensor."""
+        """Return the element type of a block's tensor; a program's tensor, which has bytes instead, fails an
+        assertion.
+        """
         assert isinstance(self.element, Element)
         return self.element
 
     @property
     def element_bytes(self) -> float:
+        """Return the bytes per element; by default of its type, which a framework may change."""
         return ELEMENT_BYTES[self.element] if isinstance(self.element, Element) else self.element
 
     def elements(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of elements. Raise KeyError for a dim that is not in `sizes`."""
         return prod([sizes[dim] for dim in self.dims])
 
     def bytes(self, sizes: Mapping[str, int]) -> float:
+        """Return the bytes of the whole tensor."""
         return self.elements(sizes) * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Weight(Tensor):
-    """Parameters of one operator. Frozen ones get no gradient and no optimizer state.
+    """Describe parameters of one operator. Frozen ones have no gradient and no optimizer state.
 
-    Where ranks hold parts of weights and gather them for each layer (ZeRO-3), those of `shared` ones are gathered with
-    the block that holds them only: that other blocks gather them again is left out.
+    Under ZeRO-3, `shared` weights count as gathered with the block that holds them only; that other blocks gather
+    them again is left out.
     """
 
     quantised: bool = False  # frozen and held in 4 bits (QLoRA)
@@ -116,15 +121,17 @@ class Weight(Tensor):
 
     @property
     def frozen(self) -> bool:
+        """Return whether the weight is not trained."""
         return not self.gradient
 
     @property
     def element_bytes(self) -> float:
+        """Return the bytes per element: FOUR_BIT_BYTES if quantised, else those of its type."""
         return FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[self.kind]
 
     @property
     def table(self) -> bool:
-        """Return whether each of its rows, or columns, is a token's."""
+        """Return whether it is a matrix with a vocabulary dim: an embedding table or an output head."""
         return len(self.dims) > 1 and (d.VOCAB in self.dims or d.WHOLE_VOCAB in self.dims)
 
 
@@ -148,15 +155,17 @@ class Use:
 
     @property
     def gradient(self) -> bool:
+        """Return whether the tensor has a gradient."""
         return self.tensor.gradient
 
     def renamed(self, *names: tuple[str, str]) -> Use:
-        """Return the use with other loops. names: (dim, loop)."""
+        """Return the use with some loops replaced. names: (old loop, new loop); others are unchanged."""
         loops = dict(names)
         return Use(self.tensor, tuple([loops.get(loop, loop) for loop in self.loops]))
 
 
 def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
+    """Return the loops of all uses, each once in order of appearance."""
     return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
 
 
@@ -169,11 +178,12 @@ class Factors(NamedTuple, Generic[T]):
     k: T
 
     def of(self, extent: Callable[[T], S]) -> Factors[S]:
+        """Return the factors with `extent` applied to each."""
         return Factors(*map(extent, self))
 
     @property
     def gradients(self) -> tuple[Factors[T], Factors[T]]:
-        """Return the products that make the gradients of the first and of the second factor."""
+        """Return the products that compute the gradients of the first and of the second operand."""
         batch, m, n, k = self
         return Factors(batch, m, k, n), Factors(batch, k, n, m)
 
@@ -290,7 +300,9 @@ class Operator:
 
     @property
     def factors(self) -> Factors[list[str]]:
-        """Return the loops of a product."""
+        """Return the loops of a matrix product, sorted into batch (in both operands), m (first), n (second) and k
+        (contracted).
+        """
         first, second = (set(use.loops) for use in self.inputs[:2])
         free = [loop for loop in self.loops if loop not in self.contracted]
         return Factors(
@@ -302,49 +314,56 @@ class Operator:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """Return the loops of an attention's queries: batch, sequence and heads."""
+        """Return the loops of an attention's queries: all of its output but the channels."""
         return self.outputs[0].loops[:-1]
 
     @property
     def channels_of(self) -> tuple[str, str]:
-        """Return the loops of the channels of an attention's q k', and of its p v."""
+        """Return the loops of an attention's channels: of q k', and of p v."""
         return self.inputs[0].loops[-1], self.inputs[2].loops[-1]
 
     @property
     def backward(self) -> bool:
+        """Return whether the operator has a backward pass."""
         return self.gradients is not Gradients.NONE
 
     @property
     def saved(self) -> tuple[str, ...]:
-        """Return the names of what stays until its backward."""
+        """Return the names of the tensors that it saves or holds until its backward."""
         return tuple([use.name for use in (*self.saves, *self.holds)])
 
     @property
     def residues(self) -> tuple[Use, ...]:
-        """Return what exists for the backward only: masks, statistics."""
+        """Return saved or held tensors that are neither inputs nor outputs, such as masks and statistics."""
         known = {use.name for use in (*self.inputs, *self.outputs)}
         return tuple([use for use in (*self.saves, *self.holds) if use.name not in known])
 
     @property
     def activations(self) -> tuple[Use, ...]:
+        """Return the inputs that are not weights."""
         return tuple([use for use in self.inputs if not isinstance(use.tensor, Weight)])
 
     @property
     def weights(self) -> tuple[Weight, ...]:
+        """Return the weights among the inputs, frozen ones included."""
         return tuple([use.tensor for use in self.inputs if isinstance(use.tensor, Weight)])
 
     @property
     def trainable(self) -> bool:
+        """Return whether its backward computes the gradient of a weight."""
         return self.backward and any(not weight.frozen for weight in self.weights)
 
     def gives(self, use: Use) -> bool:
-        """Return whether its backward makes the gradient of an input."""
+        """Return whether its backward computes the gradient of this input."""
         wanted = self.gradients is Gradients.ALL or (self.backward and isinstance(use.tensor, Weight))
         return wanted and use.gradient
 
     @property
     def reads_back(self) -> tuple[Use, ...]:
-        """Return what its backward reads beside gradients: of a product each factor for the gradient of the other."""
+        """Return what its backward reads in addition to gradients; empty without a backward.
+
+        A product reads each factor only if the other one has a gradient, and its saved copy in place of the first.
+        """
         if self.work is not Work.MATMUL or not self.backward:
             return self.saves if self.backward else ()
         first, second = self.inputs[:2]
@@ -352,13 +371,15 @@ class Operator:
         return (*of_second, *((second,) if self.gives(first) else ()))
 
     def needed(self) -> tuple[Tensor, ...]:
-        """Return the activations that must exist when this operator's backward runs."""
+        """Return the activations, read or held, that must exist when its backward runs; empty without a backward."""
         read = (use.tensor for use in self.reads_back if not isinstance(use.tensor, Weight))
         return (*read, *(use.tensor for use in self.holds)) if self.backward else ()
 
     def moved(self, forward: bool) -> tuple[Use, ...]:
-        """Return what a memory-bound operator reads and writes in a pass; what it keeps as it reads or writes it is the
-        same memory. Backward: gradients of its outputs, what it kept, and the gradients that it makes.
+        """Return what a memory-bound operator reads and writes in a pass. A saved input or output counts once.
+
+        Backward: gradients of its outputs, saved tensors, and the gradients that it computes; empty without a
+        backward.
         """
         known = {use.name: use for use in (*self.inputs, *self.outputs)}
         if forward:

@@ -19,6 +19,7 @@ from symconfig.graph.operator import Tensor
 
 
 def _none(model: ModelDescriptor) -> Mapping[str, float]:
+    """Return no sizes."""
     return {}
 
 
@@ -51,7 +52,9 @@ class Mixer:
     divides: Mapping[str, str] = field(default_factory=dict)
 
     def problems(self, stated: Declared) -> Iterator[str]:
-        """Yield what is wrong with what a descriptor states of it, as sentences."""
+        """Yield a sentence for each fault in what a descriptor states of the mixer: missing, unknown or indivisible
+        sizes, and unknown switches. An `optional` mixer may state no size at all.
+        """
         sizes, known = stated.sizes, (*self.needs, *self.may)
         missing = [name for name in self.needs if not sizes.get(name)]
         if missing and (sizes or not self.optional):
@@ -92,7 +95,7 @@ class Parts:
     exchanged_dims: tuple[str, ...]
 
     def mixer(self, name: str) -> Mixer:
-        """Return the mixer that a model names."""
+        """Return the mixer of this name. Raise InputError with the known names if there is none."""
         if name not in self.mixers:
             known = ", ".join(sorted(self.mixers))
             raise InputError(f"there is no building block {name}", field="mixers.block", need=known)
@@ -101,7 +104,9 @@ class Parts:
 
 @cache
 def parts() -> Parts:
-    """Import every file of `graph/blocks` and collect its `PARTS`."""
+    """Import every file of `graph/blocks` and return the parts listed in their `PARTS`; ends in the order of Place.
+    Cached.
+    """
     listed: list[Mixer | End] = []
     for module in sorted(pkgutil.iter_modules(blocks.__path__), key=lambda module: module.name):
         listed += getattr(importlib.import_module(f"{blocks.__name__}.{module.name}"), "PARTS", ())
@@ -115,12 +120,12 @@ def parts() -> Parts:
 
 @cache
 def place_of(kind: str) -> Place:
-    """Return where blocks of a kind stand in the model: what is no end is a layer."""
+    """Return where blocks of a kind stand in the model; LAYER for a kind that is no End, also an unknown one."""
     end = parts().ends.get(kind)
     return Place.LAYER if end is None else end.place
 
 
 @cache
 def is_layer(kind: str) -> bool:
-    """Return whether blocks of a kind are layers of the model, and none of its ends."""
+    """Return whether blocks of a kind are layers; true for every kind that is no End."""
     return place_of(kind) is Place.LAYER

@@ -10,11 +10,11 @@ from symconfig.graph.derived import DerivedBlock
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """0/1 over a block's tensors and operators.
+    """Say for each tensor and operator of a block what recomputation does with it.
 
-    kept[j]: tensor j of `block.held` is kept. rerun: operators run again, with their collectives.
-    units: for each recomputed module, the tensors that come back to life together while its backward runs.
-    offloaded: of the kept ones, those that wait in host memory.
+    kept[j]: tensor j of `block.held` is kept. rerun: operators that run again in the backward, with their
+    collectives. units: for each recomputed module, indices of the tensors that exist together while its backward
+    runs. offloaded[j]: tensor j is kept in host memory.
     """
 
     kept: tuple[bool, ...]
@@ -24,9 +24,9 @@ class Policy:
 
 
 def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] = frozenset()) -> Policy:
-    """Return what the block keeps and repeats when these modules are recomputed.
+    """Return what the block keeps and recomputes if these modules are recomputed; cached in `block.recomputed`.
 
-    offload: operators whose needed tensors wait in host memory, where nobody else needs them.
+    offload: operators whose saved tensors move to host memory, unless another operator needs them, too.
     """
     known: dict[object, Policy] = block.recomputed
     key = (modules, offload)
@@ -36,6 +36,12 @@ def apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str] 
 
 
 def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]) -> Policy:
+    """Return the policy of `apply`, uncached.
+
+    Each operator belongs to its outermost module in `modules`. A tensor made outside of them is kept if a backward
+    or a recomputed operator reads it. A tensor made inside is kept if an operator outside its module needs it and
+    the module does not discard its outputs. If one view of a storage is kept, all are.
+    """
     users = _users(block)
     unit = [next((name for name in names if name in modules), None) for _, names in block.modules]
     members = {name: _bits(place for place, mine in enumerate(unit) if mine == name) for name in unit if name}
@@ -72,10 +78,10 @@ def _apply(block: DerivedBlock, modules: frozenset[str], offload: frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class _Users:
-    """Who makes and who wants a block's tensors, by the places of operators in `block.modules`.
+    """Hold who makes and reads each tensor of a block; operators are given by their index in `block.modules`.
 
-    tensors: of each its maker, and as sets of bits who needs it in the backward and who consumes it. wholes: of each
-    those that live as long as it, itself and the other views of its storage; views: storages with several of them.
+    tensors: for each (maker or None, bit set of operators whose backward needs it, bit set of consumers). wholes:
+    for each the tensors that share its storage, itself included. views: storages with more than one tensor.
     """
 
     tensors: tuple[tuple[int | None, int, int], ...]
@@ -84,6 +90,7 @@ class _Users:
 
 
 def _users(block: DerivedBlock) -> _Users:
+    """Return the block's users; cached in `block.recomputed`."""
     if _Users not in block.recomputed:
         place = {op: place for place, (op, _) in enumerate(block.modules)}
         storages: dict[str, list[int]] = {}
@@ -107,11 +114,12 @@ def _users(block: DerivedBlock) -> _Users:
 
 
 def _bits(places: Iterable[int]) -> int:
+    """Return the bit set of these indices."""
     return sum({1 << place for place in places})
 
 
 def _after_last_needed(block: DerivedBlock, unit: Mapping[str, str | None], kept: Sequence[bool]) -> frozenset[str]:
-    """Return the operators at the end of each recomputed module that make nothing that its backward needs."""
+    """Return the operators at the end of each recomputed module that make no dropped tensor that a backward needs."""
     makers = {held.producer for keep, held in zip(kept, block.held, strict=True) if held.needed_by and not keep}
     result = set()
     for module in {name for name in unit.values() if name}:

@@ -31,7 +31,7 @@ class Scheme:
     shared_heads: bool = False
 
     def assign(self, op: Operator) -> dict[str, tuple[str, ...]]:
-        """Return, for each axis, the loop dims of `op` that it splits."""
+        """Return, for each axis, the loops of `op` that it splits; axes that split none are absent."""
         loops, free = set(op.loops), set(op.loops).difference(op.whole)
         axes: dict[str, tuple[str, ...]] = {"dp": _present(loops, (d.BATCH,))}
         core = d.KEYS in loops
@@ -50,12 +50,17 @@ class Scheme:
         return {axis: dims for axis, dims in axes.items() if dims}
 
     def _expert_axes(self, loops: set[str], slots: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+        """Return the loops that etp, ep and edp split in an operator over slots; all three split the slots of a
+        permutation of tokens.
+        """
         if d.SEQUENCE in loops:  # a permutation of tokens into slots: slots lie where the tokens lie
             return dict.fromkeys(("etp", "ep", "edp"), slots)
         return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
 
     def layout(self, op: Operator, use: Use, produced: bool = False) -> Layout:
-        """Return the layout of a tensor as `op` reads it, or as it produces it (then with partial sums)."""
+        """Return the layout of a tensor as `op` reads it or, if `produced`, as it produces it: then partial over axes
+        that split a contracted loop.
+        """
         dim_of = dict(zip(use.loops, use.tensor.dims, strict=True))
         places: dict[str, Place] = {}
         for axis, splits in self.assign(op).items():
@@ -67,7 +72,7 @@ class Scheme:
         return Layout.of(places)
 
     def parts(self, op: Operator) -> dict[str, tuple[str, ...]]:
-        """Return, for each loop dim, the axes that split it."""
+        """Return, for each loop that is split, the axes that split it."""
         result: dict[str, list[str]] = {}
         for axis, splits in self.assign(op).items():
             for dim in splits:
@@ -76,4 +81,5 @@ class Scheme:
 
 
 def _present(loops: set[str], candidates: tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Return the candidates that are in `loops`, in their order."""
     return tuple(dim for dim in candidates if dim in loops)

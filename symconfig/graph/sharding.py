@@ -31,6 +31,7 @@ class Phase(StrEnum):
 
     @property
     def once(self) -> bool:
+        """Return whether the phase runs once a step instead of with every microbatch."""
         return self in (Phase.REDUCTION, Phase.UPDATE)
 
 
@@ -61,7 +62,7 @@ class Layouts(Generic[T]):
     state: T
 
     def ways(self) -> tuple[Way[T], ...]:
-        """Return the changes of layout of a step, in its order; some of them change nothing."""
+        """Return the changes of layout of a step in order; a change may have equal layouts on both sides."""
         return (
             Way(Phase.FORWARD, False, self.stored, self.used),
             Way(Phase.KEPT, False, self.stored, self.used),
@@ -73,12 +74,12 @@ class Layouts(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """Which of a weight's layouts are flat, with a part on each of the ranks that would otherwise hold the same.
+    """Say which layouts of a weight are sharded flat over the ranks that would otherwise hold replicas.
 
-    weight: as it is stored. gradient: between microbatches; else each rank adds up its own until the step's end.
-    state: of the optimizer. whole_gradients: every rank gets the sum of all, though it needs its part only.
-    over_tensor: what is flat is cut over those tensor-parallel ranks, too, that would hold the same.
-    instances: the ranks are in several groups, and each group has all parts.
+    weight: as stored. gradient: between microbatches; else each rank accumulates its own until the end of the step.
+    state: of the optimizer. whole_gradients: every rank gets the whole summed gradient though it needs only its
+    shard. over_tensor: flat shards extend over tensor-parallel ranks that hold replicas, too. instances: ranks form
+    several groups, each with all shards.
     """
 
     weight: bool = False
@@ -91,7 +92,9 @@ class Sharding:
     @staticmethod
     @cache
     def of(stage: int, *, whole_gradients: bool, over_tensor: bool, instances: bool) -> Sharding:
-        """Return what a stage of ZeRO means."""
+        """Return the sharding of a ZeRO stage (0 to 3). `whole_gradients` has no effect at stage 3, `over_tensor` only
+        at stage 3, `instances` none at stage 0. Cached.
+        """
         weight, gradient, state = (stage >= least for least in (3, 2, 1))
         return Sharding(
             weight, gradient, state, whole_gradients and not weight, over_tensor and weight, instances and state
@@ -99,11 +102,14 @@ class Sharding:
 
     @property
     def each_microbatch(self) -> bool:
-        """Return whether weights or gradients travel with every microbatch."""
+        """Return whether weights or gradients are communicated with every microbatch."""
         return self.weight or self.gradient
 
     def layouts(self, used: Layout, summed: tuple[str, ...]) -> Layouts[Layout]:
-        """Return the layouts of a weight. summed: axes over whose ranks its gradient is a sum."""
+        """Return the layouts of a weight. used: as operators read it. summed: axes over which its gradient is partial.
+
+        Axes of `summed` that are not data axes stay partial in the reduced gradient.
+        """
         data = tuple(axis for axis in summed if axis in DATA)
         cut = [axis for axis in data if axis != INSTANCES]
         if self.over_tensor and "edp" not in data and used.where("tp") is None:
@@ -121,8 +127,8 @@ class Sharding:
         )
 
     def ways(self, used: Layout, summed: tuple[str, ...], trained: bool = True) -> tuple[Way[Layout], ...]:
-        """Return a weight's changes of layout in a step. What axes leave as sums that are no data's follows the
-        reduction.
+        """Return a weight's changes of layout in a step, in order; without those of gradients and the update if it is
+        not `trained`. The sum over axes that are not data axes follows the gradient reduction.
         """
         layouts = self.layouts(used, summed)
         *ways, update = layouts.ways()
@@ -132,7 +138,9 @@ class Sharding:
 
 @cache
 def over_replicas(sharding: Sharding) -> tuple[tuple[Way[Layout], tuple[Move, ...]], ...]:
-    """Return what a step exchanges of a weight of one element, with dp as the one axis of its replicas."""
+    """Return the changes of layout of a weight of one element that need collectives, each with its collectives, if dp
+    (and INSTANCES) are its only axes. Cached.
+    """
     replicas = ("dp", INSTANCES) if sharding.instances else ("dp",)
     ways = replace(sharding, over_tensor=False).ways(Layout(), replicas)
     every = tuple((way, moves(way.given, way.taken, ONE)) for way in ways)

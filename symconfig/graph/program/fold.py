@@ -46,7 +46,9 @@ def origins(program: Program) -> dict[str, Origin]:
 
 @dataclass(slots=True)
 class Signatures:
-    """Number the structures of a program's operators, caching the number by a cheap key that includes names and loops."""
+    """Number the structures of a program's operators, caching the number by a cheap key that includes
+    names and loops.
+    """
 
     program: Program
     origins: dict[str, Origin] = field(init=False)

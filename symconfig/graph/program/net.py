@@ -99,8 +99,7 @@ class Fixed:
 @dataclass(frozen=True)
 class Node:
     """Describe a node. times: number of nodes of the whole program that it stands for. run: the repeat that it is part
-    of, or -1. weight: for a copy, whether it copies a parameter. fixed: constraints on
-    its strategy; empty: free.
+    of, or -1. weight: for a copy, whether it copies a parameter. fixed: constraints on its strategy; empty: free.
     """
 
     name: str

@@ -31,7 +31,9 @@ _FACTOR = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.]*|[0-9]+)\s*")
 
 
 class Mistake(Exception):
-    """Report a fault in a statement. at: index of the character; got, need, hint: parts of the message, None if absent."""
+    """Report a fault in a statement. at: index of the character; got, need, hint: parts of the message,
+    None if absent.
+    """
 
     def __init__(
         self, what: str, at: int = 0, *, got: str | None = None, need: str | None = None, hint: str | None = None
@@ -51,7 +53,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Hold a tensor that is made. element: element type; "" for that of the operands. at: index of its first character."""
+    """Hold a tensor that is made. element: element type; "" for that of the operands. at: index of its
+    first character.
+    """
 
     name: str
     dims: tuple[str, ...]
@@ -230,7 +234,9 @@ def declaration(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _named(dims: Sequence[str]) -> tuple[str, ...]:
-    """Return the dims with repeated numbers made distinct: 3, 3', 3'' for the first, second and third 3 of one tensor."""
+    """Return the dims with repeated numbers made distinct: 3, 3', 3'' for the first, second and third 3 of
+    one tensor.
+    """
     return tuple(dim + "'" * dims[:n].count(dim) if dim.isdecimal() else dim for n, dim in enumerate(dims))
 
 

@@ -180,7 +180,9 @@ class _Reader:
         )
 
     def wrong(self, at: KeyPath, mistake: Mistake, text: str = "") -> None:
-        """Record a mistake, unless the same one at the same place is already recorded (from another turn of a repeat)."""
+        """Record a mistake, unless the same one at the same place is already recorded (from another turn of a
+        repeat).
+        """
         self.mistakes.setdefault((at, mistake.what, mistake.at), (text, mistake))
 
     @contextmanager
