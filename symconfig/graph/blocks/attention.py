@@ -20,9 +20,10 @@ from symconfig.graph.parts import Mixer
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The keys that a layer's attention reads. keys: how many, see `graph.attended`. chosen: their positions, or a mask
-    of all others; kept: whether the backward needs it from this layer. learned: where a loss trains the indexer, its
-    queries, keys and weights of its heads, which the loss compares with the attention's scores.
+    """Describe the keys that a layer's attention reads. keys: the symbol for keys per query, see `graph.attended`.
+    chosen: indices of the keys, or a mask over all; None: no selection. kept: the backward needs `chosen` from this
+    layer. learned: (queries, keys, head weights) of an indexer that is trained by a loss against the attention's
+    scores; else None.
     """
 
     keys: str
@@ -38,9 +39,14 @@ _ROWS = {d.KEYS: 2}  # a softmax reduces the maximum and the sum of each row
 def core(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, read: Read, has_sinks: bool = False, channels: str | None = None
 ) -> Tensor:
-    """Return softmax(q k') v, per head. Key and value sequences are dims of their own, so cp splits queries only.
+    """Append softmax(q k') v and return it per head, [B, S, heads, channels].
 
-    channels: of values that are the first channels of v, and not all of them.
+    Key and value sequences are dims of their own, so that cp splits queries only. The kernel is fused or a chain of
+    operators as the implementation says.
+
+    Args:
+        has_sinks: add a learned sink per head.
+        channels: the dim of the values if these are only the first channels of v; None: all of v.
     """
     part = () if channels is None else ((v.dims[-1], channels),)
     sinks = [ctx.weight("sinks", q.dims[-2])] if has_sinks else []
@@ -63,19 +69,28 @@ def core(
 
 
 def contiguous(ctx: Context, o: Tensor) -> Tensor:
-    """Return the core's result in the order that the projection wants."""
+    """Return the attention result copied into the memory order of the output projection; o itself if the implementation
+    needs no copy.
+    """
     if not ctx.how.attention.copies_result:
         return o
     return ctx.build.elementwise("copy_heads", [o], Tensor("attention_copied", o.dims), linear=True)
 
 
 def _kernel(ctx: Context) -> Kernel:
+    """Return the attention kernel: the implementation's, but WIDE in place of FLASH for multi-query attention if the
+    fused kernel cannot run one key head.
+    """
     how = ctx.how.attention
     alone = how.one_head_apart and ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
     return Kernel.WIDE if alone and how.kernel is Kernel.FLASH else how.kernel
 
 
 def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) -> Tensor:
+    """Append attention as separate products with softmax and dropout (if the model has them) and return it per head.
+
+    Keys and values are repeated or widened to fp32 first if the kernel requires it.
+    """
     width = v.loops[-1]
     if copies_kv(ctx, k):
         k, copies = repeat_kv(ctx, q, k, v)
@@ -106,19 +121,22 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
 
 
 def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
-    """Return keys and values, copied for each query head that shares them."""
+    """Append copies of keys and values for each query head that shares them, and return both, with q's heads."""
     heads, copies = [(q.dims[-2], k.dims[-2])], Tensor("v_repeated", (*q.dims[:-1], v.loops[-1]))
     k = ctx.build.elementwise("repeat_keys", [k], Tensor("k_repeated", q.dims), together=heads, linear=True)
     return k, ctx.build.elementwise("repeat_values", [v], copies, together=heads, linear=True)
 
 
 def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
+    """Append a copy of x in fp32 and return it."""
     return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
 
 
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
-    """Write the softmax. A fused kernel reads the scores once, and its backward is in place; in turn a kernel each
-    scales, masks, widens, normalises and narrows them. A cap keeps its tanh.
+    """Append scaling, masking and softmax of the scores as the kernel does them, and return the attention weights.
+
+    A fused kernel reads the scores once, and its backward is in place. Otherwise each step is one kernel. A soft cap
+    also saves its tanh; only kernels that are not fused apply it.
     """
     weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
     if kernel is Kernel.MASKED:
@@ -144,8 +162,10 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
 
 
 def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
-    """Return what sinks make a softmax keep: a column of weights, and in 16 bits which score was greatest; or, where
-    they scale the result, the scores, the logarithm of each row's sum, and the scale in fp32.
+    """Return the tensors that a softmax saves because of sinks; empty without sinks.
+
+    One column of weights and, for 16-bit weights, the index of the greatest score; or, if sinks scale the result,
+    the scores, the log-sum of each row, and the scale in fp32.
     """
     rows = masked.dims[:-1]
     if not sinks:
@@ -157,10 +177,10 @@ def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: 
 
 
 def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
-    """Write scores whose product scales them; every layer writes its mask over the scores, and their softmax keeps
-    their precision.
+    """Append a mask that is written over the (already scaled) scores and saved by every layer, and their softmax;
+    return the weights.
 
-    Sinks are one more key of each query, joined to the scores by a copy.
+    Sinks are one more key of each query, joined to the scores by a copy: twice the traffic.
     """
     masked = Tensor("masked_scores", scores.dims)
     mask = Tensor("causal_mask", (d.SEQUENCE, d.KEYS), Element.MASK)
@@ -174,13 +194,19 @@ def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) 
 
 
 def copies_kv(ctx: Context, k: Tensor) -> bool:
-    """Return whether keys and values are copied for each query head that shares them."""
+    """Return whether the implementation repeats keys and values for grouped-query attention; False if k already has a
+    head per query head.
+    """
     grouped = ctx.model.num_attention_heads != ctx.model.num_key_value_heads
     return ctx.how.attention.copies_shared_heads and grouped and k.dims[-2] != d.HEADS
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D]."""
+    """Append grouped-query attention and return o[B, S, D] from x[B, S, D].
+
+    A layer with borrowed keys and values computes only queries; one that lends them makes them inputs of later
+    layers.
+    """
     if kind.pairs is Pairs.BORROWED:
         return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = projections(ctx, x)
@@ -199,7 +225,7 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from queries of this layer and keys and values of an earlier one."""
+    """Append attention with queries of this layer and keys and values of an earlier one; return o[B, S, D]."""
     q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
     q = projected(ctx, "q_proj", x, q, ctx.model.qkv_bias)
     if ctx.model.qk_norm:
@@ -211,7 +237,7 @@ def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return keys and values under the names by which later layers read them."""
+    """Return views of keys and values under the names by which later layers read them."""
     names = shared_kv_names(kind)
     theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
     for one, other in zip((k, v), theirs, strict=True):
@@ -220,19 +246,28 @@ def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor
 
 
 def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return keys and values of the last layer of its kind that has some, which holds them."""
+    """Return the keys and values that the last lending layer of this kind holds, as inputs from another block.
+
+    rows: their dims but the channels. widths: dims of the channels of keys and of values.
+    """
     k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
     return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
 
 
 def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
-    """Return what keys and values are called that layers of a kind share."""
+    """Return the names of the (keys, values) that layers of a kind share: one pair for layers with a window, else one
+    per mixer.
+    """
     own = "window" if kind.window else kind.mixer
     return f"lent_{own}_k", f"lent_{own}_v"
 
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """Return the heads, gated and projected."""
+    """Append gate, inner norm (if the model has them) and output projection to the heads o[B, S, A, C], and return o[B,
+    S, D].
+
+    x: the layer's input, from which a gate is computed if `gate` is None.
+    """
     o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
     if ctx.model.inner_norm:
         weight = o.dims[-2:] if ctx.model.norm_weight else ()
@@ -241,18 +276,21 @@ def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return queries and keys after the model's norms of heads and its rotation."""
+    """Return queries and keys after the model's query/key norm and rotary embedding; unchanged where the model or layer
+    has none.
+    """
     if ctx.model.qk_norm:
         q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
     return rotate(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
 def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return queries and keys after their rotation."""
+    """Return queries and keys after rotary embedding."""
     return _rotated(ctx, "q", q), _rotated(ctx, "k", k)
 
 
 def _rotated(ctx: Context, name: str, given: Tensor) -> Tensor:
+    """Append the rotary embedding of a query or key tensor and return it as NAME_rotated."""
     return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
 
 
@@ -264,13 +302,19 @@ def apply_rope(
     channels: str = d.ROTARY,
     times: tuple[int | Fraction, int | Fraction] = (1, 1),
 ) -> Tensor:
-    """Return a query or key turned by its position. channels: that have angles. times: of one kernel's traffic."""
+    """Append a rotary embedding of x[..., C] and return it under the name `to`.
+
+    channels: the dim of the rotated channels. times: (forward, backward) traffic as a multiple of one read and one
+    write.
+    """
     kept, out, whole = saved_angles(ctx, name, channels), Tensor(to, given.dims), given.dims[-1:]
     return ctx.build.elementwise(name, [given], out, traffic=times, saves=kept, whole=whole, linear=True)
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Norm x[B, S, A, C] by head, or over all heads, with the weights that the model has."""
+    """Append the query/key norm of x[B, S, A, C] by head, or over all heads, with the model's weights, and
+    return it.
+    """
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
     over, bias = heads if of == "all_heads" else heads[1:], ctx.model.qk_norm_bias
@@ -278,8 +322,9 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
-    """Return o times the sigmoid of a gate for each channel or head, from the layer's input; None: it is made here, by
-    a projection that may have a bias.
+    """Return o multiplied by the sigmoid of a gate per channel or head; o itself if the model has no attention gate.
+
+    gate: None: it is projected from the layer's input x, with a bias if `bias`.
     """
     if ctx.model.attention_gate is None:
         return o
@@ -293,8 +338,9 @@ def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bo
 
 
 def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
-    """Return cosines and sines that a rotation keeps, where every layer makes them again. Those of both rotations
-    together are one tensor, which both need.
+    """Return the cosines and sines that a rotation saves; empty if they are computed once for all layers.
+
+    Unless the implementation makes them separately for queries and keys, both rotations return the same two tensors.
     """
     angles, element = ctx.how.rotation.angles, Element.FP32 if ctx.how.rotation.wide_angles else Element.ACTIVATION
     if angles is Angles.ONCE:
@@ -304,16 +350,16 @@ def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
 
 
 def value_dim(model: ModelDescriptor) -> str:
-    """Return the dim of a value's channels."""
+    """Return the name of the dim of a value's channels: head_dim unless the model has its own."""
     return d.HEAD_DIM if model.v_head_dim is None else d.VALUE_DIM
 
 
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
-    """Return the traffic of turning a query or key, forward and backward, over one kernel's two passes over the tensor.
+    """Return the (forward, backward) traffic of rotating queries or keys, as a multiple of one read and one write.
 
-    YaRN also lengthens them, which a fused kernel need not know; then the chain is eager. Eager
-    forward negates (1 pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies
-    twice (4), negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
+    YaRN also scales them, which a fused kernel may not support; the chain is then eager. Eager forward negates (1
+    pass), joins (2), multiplies twice (4), adds (3) and joins an empty rest (2); backward multiplies twice (4),
+    negates (1), joins the halves (2), adds up (3), and fills, copies and adds two slices' gradients (7).
     """
     scaling = ctx.model.rope_scaling
     if ctx.how.rotation.kernel is RotationKernel.EAGER:
@@ -325,7 +371,11 @@ def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
 
 
 def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Project queries, keys and values, and a gate of each channel where it is part of their fused linear."""
+    """Append the projections of x[B, S, D] and return ((q, k, v), gate).
+
+    gate: only where it is part of the fused QKV product; else None. A fused product's parts may be views of its
+    result.
+    """
     if ctx.shared_heads:
         return _of_shared_heads(ctx, x)
     separate = ctx.separate("qkv_proj", ("q_proj", "k_proj", "v_proj"))
@@ -346,7 +396,9 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
 
 
 def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
-    """Return the gate that a fused linear gives beside the queries, if any (Megatron-LM, transformer/attention.py)."""
+    """Return the gate that the fused QKV product computes, in a list; empty without a gate per channel (Megatron-LM,
+    transformer/attention.py).
+    """
     if ctx.model.attention_gate != "channel":
         return []
     width = (d.HEADS, value_dim(ctx.model))
@@ -354,12 +406,13 @@ def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
 
 
 def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor | None]:
-    """Gather the queries, keys and values of all heads, of which every rank takes its own: a key/value head, and the
-    queries of it that are not another rank's. Their gradients are summed over the ranks that share a head.
+    """Append a QKV projection that is gathered over tp, for fewer key/value heads than ranks; return ((q, k, v), gate
+    or None).
 
-    Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors. What is gathered is read and joined;
-    backward it is filled with zeros, added to, and put in the ranks' order. Unless a norm or a rotation copies them
-    first, the attention keeps views of what was gathered, and so all of it.
+    Each rank takes one key/value head and its own queries of that head; gradients are summed over the ranks that
+    share a head. Megatron-LM core_v0.16, transformer/attention.py, get_query_key_value_tensors: the gathered tensor
+    is read and joined; backward it is filled with zeros, added to, and put in the ranks' order. Unless a norm or a
+    rotation copies them first, q, k, v are views that keep the gathered tensor alive.
     """
     rows, named = (d.BATCH, d.SEQUENCE), ("c_attn",)
     copied_result = ctx.model.position is Position.ROPE or ctx.model.qk_norm

@@ -32,11 +32,18 @@ def linear(
     apart: bool = False,
     remade: bool = False,
 ) -> list[Tensor]:
-    """Return outputs = x * W[inner, width] (+ bias), with a low-rank adapter's sum where the model has one here.
+    """Append outputs = x * W[inner, width] (+ bias), with low-rank adapters where the model has them, and return the
+    results.
 
-    `width` names the weight's output dims; `aliases` are other names under which an adapter may target it.
-    keeps: what it is made from again in its backward, in x's place. loops, apart, remade: see `Builder.matmul`,
-    `Operator`.
+    Results are the tensors of `outputs`, or those after the adapter's sum.
+
+    Args:
+        inner: dims of x that are contracted.
+        width: the weight's output dims.
+        aliases: other names under which an adapter may target the layer.
+        keeps: a tensor from which x is recomputed in the backward, saved instead of x.
+        shared, joined: see Weight.
+        loops, apart, remade: see `Builder.matmul`, `Operator`.
     """
     batch = (d.EXPERTS,) if d.EXPERTS in x.dims else ()
     weight = ctx.weight(f"{name}.weight", *batch, *inner, *width, shared=shared, joined=joined)
@@ -64,26 +71,31 @@ def linear(
 def projected(
     ctx: Context, name: str, x: Tensor, out: Tensor, bias: bool = False, over: int = 1, **more: Any
 ) -> Tensor:
-    """Return what a linear layer gives as `out`. over: how many of the last dims of x it sums. more: of `linear`."""
+    """Append a linear layer named `name` with result `out`, and return it (after an adapter's sum).
+
+    over: number of last dims of x that are contracted. more: arguments of `linear`.
+    """
     inner, width = x.dims[-over:], out.dims[len(x.dims) - over :]
     return linear(ctx, name, x, inner, width, [Use(out)], bias, **more)[0]
 
 
 def to_stream(ctx: Context, name: str, x: Tensor, bias: bool = False, **more: Any) -> Tensor:
-    """Return what a mixer gives the stream: all heads and channels of x, projected."""
+    """Append the output projection of all dims of x[B, S, ...] behind the sequence, and return
+    attention_out[B, S, D].
+    """
     out = Tensor("attention_out", (*x.dims[:2], d.HIDDEN))
     return projected(ctx, name, x, out, bias, over=len(x.dims) - 2, **more)
 
 
 def with_adapter(ctx: Context, name: str, tensor: Tensor, aliases: Sequence[str] = ()) -> Tensor:
-    """Return the tensor that carries the linear's result: after the adapter's sum where there is one."""
+    """Return the tensor that carries a linear layer's result: NAME.sum if it has an adapter, else the tensor itself."""
     return Tensor(f"{tensor.name}.sum", tensor.dims) if ctx.adapted((name, *aliases)) else tensor
 
 
 def beside_fused(
     ctx: Context, name: str, x: Tensor, width: Sequence[str], part: Tensor, aliases: Sequence[str] = ()
 ) -> Tensor:
-    """Return a part of a fused linear's result, after the sum of an adapter that this part has of its own."""
+    """Return a part of a fused linear layer's result, after the sum of an adapter of its own if it has one."""
     if not ctx.adapted((name, *aliases)):
         return part
     adapter(ctx, name, x, x.dims[-1:], width, [Use(part)])
@@ -91,14 +103,14 @@ def beside_fused(
 
 
 def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return stream + dropout(branch)."""
+    """Append stream + dropout(branch) and return it; dropout, with a saved mask, only if the model has it."""
     saves = [Tensor(f"{name}.mask", stream.dims, Element.MASK)] if ctx.model.hidden_dropout else []
     total = Tensor(name, stream.dims)  # ranks with parts of a sum would have to draw the same mask
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
 
 
 def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return the residual sum. The stream has a scale of each channel where the model has one."""
+    """Append the residual sum, with the stream scaled per channel first if the model does so, and return it."""
     if ctx.model.stream_scale:
         scale, out = ctx.weight(f"{name}.scale", stream.dims[-1]), Tensor(f"{name}_scaled", stream.dims)
         stream = ctx.build.elementwise(f"{name}_scale", [stream], out, saves=[stream], weights=[scale])
@@ -106,13 +118,13 @@ def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 
 
 def add_bias(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Return x plus a bias of each channel."""
+    """Append x plus a learned bias per channel and return it."""
     bias = ctx.weight(f"{name}.bias", x.dims[-1])
     return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
 
 
 def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
-    """Return x times the sigmoid of a gate, which keeps its result: two eager kernels."""
+    """Append x * sigmoid(gate) as two eager kernels and return it under the name `out`; both factors are saved."""
     active = Tensor(f"{gate.name}_active", gate.dims)
     ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
     return ctx.build.elementwise(f"{gate.name}_gating", [active, x], Tensor(out, x.dims), saves=[active, x])
@@ -121,7 +133,9 @@ def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
-    """Write outputs + scale * (x * A[inner, R]) * B[R, width], as tensors of the outputs' names with `.sum`."""
+    """Append outputs + scale * (x * A[inner, R]) * B[R, width]; the results are tensors named as the outputs with
+    `.sum`.
+    """
     lay = _whole_adapter if ctx.how.adapters is Adapters.PLAIN else _split_adapter
     ups = lay(ctx, name, x, inner, width, outputs)
     for use, up in zip(outputs, ups, strict=True):
@@ -130,7 +144,9 @@ def adapter(
 
 
 def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = ()) -> Tensor | None:
-    """Return x after the adapter's dropout, which keeps a mask."""
+    """Append the adapter's dropout of x, which saves a mask, and return the result; None if the adapter
+    has no dropout.
+    """
     assert ctx.model.adapter is not None
     if not ctx.model.adapter.lora_dropout:
         return None
@@ -142,6 +158,7 @@ def _adapter_dropout(ctx: Context, name: str, x: Tensor, loops: Sequence[str] = 
 def _whole_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
+    """Append both products of an adapter, neither of them a parallel layer, and return a delta for each output."""
     batch, rows = ((d.EXPERTS,) if d.EXPERTS in x.dims else ()), tuple(dim for dim in x.dims if dim not in inner)
     x = _adapter_dropout(ctx, name, x) or x
     low = Tensor(f"{name}.low", (*rows, d.RANK))
@@ -154,10 +171,11 @@ def _whole_adapter(
 def _split_adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> list[Tensor]:
-    """Write B, which is always split by its outputs.
+    """Append an adapter made of two tensor-parallel layers without sequence parallelism, and return a delta for each
+    output.
 
-    Beside a column-parallel layer A is split by rank and its result gathered; beside a row-parallel one by its inputs,
-    its result reduced, and B's gathered. Each of the two is a parallel layer without sequence parallelism.
+    B is always split by its outputs. Beside a column-parallel layer, A is split by rank and its result gathered;
+    beside a row-parallel one, A is split by its inputs, its result reduced, and B's gathered.
     """
     by_rows = any(dim in parts().tensor_dims for dim in inner)
     rows = tuple(dim for dim in x.dims if dim not in inner)
@@ -177,8 +195,10 @@ def _split_adapter(
 
 
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """Write B beside a row-parallel layer: its columns are split, gathered, and cut by sequence again where that is
-    split; or exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    """Append B beside a row-parallel layer and return its one delta.
+
+    Its columns are split, then gathered and split by sequence again where that is split; with Adapters.EXCHANGED,
+    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
     """
     (use,) = outputs
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
@@ -194,20 +214,22 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outpu
 
 
 def _column_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """Write B beside a column-parallel layer: split as that layer's outputs are."""
+    """Append B beside a column-parallel layer, split as that layer's outputs are, and return a delta for
+    each output.
+    """
     ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
     ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
     return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
 
 
 def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
-    """Multiply by alpha / r in a kernel of its own."""
+    """Append the multiplication by alpha / r, a kernel of its own, and return the delta of the output `use`."""
     delta = Tensor(f"{use.tensor.name}.delta", use.tensor.dims)
     return ctx.build.elementwise(f"{use.tensor.name}.lora_scale", [up], delta, linear=True)
 
 
 def _gather(ctx: Context, name: str, part: Tensor, whole: Tensor) -> None:
-    """Gather the tensor, whole along tp."""
+    """Append the gather of `part` to `whole`, replicated over tp; costs no local memory traffic."""
     ctx.build.elementwise(name, [part], whole, loops=(d.GATHERED,), traffic=(0, 0), linear=True)
 
 
@@ -218,9 +240,9 @@ _HALF, _WIDE = Element.ACTIVATION, Element.FP32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Tensors that one kernel keeps. middle: by name, results on the way as wide as the input. normed: its result
-    before the weight, where the weight is trained. weight: the copy of the weight that it makes. statistics: of each
-    row, in fp32. moved: bytes for each element of 16 bits, forward and backward.
+    """List the tensors that a norm kernel saves. middle: names of intermediate results of the input's size. normed:
+    element type of the result before the weight, saved only for a trained weight. weight: element type of the copy
+    of the weight. statistics: per row, in fp32. moved: (forward, backward) bytes per 16-bit element.
     """
 
     input: Element = _HALF
@@ -268,12 +290,14 @@ def norm(
     over: Sequence[str] | None = None,
     bias: bool = False,
 ) -> Tensor:
-    """Norm over `dim`, or `over` several, with a weight of dims of its own or (empty) without one: RMSNorm or
-    LayerNorm. bias: beside the weight; a LayerNorm of the stream has one unless the model says otherwise.
+    """Append RMSNorm or LayerNorm of x, as the model has it, and return the result, a tensor called `name`.
 
-    Norms, and what each kernel of one keeps for its backward.
-
-    Tensors are those that autograd saves, by the class files of Transformers 5.24 that write such a kernel.
+    Args:
+        dim: the dim that is normalised; the others of several are in `over`.
+        module: the recompute module.
+        weight: dims of the weight; empty: no weight. Default: `dim`, unless the model has norms without weights.
+        over: several dims normalised together, in place of `dim`.
+        bias: add one to the weight; a LayerNorm of the stream has one unless the model says otherwise.
     """
     over, stream = over or (dim,), dim == d.HIDDEN
     centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)
@@ -287,7 +311,11 @@ def norm(
 def normed(
     ctx: Context, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight], centred: bool, module: str
 ) -> Tensor:
-    """Normalise over some dims together, as `norm` does. centred: around the mean, too, as LayerNorm."""
+    """Append a norm over the dims `over` with these weights, as the implementation's kernel runs it, and return the
+    result.
+
+    centred: subtract the mean, too, as LayerNorm does.
+    """
     table = _LAYERNORM if centred else _RMSNORM
     kernel = table.get(ctx.how.norm, table[NormKernel.EAGER])
     saves = list(_norm_keeps(kernel, name, x, over, weights))
@@ -313,6 +341,9 @@ def normed(
 def _norm_keeps(
     kernel: _Kept, name: str, x: Tensor, over: Sequence[str], weights: Sequence[Weight]
 ) -> Iterator[Tensor]:
+    """Yield the tensors that a norm kernel saves: input, intermediate results, statistics and, by kernel and weights,
+    the normalised values and the copy of the weight.
+    """
     rows = tuple(dim for dim in x.dims if dim not in over)
     yield x if kernel.input is _HALF else Tensor(f"{name}.fp32", x.dims, kernel.input)
     for middle in kernel.middle:
@@ -326,12 +357,10 @@ def _norm_keeps(
 
 
 def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return stream + rate[D] (branch - stream), with a rate of this sublayer's own: three eager kernels.
+    """Return stream + rate[D] (branch - stream), with a learned rate of this sublayer's own: three eager kernels.
 
-    Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory).
-
-    Scales are weights as wide as what they scale. Backward reads what was scaled; that of a residual's rate reads how
-    far the result is from the stream.
+    Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory). The backward of the
+    rate saves the difference to the stream.
     """
     way, rate = Tensor(f"{name}.way", stream.dims), ctx.weight(f"{name}.rate", stream.dims[-1])
     ctx.build.elementwise(f"{name}_way", [branch, stream], way, linear=True)
@@ -341,7 +370,7 @@ def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
 
 
 def scaled(ctx: Context, x: Tensor, *dims: str) -> Tensor:
-    """Return x times a learned vector over some of its dims; x itself where the model has none."""
+    """Return x times a learned vector over some of its dims; x itself unless the model is on the hypersphere (nGPT)."""
     if not ctx.model.hypersphere:
         return x
     weight = ctx.weight(f"{x.name}.scale", *dims)

@@ -30,8 +30,9 @@ _LOG_SOFTMAX = (2, Fraction(4, 3))
 
 
 def embedding(ctx: Context) -> Block:
-    """Return x[B, S, D] from token ids, and from images. A look-up contracts the vocabulary: split over tp, its result
-    is partial.
+    """Return the block that makes x[B, S, D] from token ids and, with a vision tower, image features.
+
+    A look-up contracts the vocabulary: split over tp, its result is partial.
     """
     vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
     tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
@@ -64,14 +65,15 @@ def embedding(ctx: Context) -> Block:
 
 
 def _unsplit(vocab: str) -> tuple[str, ...]:
+    """Return the vocabulary's dim, for operators that must not split it, if it is the gathered one; else empty."""
     return (vocab,) if vocab == d.WHOLE_VOCAB else ()
 
 
 def head(ctx: Context) -> Block:
-    """Return the loss from x[B, S, D]: final norm where there is one, logits over the vocabulary, cross-entropy.
+    """Return the block that makes the loss from x[B, S, D]: final norm where there is one, logits, cross-entropy.
 
-    Over a split vocabulary the loss reduces three partial results a token: maximum, target logit, sum. A model of
-    values has a few numbers of each token in the logits' place, on every tensor-parallel rank.
+    Over a split vocabulary the loss reduces three partial results per token: maximum, target logit, sum. A model
+    with `num_labels` has a few numbers per token instead of logits, on every tensor-parallel rank.
     """
     x = Tensor("last_hidden", stream_dims(ctx))
     one = merge_streams(ctx, x)
@@ -82,7 +84,7 @@ def head(ctx: Context) -> Block:
 
 
 def _projected(ctx: Context, x: Tensor) -> Tensor:
-    """Return a linear layer as wide as the stream, an activation and a norm."""
+    """Append a linear layer as wide as the stream, an activation and a norm, and return the result."""
     columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
     columns = projected(ctx, "head_dense", x, columns)
     seen = Use(columns).renamed((d.HEAD_COLUMNS, d.HIDDEN))
@@ -91,7 +93,10 @@ def _projected(ctx: Context, x: Tensor) -> Tensor:
 
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
-    """Return the loss of each token. shared: the output weight is held by another block (multi-token prediction)."""
+    """Append the output projection and cross-entropy, and return the loss of each token, fp32 [B, S].
+
+    shared: the output weight is held by another block (multi-token prediction).
+    """
     kernel = ctx.how.loss.kernel
     logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
     remade = kernel is LossKernel.TILED
@@ -114,7 +119,9 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
 
 
 def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
-    """Return the loss of a head that gives numbers in place of logits. It keeps their fp32 copy."""
+    """Append the head of a reward or value model and its loss, which saves fp32 values; return the loss of
+    each token.
+    """
     values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
     values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
     ctx.build.elementwise("values_fp32", [values], wide, linear=True)
@@ -127,8 +134,10 @@ _VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
 
 
 def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
-    """Return the cross-entropy. Gathered logits have a vocabulary of their own, which no axis splits. waits: held
-    besides.
+    """Append the cross-entropy as the implementation's kernel computes it, and return the loss of each token.
+
+    Gathered logits have a vocabulary dim that no axis splits. waits: tensors that it holds until its backward, in
+    addition.
     """
     gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
     vocab = d.WHOLE_VOCAB if gathered else d.VOCAB

@@ -22,13 +22,12 @@ ONE_LOGIT = "shared_gate_width"
 
 
 def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
-    """Return y[B, S, D]: the weighted sum of the chosen experts, plus the shared expert. stream: what x is the norm
-    of.
+    """Append a mixture of experts and return y[B, S, D]: the weighted sum of the chosen experts, plus the shared
+    expert.
 
-    Mixture of experts: router, permutation into slots, routed experts, shared expert, combination.
-
-    Latent experts (Nemotron 3) stand between two projections of the stream, so that what travels to them is as wide as
-    they are. A choice that computes nothing (LongCat) takes no slot: its token comes back as it is.
+    stream: the tensor that x is the norm of; models with separate norms for router and experts read it instead of x.
+    Latent experts (Nemotron 3) stand between two projections of the stream, so that dispatched tokens are as wide as
+    the experts. A zero-computation choice (LongCat) takes no slot: its token comes back as it is.
     """
     moe = ctx.model.experts
     assert moe is not None
@@ -68,7 +67,10 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
 
 
 def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
-    """Return weights and indices of each token's experts. prefix: of all names, where a layer has another router."""
+    """Append the router and return (weights, indices) of each token's experts, [B, S, choices].
+
+    prefix: of all names, for a second router in a layer.
+    """
     moe = ctx.model.experts
     assert moe is not None
     rows, name = x.dims[:-1], f"{prefix}router"
@@ -99,14 +101,16 @@ def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
 
 
 def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
-    """Return what the router reads that has a norm of its own: it has no weight, a scale of each channel follows."""
+    """Append the router's own norm of the stream, without a weight, and a learned scale per channel;
+    return the result.
+    """
     normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
     scale = ctx.weight("router_scale", d.HIDDEN)
     return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
 
 
 def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
-    """Return xe[E, U, D]: each token copied into one slot of each of its experts."""
+    """Append the dispatch and return xe[E, U, D]: each token copied into one slot of each of its experts."""
     routed = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), x.dims[-1]))
     given = [x] if ctx.how.experts.every_token else [x, indices]
     return _sorted(ctx, "dispatch", given, routed, x, _kept_to_sort(ctx, x.dims[:-1]), DISPATCH_LAUNCHES)
@@ -115,13 +119,12 @@ def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
 def _sorted(
     ctx: Context, name: str, given: list[Tensor], out: Tensor, x: Tensor, saves: list[Tensor], launches: tuple[int, int]
 ) -> Tensor:
-    """Bring tokens x into slots, or back. Slots lie where their tokens lie: as many of each expert for every part of
-    the tokens.
+    """Append the permutation of tokens x into slots, or back, and return `out`.
 
-    What an all-to-all of slots brings lies by sender and is copied to lie by expert; the reverse on its way back: the
-    slots are read and written once more, unless a rank has one expert (`Operator.sorts`). Where tokens come once for a
-    rank or a node, they are read there to fill its slots, and leave where they lie: nearly as much is read as slots are
-    written where experts are many.
+    Slots lie where their tokens lie: each part of the tokens has equally many of each expert. After an all-to-all,
+    slots are ordered by sender and copied to be ordered by expert, and the reverse on the way back: they are read
+    and written once more, unless a rank has one expert (`Operator.sorts`). If tokens are sent once per rank or node,
+    they are read there to fill the slots: nearly as much is read as slots are written if experts are many.
     """
     slots, every = _slot_dim(ctx), ctx.how.experts.every_token
     by_slots = ctx.how.experts.dispatch is Dispatch.SLOTS
@@ -140,18 +143,23 @@ def _sorted(
 
 
 def _slot_dim(ctx: Context) -> str:
+    """Return the name of the dim of an expert's slots: EVERY if each expert runs on all tokens, else SLOTS."""
     return d.EVERY if ctx.how.experts.every_token else d.SLOTS
 
 
 def _projected(ctx: Context, x: Tensor, name: str, width: str) -> Tensor:
-    """Return the stream as wide as experts read it, or what they give as wide as the stream."""
+    """Append the projection of a latent expert layer, to the experts' width or back to the stream's;
+    return the result.
+    """
     moe, out = ctx.model.experts, Tensor(name.removesuffix("_proj"), (*x.dims[:-1], width))
     assert moe is not None
     return projected(ctx, name, x, out, moe.latent_bias)
 
 
 def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indices: Tensor) -> Tensor:
-    """Return y[B, S, D]: the sum of each token's slots, weighed unless their experts have done it or read weighed
+    """Append the combination and return y[B, S, D]: the sum of each token's slots.
+
+    It is weighted, and saves the experts' results, unless the experts weight their activation or read weighted
     tokens.
     """
     moe = ctx.model.experts
@@ -162,6 +170,9 @@ def _combined(ctx: Context, x: Tensor, done: Tensor, probabilities: Tensor, indi
 
 
 def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> list[Tensor]:
+    """Return the tensors that the combination saves: probabilities and indices, or index tables; empty if every expert
+    runs on all tokens.
+    """
     rows, experts = probabilities.dims[:-1], ctx.how.experts
     if experts.every_token:
         return []
@@ -171,6 +182,9 @@ def _kept_to_combine(ctx: Context, probabilities: Tensor, indices: Tensor) -> li
 
 
 def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
+    """Return the index tables that the dispatch saves; empty for fused kernels or if every expert runs on
+    all tokens.
+    """
     moe, routing = ctx.model.experts, ctx.how.experts.routing
     assert moe is not None
     if ctx.how.experts.every_token:
@@ -181,7 +195,7 @@ def _kept_to_sort(ctx: Context, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _biased(ctx: Context, done: Tensor) -> Tensor:
-    """Add each expert's bias times the slot's probability.
+    """Append the addition of each expert's bias times the slot's probability, and return the result.
 
     A loop over the experts in eager kernels; the fp32 probabilities make the sum fp32. In units of the bf16 tensor:
     forward 2 (product), 5 (sum), 4 (joined), 3 (narrowed); backward 3 (widened), 3 (narrowed), 2 (joined), 6 and 6
@@ -192,6 +206,7 @@ def _biased(ctx: Context, done: Tensor) -> Tensor:
 
 
 def _shared(ctx: Context, x: Tensor, combined: Tensor, gated: bool) -> Tensor:
+    """Append the shared expert, with a sigmoid gate if `gated`, and return its sum with the routed experts' result."""
     with ctx.build.module("shared_experts"), ctx.build.part("shared_experts"):
         shared = mlp(ctx, x, d.SHARED_FFN, "shared_", False, "shared_act")
         if ctx.model.experts is not None and ctx.model.experts.norms_apart:
@@ -211,11 +226,11 @@ CHOICES = "num_experts_per_tok"
 
 
 def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return what is kept beside the chosen experts' indices: `topk_routing_with_score_function` and the balancing
-    loss's own scores.
+    """Return the tensors that Megatron-LM's router saves in addition to the chosen indices
+    (`topk_routing_with_score_function`, and the scores of the balancing loss).
 
-    What only leads to indices goes with its graph, which no loss reaches: the best of each group, who the bias puts
-    first, the balancing loss's own choice. A choice by groups without a bias reaches the scores past those left out.
+    Tensors that only lead to indices are not saved, since no gradient reaches them. A choice by groups without a
+    bias masks the scores of the groups that are left out.
     """
     first = moe.scoring_func == "softmax" and not moe.norm_topk_prob and not moe.softmax_after_topk
     result = []
@@ -231,7 +246,7 @@ def choice(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return the scores once more: `compute_routing_scores_for_aux_loss`."""
+    """Return the scores that the balancing loss saves once more (`compute_routing_scores_for_aux_loss`)."""
     result = [Tensor("balance_scores", (*rows, ROUTES), Element.FP32)]
     if moe.scoring_func == "sigmoid":
         result.append(Tensor("balance_sum", rows, Element.FP32))
@@ -239,8 +254,8 @@ def _balance(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def sorting(rows: tuple[str, ...]) -> list[Tensor]:
-    """Return what `permute` keeps: the order of all pairs of token and expert, and the token of each slot that is
-    taken.
+    """Return the tensors that Megatron-LM's `permute` saves: the order of all (token, expert) pairs, and the token of
+    each slot in use.
     """
     return [
         Tensor("sorted_pairs", (*rows, ROUTES), Element.INDEX),
@@ -249,8 +264,10 @@ def sorting(rows: tuple[str, ...]) -> list[Tensor]:
 
 
 def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list[Tensor]:
-    """Return what Transformers' routers keep, with the chosen experts' indices (models/*/modeling_*.py: *TopKRouter).
-    What leads to indices only goes with its graph here, too.
+    """Return the tensors that Transformers' routers save, the chosen indices first (models/*/modeling_*.py:
+    *TopKRouter).
+
+    Tensors that only lead to indices are not saved. scores: the element type of scores.
     """
     result = [Tensor("router_indices", (*rows, CHOICES), Element.INDEX)]
     if moe.softmax_after_topk:
@@ -265,18 +282,22 @@ def indexed_choice(moe: Experts, rows: tuple[str, ...], scores: Element) -> list
 
 
 def tokens_of_slots(moe: Experts, rows: tuple[str, ...]) -> list[Tensor]:
-    """Return what Transformers keeps on the way to the experts (integrations/moe.py, grouped_mm_experts_forward): each
-    slot's token, its expert where that has a bias, and where each expert's slots end, in 32 bits.
+    """Return the tensors that Transformers saves on the way to the experts (integrations/moe.py,
+    grouped_mm_experts_forward): each slot's token, its expert if experts have a bias, and the end of each expert's
+    slots, in 32 bits.
     """
     names = ["slot_tokens", *(["slot_experts"] if moe.expert_bias else [])]
     return [*(_index(name, rows) for name in names), Tensor("expert_ends", (d.EXPERTS,), Element.FP32)]
 
 
 def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
-    """Return what the way back keeps: each slot's pair of token and expert, its weight, and each pair's slot."""
+    """Return the tensors that Transformers saves on the way back: each slot's (token, expert) pair, each pair's slot,
+    and the slots' weights, in fp32 if `wide`.
+    """
     weights = Tensor("slot_weights", (*rows, CHOICES), Element.FP32 if wide else Element.ACTIVATION)
     return [_index("slot_pairs", rows), _index("pair_slots", rows), weights]
 
 
 def _index(name: str, rows: tuple[str, ...]) -> Tensor:
+    """Return an index tensor with one entry per token and choice."""
     return Tensor(name, (*rows, CHOICES), Element.INDEX)

@@ -25,7 +25,7 @@ ONE_HEAD = "latent_heads"  # of the latent keys and values that all heads of a q
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """The dims of one latent attention."""
+    """Hold the names of the dims of one latent attention."""
 
     heads: str
     q_rank: str
@@ -41,7 +41,7 @@ class Widths:
 
     @staticmethod
     def of(heads: str, before: str = "") -> Widths:
-        """Return dims by their names. before: each of them."""
+        """Return the dims' usual names. heads: the dim of heads, used as it is. before: a prefix of the others."""
         names = [
             "q_lora_rank",
             "kv_lora_rank",
@@ -55,7 +55,7 @@ class Widths:
         return Widths(heads, *(before + name for name in names))
 
     def sizes(self, heads: float, q_rank: float, kv_rank: float, nope: float, rope: float, value: float) -> Sizes:
-        """Return the sizes of all dims, by those of the first ones."""
+        """Return the size of every dim by name, including those that follow from these six."""
         follow = (kv_rank + rope, nope + rope, nope + value, 2 * q_rank, nope + rope + value)
         return dict(zip(astuple(self), (heads, q_rank, kv_rank, nope, rope, value, *follow), strict=True))
 
@@ -64,15 +64,17 @@ OWN = Widths.of(d.HEADS)
 
 
 def latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D]."""
+    """Append multi-head latent attention and return o[B, S, D] from x[B, S, D]."""
     latent = ctx.model.latent
     assert latent is not None
     return attend(ctx, x, kind, OWN, low_queries=latent.q_lora_rank is not None)
 
 
 def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: bool) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D]. The down projections have no dim that tp splits, so they stay with the
-    sequence.
+    """Append latent attention over the dims `w` and return o[B, S, D] from x[B, S, D].
+
+    The down projections have no dim that tp splits, so that they stay split by sequence. low_queries: queries are
+    low-rank, too. An ABSORBED implementation with an indexer attends over latent keys instead.
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, q_names = x, ("q_proj",)
@@ -120,9 +122,11 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
 
 
 def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """Return heads of attention over latent keys, which all heads share: the part of the up projection that makes keys
-    is applied to queries, and the part that makes values to what attention gives (Megatron-LM core_v0.19,
-    absorbed_mla.py). low: queries, latent keys and values, and the keys' part that is turned.
+    """Append attention over latent keys, which all heads share, and return its heads [B, S, A, value channels].
+
+    The part of the up projection that makes keys is applied to queries, and the part that makes values to the result
+    (Megatron-LM core_v0.19, absorbed_mla.py). low: (low-rank queries, latent keys and values, the keys' rotary
+    part).
     """
     rows = (d.BATCH, d.SEQUENCE)
     q_source, kv_low = _low_norms(ctx, *low[:2], w, "latent_norm")
@@ -147,23 +151,28 @@ def _absorbed(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low: tuple[Te
 
 
 def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out: Tensor) -> Tensor:
-    """Multiply each head with its part of the up projection, whose parameter is of both parts."""
+    """Append the product of each head with its part of the KV up projection (`dims`: head, contracted, result); return
+    `out`.
+    """
     weight = ctx.weight(f"kv_up_proj.weight.{name}", *dims)
     ctx.build.matmul(f"kv_up_{name}", x, weight, contracted=dims[1:2], outputs=[Use(out)])
     return out
 
 
 def _of_both(ctx: Context) -> bool:
+    """Return whether queries and gate are projected from the low-rank queries and their norm together."""
     return ctx.model.latent is not None and ctx.model.latent.queries_of_both
 
 
 def _joint(ctx: Context) -> str:
-    """Return the storage of queries and gates where both are views of one projection's result."""
+    """Return the storage name of queries and gate if both are views of one projection's result; else ""."""
     return "q_and_gate" if ctx.how.linear.views and _of_both(ctx) else ""
 
 
 def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor, w: Widths) -> Tensor:
-    """Project the low-rank queries and their norm, joined, to queries and a gate (AXK2Attention)."""
+    """Append the projection of the low-rank queries joined with their norm (AXK2Attention) to `queries`, and return the
+    gate.
+    """
     joined = Tensor("q_low_both", (*low.dims[:-1], w.q_both))
     ctx.build.elementwise("join_low_queries", [normed, low], joined, together=[(w.q_both, w.q_rank)], linear=True)
     gate = Tensor("attention_gate", (*queries.dims[:-1], w.value), storage=_joint(ctx))
@@ -173,7 +182,9 @@ def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor
 
 
 def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
-    """Return low-rank keys and values, and the part of keys that rope turns, which all heads share."""
+    """Append the KV down projection and return (low-rank keys and values, the keys' rotary part, which all heads
+    share).
+    """
     storage, rows = "kv_down" if ctx.how.linear.views else "", (d.BATCH, d.SEQUENCE)
     kv_low = Tensor("kv_low", (*rows, w.kv_rank), storage=storage)
     shared = Tensor("k_rope_shared", (*rows, w.rope), storage=storage)
@@ -185,13 +196,16 @@ def _low_keys(ctx: Context, x: Tensor, w: Widths) -> tuple[Tensor, Tensor]:
 
 
 def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module: str) -> tuple[Tensor, Tensor]:
-    """Return what the up projections read: low-rank queries, where there are any, and low-rank keys and values."""
+    """Return the norms of low-rank queries and of low-rank keys and values; queries that are not low-rank are
+    unchanged.
+    """
     if w.q_rank in q_source.dims:
         q_source = norm(ctx, "q_low_norm", q_source, w.q_rank, module)
     return q_source, norm(ctx, "kv_low_norm", kv_low, w.kv_rank, module)
 
 
 def _sizes(model: ModelDescriptor) -> Sizes:
+    """Return the sizes of latent attention's dims and its indexer's; empty for a model without it."""
     low = model.latent
     if low is None:
         return {}

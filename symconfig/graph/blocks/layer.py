@@ -50,6 +50,9 @@ def shared_block(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _shared_attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
+    """Append the shared block's attention over x[B, S, shared_in_width], with low-rank adapters if the model has them,
+    and return a tensor with the dims `stream`.
+    """
     rank = ctx.model.shared_block.attention_rank if ctx.model.shared_block else 0
     heads = {"q": d.HEADS, "k": d.KV_HEADS, "v": d.KV_HEADS}
     q, k, v = (
@@ -63,6 +66,9 @@ def _shared_attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
 
 
 def _shared_mlp(ctx: Context, x: Tensor) -> Tensor:
+    """Append the shared block's MLP, gated with low-rank adapters if the model has them, and return its result, as wide
+    as x.
+    """
     if ctx.model.shared_block is None or not ctx.model.shared_block.mlp_rank:
         return mlp(ctx, x, prefix="shared_")
     halves = [Tensor(f"shared_{name}", (*_ROWS, d.FFN)) for name in ("gate", "up")]
@@ -76,7 +82,11 @@ def _shared_mlp(ctx: Context, x: Tensor) -> Tensor:
 def _with_adapters(
     ctx: Context, name: str, x: Tensor, outs: Sequence[Tensor], rank: str | int, fused: str = "", bias: bool = False
 ) -> list[Tensor]:
-    """Project, with what low-rank matrices of the calling layer's own add. fused: the width of all."""
+    """Append a linear layer and, unless `rank` is 0, low-rank matrices of the calling layer's own; return the (summed)
+    results.
+
+    rank: the dim of the rank. fused: the dim of all outputs together; "": a single output.
+    """
 
     def uses(given: Sequence[Tensor]) -> list[Use]:
         return [Use(one).renamed((one.dims[-1], fused)) if fused else Use(one) for one in given]
@@ -97,7 +107,7 @@ def _with_adapters(
 
 
 def shared_block_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the shared block's own dims."""
+    """Return the sizes of the shared block's own dims; empty for a model without one."""
     has, hidden = model.shared_block, model.hidden_size
     if has is None:
         return {}
@@ -109,7 +119,11 @@ _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
-    """Build one transformer layer: what mixes tokens, then the MLP or the experts, each behind a norm."""
+    """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each
+    behind a norm.
+
+    A detached layer runs forward only and belongs to no recompute module.
+    """
     x = Tensor("layer_in", stream_dims(ctx))
     ctx.reuses = kind.again
     with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
@@ -119,7 +133,9 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return the stream behind a layer, with what joins it before the sublayers and behind them."""
+    """Append a whole layer and return the stream behind it, including what joins the stream before and after the
+    sublayers.
+    """
     streams = ctx.model.streams
     if streams is not None and streams.mixing is Mixing.PREDICTED:
         return altup(ctx, x, lambda first: _sublayers(ctx, first, kind))
@@ -132,7 +148,7 @@ def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return the stream after both sublayers, or after the one that this layer has."""
+    """Append both sublayers with their residuals, or the one that this layer has, and return the stream."""
     if ctx.model.hypersphere:
         return _on_hypersphere(ctx, x, kind)
     if kind.mixer == NO_MIXER:
@@ -152,7 +168,7 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return all streams behind two sublayers, each of which reads and writes them."""
+    """Append both sublayers, each of which reads and writes all residual streams, and return the streams."""
     given, link = read_streams(ctx, "attention_streams", x)
     _, attended = _first(ctx, given, kind)
     x = write_streams(ctx, "attention_residual", x, attended, link)
@@ -161,7 +177,9 @@ def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return the normed stream, drawn towards what each sublayer gives."""
+    """Append both sublayers of a model on the hypersphere (nGPT) and return the stream, moved towards each sublayer's
+    result by learned rates.
+    """
     normed, attended = _first(ctx, x, kind)
     stream = nudge(ctx, "attention_residual", normed, attended)
     normed = norm(ctx, "mlp_norm", stream)
@@ -169,12 +187,12 @@ def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
-    """Return the stream, or its norm where the model norms the sum itself."""
+    """Return the norm of the stream if the model norms after the residual sum; else the stream itself."""
     return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
 
 
 def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return what the mixer reads, and what it gives: the sum of two where a second block stands beside attention."""
+    """Append norm and mixer of a layer and return (the mixer's input, its result); two parallel mixers are summed."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, shared_block(ctx, x, kind))
     if ctx.model.norm_before_sublayer and kind.input_norm:
@@ -191,7 +209,9 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
 
 
 def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
-    """Return what the MLP or the experts give. normed: of the stream, where they share the mixer's norm."""
+    """Append the MLP or the experts and return their result. normed: the norm of the stream if they share the mixer's;
+    None: their own.
+    """
     if not ctx.model.norm_before_sublayer:
         normed = stream
     done = _experts(ctx, stream, normed) if kind.moe else _mlp(ctx, stream, normed, kind)
@@ -199,6 +219,7 @@ def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None
 
 
 def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
+    """Append a mixture of experts, with a norm of the stream unless `normed` is given, and return its result."""
     if normed is None:
         with ctx.build.leg(Leg.CHOICE):
             normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
@@ -207,6 +228,7 @@ def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
 
 
 def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -> Tensor:
+    """Append the MLP, with a norm of the stream unless `normed` is given, and return its result."""
     if normed is None and not ctx.how.linear.norm_inside:
         normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("mlp"):
@@ -218,9 +240,10 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
 
 
 def mtp(ctx: Context) -> Block:
-    """Build a multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a final norm.
+    """Return the block of a multi-token-prediction layer (DeepSeek-V3): two norms, a projection of both, a layer, a
+    final norm.
 
-    Its logits and loss use the model's output weight, which the head's block holds.
+    Its outputs are the stream and a loss; the loss uses the output weight that the head's block holds.
     """
     hidden, embedded = Tensor("mtp_hidden", _STREAM), Tensor("mtp_embedded", _STREAM)
     with ctx.build.module(LAYER):
@@ -249,7 +272,8 @@ PARTS = (End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: mod
 
 
 def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor:
-    """Norm a sublayer's input, and multiply it with the sigmoid of a low-rank MLP of it where the model has such gates.
+    """Append the norm of a sublayer's input and, if the model has norm gates, its product with the sigmoid of a
+    low-rank MLP of it; return the result.
 
     Transformers' AXK2GatedRMSNorm: the sigmoid and the product are in fp32.
     """
@@ -267,10 +291,11 @@ def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor
 
 
 def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return the stream that a layer reads, with what joins it where a turn of layers starts (see `Loop`).
+    """Return a layer's input: the stream plus the state that joins it where a loop of layers starts (see `Loop`); x
+    itself at other layers.
 
-    Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each turn, and adds the
-    norm of what came to the first one.
+    Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each iteration, and
+    adds the norm of the first iteration's input.
     """
     loop = ctx.model.loop
     if loop is None or not kind.joins:
@@ -282,4 +307,5 @@ def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sum(ctx: Context, x: Tensor, state: Tensor) -> Tensor:
+    """Append the sum of the stream and a loop's state and return it."""
     return ctx.build.elementwise("loop_join", [x, state], Tensor("loop_joined", x.dims), linear=True)

@@ -20,7 +20,7 @@ _KERNELS = (6, 9)  # that one call launches, forward and backward
 
 
 def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Scale each query and key to length one; the backward needs the result and the length."""
+    """Append the scaling of each query and key to length one and return both; the results and the lengths are saved."""
     results = [Tensor(f"{tensor.name}_normed", tensor.dims) for tensor in (q, k)]
     lengths = [Tensor(f"{tensor.name}.lengths", tensor.dims[:-1], Element.FP32) for tensor in (q, k)]
     ctx.build.elementwise(
@@ -39,17 +39,19 @@ def normalised(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def delta_rule(
     ctx: Context, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, shares: Sequence[Sequence[str]] = ()
 ) -> Tensor:
-    """Return o[B, S, H, V] of q, k[B, S, H, K], v[B, S, H, V], decays in fp32 of each head or of each of its channels,
-    and the strength beta of each update. shares: heads of keys that serve several heads of values.
-
-    It keeps what it reads, the summed decays and the inverted matrix of each chunk, with decays by channel the scores,
-    too (ChunkGatedDeltaRuleFunction, ChunkKDAFunction).
+    """Append the chunked delta rule and return o[B, S, H, V] of q, k[B, S, H, K] and v[B, S, H, V].
 
     The chunked delta rule with decays (Yang et al. 2024, arXiv 2406.06484, 2412.06464), of flash-linear-attention.
+    It saves its inputs, the summed decays and the inverted matrix of each chunk and, with decays by channel, the
+    scores (ChunkGatedDeltaRuleFunction, ChunkKDAFunction). Per chunk of C tokens the updates of the state are
+    condensed into two products of an inverted triangular matrix (the WY form, section 3.2) with keys and values. Per
+    token and head of K key and V value channels that takes 3 C K + 2 C V + 3 K V multiply-adds; the inversion
+    itself, some C C / 3, is left out.
 
-    Of each chunk of C tokens the updates of the state are condensed into two products of an inverted triangular matrix
-    (the WY form, section 3.2) with keys and values. Per token and head of K key and V value channels that takes 3 C K +
-    2 C V + 3 K V multiply-adds; the inversion itself, some C C / 3, is left out.
+    Args:
+        decay: fp32, per head or per key channel.
+        beta: the strength of each update.
+        shares: loops that are split together: heads of keys that serve several heads of values.
     """
     heads, values, keys = v.dims[-2], v.dims[-1], k.dims[-1]
     by_channel = keys in decay.dims
@@ -71,7 +73,7 @@ def delta_rule(
 
 
 def _delta_products(heads: str, keys: str, values: str) -> list[Product]:
-    """Return multiply-adds by what they make. The backward makes w, u, the states and the scores again."""
+    """Return the delta rule's products; the backward recomputes w, u, the states and the scores."""
     inside = (*_ROWS, heads, d.CHUNK)
     state = (*_ROWS, heads, keys, values)
     return [
@@ -87,11 +89,11 @@ def _delta_products(heads: str, keys: str, values: str) -> list[Product]:
 
 
 def _delta_scratch(heads: str, keys: str, values: str, out: Tensor) -> list[Scratch]:
-    """Return what passes between the kernels, beyond one reading of each input and one writing of each output.
+    """Return the tensors passed between the kernels, beyond one read of each input and one write of each output.
 
     Forward: scores of keys (written and read in fp32), their inverse (read), w, u (written, read), states and new
-    values (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are read
-    by six kernels, queries and the result's gradient by three, and the keys' gradient is added up from two.
+    values (written, read), keys (read by four). Backward: the same again, and gradients of all of these; keys are
+    read by six kernels, queries and the result's gradient by three, and the keys' gradient is added up from two.
     """
     a_key, a_value = (*_ROWS, heads, keys), (*_ROWS, heads, values)
     return [
@@ -140,7 +142,9 @@ def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
-    """Return q, k, v, z of their heads and channels, b and a of each value head."""
+    """Append the input projections, one product or six, and return [q, k, v, z, b, a]: the first four with heads and
+    channels, b and a with value heads only.
+    """
     wide = [
         Tensor(name, (*_ROWS, heads, channels))
         for name, heads, channels in (
@@ -159,6 +163,7 @@ def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
 
 
 def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
+    """Append a copy of queries or keys for each value head that they serve, and return it."""
     result = Tensor(f"{tensor.name}_repeated", (*_ROWS, VALUE_HEADS, KEY_DIM))
     return ctx.build.elementwise(
         f"repeat_{tensor.name}", [tensor], result, together=[(VALUE_HEADS, KEY_HEADS)], whole=(d.SEQUENCE,), linear=True
@@ -166,8 +171,9 @@ def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
 
 
 def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    """Return beta = sigmoid(b), and the decay -exp(A_log) softplus(a + dt_bias) in fp32; each keeps what its slope
-    needs.
+    """Append beta = sigmoid(b) and decay = -exp(A_log) softplus(a + dt_bias), and return both; the decay is fp32.
+
+    Saves the tensors that their derivatives need.
     """
     beta, decay = Tensor("beta", b.dims), Tensor("decay", a.dims, Element.FP32)
     steps, soft = (Tensor(name, a.dims, Element.FP32) for name in ("decay_steps", "decay_softplus"))
@@ -187,6 +193,7 @@ def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gated_delta_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the gated delta net's derived dims."""
     given = model.mixer(GATED_DELTA).sizes
     keys, values = given[KEY_HEADS] * given[KEY_DIM], given[VALUE_HEADS] * given[VALUE_HEAD_DIM]
     narrow = 2 * given[VALUE_HEADS]
@@ -224,7 +231,9 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
-    """Project through one head's width. whole: the switch that says that there is one projection only."""
+    """Append the projection to `out` through a low rank of one head's width. whole: the name of the switch with which
+    it is a single projection.
+    """
     if whole in ctx.model.mixer(KIMI_DELTA).switches:
         return projected(ctx, f"{name}_proj", x, out)
     low = projected(ctx, f"{name}_a_proj", x, Tensor(f"{name}_low", (*_ROWS, LOW)))
@@ -232,9 +241,10 @@ def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Te
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
-    """Return -exp(A_log) softplus(f + dt_bias) in fp32, whose softplus is made of an exponential, a logarithm and a
-    choice (KimiLinearForgetGate). Behind a whole projection it is a softplus, or the sigmoid of the product times a
-    bound, and narrowed (BailingHybridForgetGate): both keep the sum and their own result.
+    """Append the decay -exp(A_log) softplus(f + dt_bias) and return it, fp32 (KimiLinearForgetGate).
+
+    With a single projection (WHOLE_DECAY), it is a softplus, or a bounded sigmoid, narrowed to 16 bits
+    (BailingHybridForgetGate), and saves the sum and its own result only.
     """
     f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)), WHOLE_DECAY)
     whole = WHOLE_DECAY in ctx.model.mixer(KIMI_DELTA).switches
@@ -251,6 +261,7 @@ def _decay(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _kimi_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of Kimi delta attention's derived dims."""
     given = model.mixer(KIMI_DELTA).sizes
     width = given[HEAD_DIM]
     return {KDA_VALUE_DIM: width, LOW: width, KDA_CHANNELS: 3 * given[HEADS] * width, d.CHUNK: CHUNK_SIZE}
@@ -286,9 +297,11 @@ def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tuple[int, int]) -> Tensor:
-    """Norm each head's channels around their mean (centred), or those of all heads at once, with a weight of each.
+    """Append a norm of each head's channels around their mean (centred), or RMSNorm over all heads at once, with a
+    weight per channel; return the result.
 
-    moved: traffic of an eager norm, forward and backward, which widens its input to fp32 and narrows its result.
+    moved: (forward, backward) traffic of an eager norm, which widens its input to fp32 and narrows its result; a
+    fused norm has 1.
     """
     eager, over = ctx.how.norm is not NormKernel.FUSED, x.dims[-1:] if centred else x.dims[-2:]
     kept = [Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "centred")[: 1 + centred]]
@@ -305,8 +318,10 @@ def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tupl
 
 
 def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor] = ()) -> Tensor:
-    """Scan in one kernel, whose backward reads all twice, forwards for the queries and backwards for the others, and
-    makes each chunk's state again. With gates, a sum of keys normalises the result, and two statistics are kept.
+    """Append the chunked scan as one kernel and return its result, with v's dims.
+
+    The backward reads all twice, forward for the queries and in reverse for the others, and recomputes each chunk's
+    state. With gates, a sum of keys normalises the result, and two statistics are saved.
     """
     keys, values = q.dims[-1], v.dims[-1]
     inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, keys, values)
@@ -331,6 +346,7 @@ def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence
 
 
 def _lightning_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of lightning attention's derived dims."""
     width = 3 * model.num_attention_heads * model.head_dim
     return {QKV: width, LIGHTNING_VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(LIGHTNING).sizes[BLOCK]}
 
@@ -361,11 +377,12 @@ def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
+    """Append a projection of x and return NAME[B, S, *width]."""
     return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
 
 
 def _capped(ctx: Context, gate: Tensor) -> Tensor:
-    """Cap a gate between two bounds: a hyperbolic tangent keeps its result."""
+    """Append a soft cap of a gate by tanh, whose result is saved, and return the capped gate."""
     inner, out = Tensor(f"{gate.name}_tanh", gate.dims), Tensor(f"{gate.name}_capped", gate.dims)
     return ctx.build.elementwise(f"{gate.name}_cap", [gate], out, saves=[inner], launches=(3, 3), traffic=(3, 3))
 

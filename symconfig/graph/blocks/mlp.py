@@ -29,7 +29,14 @@ def mlp(
     activation_module: str = "mlp_act",
     cut: bool = False,
 ) -> Tensor:
-    """Return y[…, D] from x[…, D] through `width`, where D is what x has. cut: a share of the gates is."""
+    """Append an MLP through the dim `width`, gated if the model's is, and return y[..., D] with x's dims.
+
+    Args:
+        prefix: of all names.
+        bias: of the linear layers; None: as the model has it.
+        activation_module: the recompute module of the activation.
+        cut: keep only a part of the gates (Gemma 3n's activation sparsity).
+    """
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
     up = Tensor(f"{prefix}up", (*rows, width))
@@ -79,18 +86,18 @@ def mlp(
 
 
 def _weighing(ctx: Context, width: str) -> Experts | None:
-    """Return the model's experts, where this is their body and their result is weighed."""
+    """Return the model's experts if this MLP is their body and its result is weighted by the router; else None."""
     moe = ctx.model.experts
     return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
 
 
 def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
-    """Return what the activation keeps: mostly what it reads. ReLU keeps its result, which the next product keeps
-    anyway.
+    """Return the tensors that an activation saves: its inputs, mostly. ReLU saves its result instead, which the next
+    product saves anyway.
 
-    GELU by tanh in a chain (Transformers 5.24, activations.py:NewGELUActivation) keeps half of what it reads, the tanh
-    and one more than that besides. xIELU is seven eager kernels (_xielu_python there): they keep where x is positive,
-    its product with a slope, its exponential less one, and that less x, beside x.
+    GELU by tanh as a chain (Transformers 5.24, activations.py:NewGELUActivation) also saves half of its input, the
+    tanh and one plus the tanh. xIELU is seven eager kernels (_xielu_python there): they also save where x is
+    positive, its product with a slope, its exponential less one, and that less x.
     """
     if ctx.model.hidden_act == "relu" and len(inputs) == 1:
         return [active]
@@ -103,7 +110,7 @@ def _kept(ctx: Context, inputs: list[Tensor], active: Tensor) -> list[Tensor]:
 
 
 def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
-    """Return what a gate's own activation keeps. With limits it is a product with a sigmoid, which it keeps
+    """Return the tensors that a gate's own activation saves; a clamped SwiGLU saves its sigmoid, too
     (modeling_gpt_oss.py).
     """
     if ctx.model.hidden_act == "clamped_swiglu":
@@ -112,8 +119,8 @@ def _kept_of_gate(ctx: Context, gate: Tensor, active: Tensor) -> list[Tensor]:
 
 
 def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
-    """Return the probabilities of an expert's slots, where the activation weighs by them. Sigmoid scores stay
-    in fp32.
+    """Return the probabilities of an expert's slots if the activation saves them, that is if it weights by them and
+    routing is a chain; else empty. They are fp32 for sigmoid scores.
     """
     moe = _weighing(ctx, width)
     if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
@@ -123,8 +130,10 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
 
 
 def _sparse_gate(ctx: Context, gate: Tensor) -> Tensor:
-    """Cut gates: those above a bound that follows from their mean and deviation are left, less it; others are 0. ReLU
-    keeps its result, the deviation what it reads (Transformers' Gemma3nTextMLP, _gaussian_topk).
+    """Append a threshold on gates, computed from their mean and deviation, and return them: the excess above it, else
+    0.
+
+    Saves input, result and deviation (Transformers' Gemma3nTextMLP, _gaussian_topk).
     """
     out = Tensor(f"{gate.name}_cut", gate.dims)
     lengths = [Tensor(f"{gate.name}.deviation", gate.dims[:-1])]
@@ -134,10 +143,10 @@ def _sparse_gate(ctx: Context, gate: Tensor) -> Tensor:
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:
-    """Return gate or up within the model's limits, in eager kernels.
+    """Append the clamp of gate or up to the model's limits, in eager kernels, and return it.
 
-    Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of the
-    gradient, joined again: five passes for three.
+    Forward they clamp and join the halves again: four passes where one kernel makes two. Backward a masked copy of
+    the gradient, joined again: five passes for three.
     """
     out = Tensor(f"{half.name}_clamped", half.dims)
     return ctx.build.elementwise(f"{half.name}_clamp", [half], out, saves=[half], traffic=(2, Fraction(5, 3)))

@@ -66,7 +66,7 @@ def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
-    """Return queries or keys, normed and turned."""
+    """Return queries or keys after the model's norm and rotary embedding; unchanged if it has neither."""
     name = given.name
     if ctx.model.qk_norm:
         given = norm(ctx, f"{name}_norm", given, WIDTH, "qk_norm")
@@ -75,6 +75,7 @@ def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
 
 
 def _wide_result(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Append attention over all keys and the output projection, and return o[B, S, D]."""
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(WIDE).switches
     return to_stream(ctx, "o_proj", contiguous(ctx, core(ctx, q, k, v, Read(FULL))), bias)
 
@@ -105,8 +106,9 @@ def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Return what all heads read from the values of both halves, joined. A flash kernel reads queries and keys
-    twice.
+    """Append differential attention's two runs and return the heads of both value halves, joined.
+
+    A flash kernel reads queries and keys twice in place; otherwise both are copied in memory first.
     """
     heads, pairs = [(TWICE, d.HEADS)], [(KEYS_TWICE, d.KV_HEADS)]
     values = Tensor("v_halves", (*_ROWS, KEYS_TWICE, d.HEAD_DIM))
@@ -125,6 +127,7 @@ def _attended(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
+    """Append fused attention of twice the heads, without copies of queries and keys, and return its result."""
     with ctx.build.module("core_attn"):
         return ctx.build.attention(
             Use(q).renamed((d.HEADS, TWICE)),
@@ -136,7 +139,9 @@ def _flash(ctx: Context, q: Tensor, k: Tensor, values: Tensor) -> Tensor:
 
 
 def _difference(ctx: Context, joined: Tensor) -> Tensor:
-    """Return the first half of the heads less the second, times a number that four vectors give."""
+    """Append the first half of the heads minus the second times a number computed from four learned
+    vectors; return it.
+    """
     weights = [ctx.weight(name, d.HEAD_DIM) for name in LAMBDAS]
     out, pairs = Tensor("attention_difference", (*_ROWS, HEAD_PAIRS, BOTH)), [(d.HEADS, HEAD_PAIRS)]
     return ctx.build.elementwise(
@@ -145,7 +150,7 @@ def _difference(ctx: Context, joined: Tensor) -> Tensor:
 
 
 def _normed_pairs(ctx: Context, x: Tensor) -> Tensor:
-    """Return torch's own RMSNorm, which is one kernel, times a number of the layer's."""
+    """Append PyTorch's own RMSNorm (one kernel, no weight) times a constant of the layer, and return it."""
     statistics = Tensor("pair_norm.statistics", x.dims[:-1], Element.FP32)
     out, over = Tensor("attention_pairs", x.dims), {BOTH: 1}
     return ctx.build.elementwise(
@@ -154,6 +159,7 @@ def _normed_pairs(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _differential_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of differential attention's own dims."""
     pairs, values = model.num_attention_heads // 2, model.num_key_value_heads // 2
     twice = {TWICE: 4 * pairs, KEYS_TWICE: 4 * values}
     return {HEAD_PAIRS: pairs, VALUE_PAIRS: values, BOTH: 2 * model.head_dim, **twice}
@@ -187,7 +193,10 @@ def mixture_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _queries_of_pairs(ctx: Context, x: Tensor, indices: Tensor, order: list[Tensor]) -> Tensor:
-    """Return q[B, S, A, C] from a copy of each token for each of its choices; index_add keeps what it puts in order."""
+    """Append the chosen experts' query projections and return q[B, S, A, C]; saves a copy of each token per choice.
+
+    order: the index tensors that index_add saves.
+    """
     q, routed = Tensor("q", (*_ROWS, d.HEADS, d.HEAD_DIM)), Tensor("attention_in", (*_ROWS, CHOICES, d.HIDDEN))
     given = Tensor("attention_queries", q.dims)
     return ctx.build.elementwise(
@@ -199,7 +208,11 @@ def _queries_of_pairs(ctx: Context, x: Tensor, indices: Tensor, order: list[Tens
 
 
 def _sum_of_pairs(ctx: Context, x: Tensor, o: Tensor, chosen: list[Tensor], order: list[Tensor]) -> Tensor:
-    """Sum each token's choices, weighed."""
+    """Append the chosen experts' output projections and the weighted sum of each token's choices; return it with x's
+    dims.
+
+    chosen: (probabilities, indices). order: the index tensors that index_add saves.
+    """
     routed, slots = Tensor("attention_routed", o.dims), (*_ROWS, CHOICES, d.HIDDEN)
     made = [Tensor("attention_done", slots), Tensor("attention_weighed", slots)]
     weights = Tensor("attention_choice_weights", (*_ROWS, CHOICES))
@@ -231,7 +244,9 @@ def dynamic_mask_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _mask(ctx: Context, v: Tensor) -> Tensor:
-    """Return mask[B, A, S, T] from v[B, T, KV, C]."""
+    """Append the mask that values make, and return it: [B, KV, S, T], or [B, A, S, T] if query heads share
+    key heads.
+    """
     rows, steps = v.dims[:-2], Tensor("mask_steps", (*v.dims[:-2], STEPS))
     steps = projected(ctx, "dt_proj", v, steps, ctx.model.qkv_bias, over=2)
     given, made = Use(steps).renamed((STEPS, d.KV_HEADS)), Tensor("mask_numbers", (*rows, d.KV_HEADS))

@@ -49,7 +49,9 @@ def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:
-    """Gate by one matrix and bias for each block of channels."""
+    """Append the product of x with one matrix and bias per block of channels, and return the result, without its
+    activation.
+    """
     out = Tensor(name, (*x.dims[:-1], BLOCK_OUT))
     weight = ctx.weight(f"{name}_weight", d.HEADS, BLOCK, BLOCK_OUT)
     ctx.build.matmul(name, x, weight, (BLOCK,), [Use(out)], ctx.weight(f"{name}_bias", d.HEADS, BLOCK_OUT))
@@ -57,6 +59,7 @@ def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def _lru_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the recurrent unit's derived dims."""
     width = model.mixer(RG_LRU).sizes[LRU_WIDTH]
     block = width // model.num_attention_heads
     return {BLOCK: block, BLOCK_OUT: block, CHANNELS: width}
@@ -89,7 +92,7 @@ def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def channel_mix(ctx: Context, x: Tensor) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D]: an MLP, and a gate of each channel of its result."""
+    """Append RWKV's channel mixing and return y[B, S, D] from x[B, S, D]: a squared-ReLU MLP, gated per channel."""
     before = shift_tokens(ctx, "mlp", x)
     up = _from_mix(ctx, "up_proj", x, before, d.FFN, "mlp")
     active = Tensor("mlp_hidden", up.dims)
@@ -101,14 +104,17 @@ def channel_mix(ctx: Context, x: Tensor) -> Tensor:
 
 
 def shift_tokens(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Return each token's predecessor: a copy."""
+    """Append a copy of x shifted by one token, and return it."""
     return ctx.build.elementwise(
         f"{name}_shift", [x], Tensor(f"{name}_before", x.dims), whole=(d.SEQUENCE,), linear=True
     )
 
 
 def _from_mix(ctx: Context, name: str, x: Tensor, before: Tensor, width: str, part: str) -> Tensor:
-    """Project x and the token before, weighed by channel: four eager kernels, which keep both."""
+    """Append a projection of x mixed with the previous token by a learned weight per channel, and return it.
+
+    The mix is four eager kernels, which save both inputs. part: the prefix of the mixing weight's name.
+    """
     mixed = Tensor(f"{name}_mix", x.dims)
     mix, saves = ctx.weight(f"{part}_{name}.mix", d.HIDDEN), [x, before]
     ctx.build.elementwise(f"{name}_mix", [x, before], mixed, saves=saves, weights=[mix], traffic=(2, 2))

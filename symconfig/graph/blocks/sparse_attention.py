@@ -54,8 +54,11 @@ def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
 
 
 def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tensor:
-    """Join attention's result o with the loss of the indexer that chose its keys, if it has one. q, k: the attention's
-    queries, and the keys that all heads share."""
+    """Return attention's result o, joined with the loss that trains the indexer; o itself if the indexer is not
+    trained.
+
+    q, k: the attention's queries, and the keys that all heads share.
+    """
     if read.learned is None or read.chosen is None:
         return o
     (index_q, index_k, weights), chosen, loops = read.learned, read.chosen, _loops(ctx)
@@ -77,13 +80,15 @@ def with_loss(ctx: Context, o: Tensor, q: Tensor, k: Tensor, read: Read) -> Tens
 
 
 def _trained(ctx: Context) -> bool:
-    """Return whether the framework has a loss for the indexer, and the model asks for it."""
+    """Return whether the indexer is trained: the framework has a loss for it, the model has a coefficient for that
+    loss, and the base model is not frozen.
+    """
     has = ctx.model.indexer
     return ctx.how.attention.choosing is Choosing.ABSORBED and has is not None and has.loss_coef > 0 and not ctx.frozen
 
 
 def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Return what scores are made of, and positions of the keys that a query reads."""
+    """Append the indexer and return ((queries, keys, head weights), indices of the keys that each query reads)."""
     q, k = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_k", (*_ROWS, CHANNELS))
     weights, trained = Tensor("index_weights", (*_ROWS, HEADS)), _trained(ctx)
     more: dict[str, Any] = {"loops": _loops(ctx), "apart": trained}
@@ -101,7 +106,7 @@ def _chosen(ctx: Context, x: Tensor, low: Tensor) -> tuple[tuple[Tensor, Tensor,
 
 
 def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
-    """Return keys, normed around their mean."""
+    """Append LayerNorm of the indexer's keys and return it; it saves tensors only if `trained`."""
     affine = [ctx.weight(f"index_k_norm.{name}", CHANNELS) for name in ("weight", "bias")]
     normed, saves = Tensor("index_k_normed", k.dims), [k, Tensor("index_k_norm.statistics", _ROWS, Element.FP32)]
     return ctx.build.elementwise(
@@ -116,17 +121,22 @@ def _normed(ctx: Context, k: Tensor, trained: bool) -> Tensor:
 
 
 def _loops(ctx: Context) -> tuple[str, ...]:
-    """Return the loop that keeps all of the sequence on each tensor-parallel rank, where it is there."""
+    """Return the loop that keeps the whole sequence on each tensor-parallel rank for an ABSORBED implementation; else
+    empty.
+    """
     return (d.GATHERED,) if ctx.how.attention.choosing is Choosing.ABSORBED else ()
 
 
 def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
+    """Append the rotary embedding of an indexer's queries or keys and return it; no angles are saved."""
     out = Tensor(f"{name}_rotated", x.dims)
     return ctx.build.elementwise(f"{name}_rope", [x], out, loops=_loops(ctx), whole=(CHANNELS,), linear=True)
 
 
 def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """Return I[B, S, T], in one kernel that runs the keys before a query, or in PyTorch's products over all of them."""
+    """Append the indexer's scores and return I[B, S, T] in fp32: one kernel over the keys before a query, or PyTorch's
+    products over all keys for a MASKED implementation.
+    """
     scores, keys = Tensor("index_scores", (*_ROWS, d.KEYS), Element.FP32), Use(k).renamed(*_TO_KEYS)
     if ctx.how.attention.choosing is not Choosing.MASKED:
         by_head, inputs = (*_ROWS, FULL, HEADS), [Use(q), keys, Use(weights)]
@@ -140,7 +150,7 @@ def _scores(ctx: Context, q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
 
 
 def indexer_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the indexer's own dims."""
+    """Return the sizes of the indexer's own dims; empty for a model without one."""
     has = model.indexer
     return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}
 
@@ -171,7 +181,9 @@ def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _runs_read(ctx: Context, chosen: Tensor) -> Read:
-    """Return positions of what is read, or a mask of all others."""
+    """Return the keys to read: the tokens of the chosen runs by index or, for a MASKED implementation, all keys with a
+    mask.
+    """
     if ctx.how.attention.choosing is not Choosing.MASKED:
         return Read(POOLED, chosen, kept=True)
     mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
@@ -179,10 +191,12 @@ def _runs_read(ctx: Context, chosen: Tensor) -> Read:
 
 
 def _by_token(ctx: Context) -> bool:
+    """Return whether the indexer scores single tokens instead of pooled keys."""
     return BY_TOKEN in ctx.model.mixer(POOLED_ATTENTION).switches
 
 
 def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
+    """Append the indexer and return the indices of the runs of tokens that each query reads."""
     q, k = Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)), Tensor("index_k", (*_ROWS, RUN_DIM))
     if _by_token(ctx):
         return _chosen_by_head(ctx, x, q, k)
@@ -198,7 +212,12 @@ def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], choices: str) -> Tensor:
-    """Return the best runs of tokens for each query, scored by one kernel. width: heads and channels of the indexer."""
+    """Append the scoring of runs by one kernel and the choice of the best for each query; return their indices [B, S,
+    choices].
+
+    read: queries, keys of the runs and, optionally, head weights. width: the dims of the indexer's heads and
+    channels.
+    """
     scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, *width)
     products = [Product("index_q_k", (*_ROWS, *whole))]
     ctx.build.elementwise("index_scores", read, scores, products=products, whole=whole)
@@ -207,8 +226,10 @@ def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], cho
 
 
 def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Choose the best runs for each head of the indexer. PyTorch's product scores all keys, a kernel those before a
-    query.
+    """Append an indexer that chooses runs for each of its heads, and return indices [B, S, heads, choices].
+
+    PyTorch's product scores all keys; a kernel scores those before a query only. x: the layer's input. q, k: the
+    results of the projections of x.
     """
 
     def rotate(one: Tensor) -> Tensor:
@@ -232,6 +253,7 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
+    """Return the sizes of the pooled attention's derived dims."""
     given = model.mixer(POOLED_ATTENTION).sizes
     return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
 
@@ -271,11 +293,12 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
 
 
 def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
+    """Append a rotary embedding and return it as NAME_out."""
     return apply_rope(ctx, name, given, f"{name}_out")
 
 
 def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
-    """Project the heads, through a low rank of each group of them."""
+    """Append the grouped low-rank output projection of the heads o and return the stream's [B, S, D]."""
     groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
@@ -284,7 +307,11 @@ def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
 
 
 def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
-    """Return compressed keys, and which of them a query reads."""
+    """Return the compressed keys (and chosen indices) that a query reads beyond its window, and the symbol for all its
+    keys. Empty for plain attention.
+
+    low: the low-rank queries, from which the indexer makes its own.
+    """
     if name == PLAIN:
         return [], WINDOW
     if name == HEAVY:
@@ -295,8 +322,13 @@ def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tenso
 
 
 def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: str, channels: str) -> Tensor:
-    """Return the keys of runs of tokens. What is kept: what is weighed, in the order of the runs where they overlap,
-    and the weights in fp32 and as they are used.
+    """Append the compressor and return the normed and rotated keys, one for each run of tokens: [B, runs, channels].
+
+    Saves the values (in the order of the runs if those overlap) and the weights, in fp32 and as they are used.
+
+    Args:
+        width: columns per token; wider than `channels` if runs overlap.
+        rate: the dim of the tokens of a run.
     """
     with ctx.build.part(name):
         raw = [Tensor(f"{name}_{part}", (*_ROWS, width)) for part in ("kv", "gate")]
@@ -313,7 +345,9 @@ def compressed(ctx: Context, name: str, x: Tensor, width: str, runs: str, rate: 
 
 
 def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
-    """Return which compressed keys a query reads: the best by small keys and queries of the indexer's own."""
+    """Append an indexer over compressed keys of its own and return the indices of the compressed keys that each query
+    reads.
+    """
     keys = compressed(ctx, "index", x, INDEX_WIDE, d.RUNS, RATE, CHANNELS)
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
     q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
@@ -322,6 +356,7 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
 
 
 def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:
+    """Return the sizes of the derived dims of the compressed attention of this name."""
     given = model.mixer(name).sizes
     channels = model.num_attention_heads * model.head_dim
     own = {ONE: 1, GROUP: channels // given[GROUPS]}
@@ -329,6 +364,9 @@ def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, floa
 
 
 def _compressed(name: str, *more: str) -> Mixer:
+    """Return the mixer of one kind of compressed attention. more: sizes that it requires, in addition to the common
+    ones.
+    """
     build: Callable[[Context, Tensor, LayerKind], Tensor] = partial(compressed_attention, name=name)
     return Mixer(name=name, build=build, sizes=partial(_compressed_sizes, name=name), needs=(RANK, GROUPS, LOW, *more))
 

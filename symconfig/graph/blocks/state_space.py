@@ -19,10 +19,11 @@ from symconfig.graph.parts import Mixer
 def convolution(
     ctx: Context, name: str, given: Sequence[Tensor], channels: str, kernel: str, bias: bool = False
 ) -> list[Tensor]:
-    """Convolve each channel along the sequence, causally, and apply its activation: one kernel for all that is given.
+    """Append a causal convolution per channel along the sequence, with its activation, and return the results: one
+    kernel for all of `given`.
 
-    It keeps what it reads (causal-conv1d, causal_conv1d_interface.py). Its multiply-adds, as many as the kernel is long
-    for each element, take a small part of the time that the element's way to memory and back takes.
+    It saves its inputs (causal-conv1d, causal_conv1d_interface.py). Its multiply-adds (kernel length per element)
+    are left out: they take little time compared with the memory traffic.
     """
     results = [Tensor(f"{tensor.name}_convolved", tensor.dims) for tensor in given]
     weights = [ctx.weight(f"{name}.weight", channels, kernel)]
@@ -44,8 +45,9 @@ class Activation(StrEnum):
 def gated_norm(
     ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation, module: str = "scan_norm"
 ) -> Tensor:
-    """Norm over the channels of each head, times an activation of a gate. It stands on the scan's side of what cp
-    exchanges, as Megatron-LM's gated delta net has it (_gated_norm_and_a2a).
+    """Append RMSNorm over each head's channels, times the activation of a gate, and return the result.
+
+    It is inside the part that cp splits by heads, as in Megatron-LM's gated delta net (_gated_norm_and_a2a).
     """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
@@ -60,10 +62,10 @@ def gated_norm(
 
 
 def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
-    """Write Transformers' RMSNormGated, each step a kernel in fp32: both inputs are widened, one is squared, averaged
-    and scaled, the other activated. A SiLU keeps its input, a sigmoid its result. Behind a SiLU the normed values are
-    narrowed before they meet the weight (modeling_qwen3_next.py), behind a sigmoid they are not
-    (modeling_kimi_linear.py).
+    """Append Transformers' RMSNormGated, each step a kernel in fp32, and return the result.
+
+    A SiLU saves its input, a sigmoid its result. With SiLU the normed values are narrowed before they meet the
+    weight (modeling_qwen3_next.py), with a sigmoid they are not (modeling_kimi_linear.py).
     """
 
     def kept(part: str, element: Element) -> Tensor:
@@ -144,8 +146,10 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
-    """Return B and C; one function with the projections keeps copies by channel of them, too (mamba-ssm, MambaInnerFn).
-    What Transformers makes of A_log is fp32, and kept.
+    """Return the tensors that the scan saves: B and C and, outside Megatron-LM, fp32 rates computed from A_log.
+
+    joined: one function includes the projections, and saves copies of B and C per channel, too (mamba-ssm,
+    MambaInnerFn).
     """
     if ctx.how.scan is ScanKernel.GATED:
         return [b, c]
@@ -154,7 +158,10 @@ def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tens
 
 
 def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return steps before they are widened, B and C. kept: what u is made from again."""
+    """Append the narrow projection and return (steps before they are widened, B, C), each normed if `norms`.
+
+    kept: the tensor from which u is recomputed, saved instead of u; None: u itself.
+    """
     parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
     uses = [Use(part).renamed((part.dims[2], LOW_WIDTH)) for part in parts]
     parts = linear(ctx, "x_proj", u, (SSM_WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
@@ -164,6 +171,7 @@ def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Ten
 
 
 def _mamba_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of Mamba's derived dims."""
     given = model.mixer(MAMBA).sizes
     return {MAMBA_WIDTH: 2 * given[SSM_WIDTH], LOW_WIDTH: given[RANK] + 2 * given[STATE]}
 
@@ -228,7 +236,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _products() -> list[Product]:
-    """Return multiply-adds of the scan, forward. C B' and the chunks' states are made again for the backward."""
+    """Return the scan's products; C B' and the chunks' states are recomputed in the backward."""
     inside = (*_ROWS, d.CHUNK)
     return [
         Product("c_b", (*inside, GROUPS, STATE), remade=1),
@@ -239,12 +247,12 @@ def _products() -> list[Product]:
 
 
 def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
-    """Return what passes between the scan's kernels, as mamba-ssm launches them.
+    """Return the tensors passed between the scan's kernels, as mamba-ssm launches them.
 
-    Forward x, B and C are each read by two; the states are written in fp32, read, and passed on in 16 bits, which are
-    written and read. Backward x, B and C are convolved again and read by six kernels (states, gate, dx, dB, d(C B'),
-    decays) or five, the gradient of the scan's result is written without its gate and read by five; states and their
-    gradients both go that way, C B' and its gradient are written once and read twice or once.
+    Forward x, B and C are each read by two; the states are written in fp32, read, and passed on in 16 bits, which
+    are written and read. Backward x, B and C are convolved again and read by six kernels (states, gate, dx, dB, d(C
+    B'), decays) or five, the gradient of the scan's result is written without its gate and read by five; states and
+    their gradients both go that way, C B' and its gradient are written once and read twice or once.
     """
     states = Tensor("chunk_states", (d.BATCH, d.CHUNKS, HEADS, HEAD_DIM, STATE), Element.FP32)
     scores = Tensor("chunk_scores", (*_ROWS, GROUPS, d.CHUNK), Element.FP32)
@@ -259,7 +267,9 @@ def _scratch(convolved: Sequence[Tensor], scanned: Tensor) -> list[Scratch]:
 
 
 def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
-    """Norm by group, behind the gate. One function with the output projection makes its result again backward."""
+    """Append RMSNorm by group, with a gate unless that is None, and return the result. With a gate, the backward
+    recomputes the result.
+    """
     out, statistics = Tensor("ssm_norm", x.dims), Tensor("ssm_norm.statistics", (*_ROWS, GROUPS), Element.FP32)
     read = [x] if gate is None else [x, gate]
     ctx.build.elementwise(
@@ -276,6 +286,7 @@ def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def _mamba2_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of Mamba-2's derived dims."""
     given = model.mixer(MAMBA2).sizes
     inner, shared = given[HEADS] * given[HEAD_DIM], 2 * given[GROUPS] * given[STATE]
     return {CHANNELS: inner + shared, MAMBA2_WIDTH: 2 * inner + shared + given[HEADS]}

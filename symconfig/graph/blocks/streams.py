@@ -29,14 +29,13 @@ INPUT = Tensor("layer_input", (*_ROWS, INPUT_SIZE))
 
 
 def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
-    """Make the inputs of all layers, of which each reads its slice, a view. The whole stays until the backward.
+    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice; nothing for a model
+    without them.
 
     An embedding of each token for every layer (Gemma 3n and 4; Transformers' Gemma4TextModel,
-    project_per_layer_inputs).
-
-    A table gives all layers' at once; a projection of the token's usual embedding, normed by layer, is added to them.
-    At a layer's end its own ones gate a narrow projection of the stream, whose widened and normed result joins the
-    stream. L input_layers, P layer_input_size.
+    project_per_layer_inputs). A table gives all layers' at once; a projection of the token's usual embedding, normed
+    by layer, is added to them. The whole tensor stays until the backward. At a layer's end its slice gates a narrow
+    projection of the stream, whose widened and normed result joins the stream. L input_layers, P layer_input_size.
     """
     if ctx.model.layer_inputs is None:
         return
@@ -54,12 +53,12 @@ def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
 
 
 def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
-    """Return the stream with what a layer's own input lets through."""
+    """Append the branch of the layer's own input and return its sum with the stream."""
     return residual(ctx, "layer_input_residual", stream, layer_input_branch(ctx, stream))
 
 
 def layer_input_branch(ctx: Context, stream: Tensor) -> Tensor:
-    """Return what a layer's own input lets through of the stream."""
+    """Append a narrow projection of the stream, gated by the layer's own input, widened and normed; return it."""
     given = ctx.build.from_elsewhere(INPUT)
     gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
     gate = projected(ctx, "layer_input_gate", stream, gate)
@@ -70,7 +69,7 @@ def layer_input_branch(ctx: Context, stream: Tensor) -> Tensor:
 
 
 def layer_input_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the inputs' own dims."""
+    """Return the sizes of the per-layer inputs' dims; empty for a model without them."""
     has = model.layer_inputs
     return (
         {} if has is None else {INPUT_LAYERS: model.num_hidden_layers, INPUT_SIZE: has.size, INPUT_ROWS: has.vocab_size}
@@ -84,8 +83,8 @@ PARTS_OF = {Mixing.HYPER: 3, Mixing.INJECTED: 2}
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way in which a sublayer's result joins the streams. post: a weight of each. mixed: N N numbers that mix the
-    streams.
+    """Say how a sublayer's result joins the streams. post: a weight of each stream; None: it does not join them. mixed:
+    N x N numbers that mix the streams; None: they are not mixed.
     """
 
     post: Tensor | None = None
@@ -109,8 +108,11 @@ def read_streams(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
 
 
 def _weighed(ctx: Context, name: str, x: Tensor, mixing: Mixing) -> tuple[Tensor, Link]:
-    """Return a sum of streams by a weight of each. Sigmoids and the softmax keep their results, a division what it
-    divides and by what, in each of the iterations that make a mixing matrix doubly stochastic.
+    """Append a sum of the streams by a weight of each and return (the sum, how the sublayer's result joins the
+    streams).
+
+    Sigmoids and the softmax save their results; a division saves dividend and divisor in each of the iterations that
+    make a mixing matrix doubly stochastic. For the head (`gather`) the link is empty.
     """
     last, wide = name == "gather", Element.FP32
     raw = _raw_weights(ctx, name, x, mixing, WRITTEN if last else READ)
@@ -133,8 +135,8 @@ def _weighed(ctx: Context, name: str, x: Tensor, mixing: Mixing) -> tuple[Tensor
 
 
 def _raw_weights(ctx: Context, name: str, x: Tensor, mixing: Mixing, width: str) -> Tensor:
-    """Return the numbers of each token from all of its streams. DeepSeek norms what the product reads, Hunyuan what it
-    gives.
+    """Append the projection of all streams of a token to its raw weights, and return them in fp32. DeepSeek norms the
+    projection's input, Hunyuan its result.
     """
     wide, lengths = Tensor(f"{name}_wide", _ALL, Element.FP32), Tensor(f"{name}.statistics", _ROWS, Element.FP32)
     raw, over = Tensor(f"{name}_raw", (*_ROWS, width), Element.FP32), {STREAMS: 1, d.HIDDEN: 1}
@@ -149,7 +151,9 @@ def _raw_weights(ctx: Context, name: str, x: Tensor, mixing: Mixing, width: str)
 
 
 def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
-    """Return a mean of the normed streams, each channel weighed by a low-rank projection of all of them."""
+    """Append a mean of the normed streams, each channel gated by a low-rank projection of all; return (the mean, the
+    link). For the head (`gather`) the link is empty.
+    """
     normed = norm(ctx, f"{name}_norm", x, weight=(STREAMS, d.HIDDEN), over=(d.HIDDEN,))
     low, active = Tensor(f"{name}_low", (*_ROWS, LOW)), Tensor(f"{name}_low_active", (*_ROWS, LOW))
     low = projected(ctx, f"{name}_down", normed, low, over=2)
@@ -168,7 +172,7 @@ def _gated(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
 
 
 def write_streams(ctx: Context, name: str, x: Tensor, done: Tensor, link: Link) -> Tensor:
-    """Return all streams behind a sublayer that gave `done`."""
+    """Append the sublayer's result `done` to all streams x, mixing them if the link says so, and return the streams."""
     assert link.post is not None
     post = Use(link.post).renamed((WRITTEN, STREAMS))
     share, kept = Tensor(f"{name}_share", _ALL), done
@@ -215,7 +219,7 @@ def altup(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def laurel(ctx: Context, x: Tensor) -> Tensor:
-    """Return x[B, S, D] and a low-rank path of it, normed."""
+    """Append x[B, S, D] plus a low-rank path of it, normed, and return the sum."""
     low, wide = Tensor("laurel_low", (*_ROWS, LAUREL)), Tensor("laurel_wide", x.dims)
     low = projected(ctx, "laurel_left", x, low)
     path = norm(ctx, "laurel_norm", projected(ctx, "laurel_right", low, wide))
@@ -223,13 +227,15 @@ def laurel(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _first_stream(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Return the first stream: a view."""
+    """Return a view of the first stream, named `name`."""
     return ctx.build.view(name, [x], Tensor(name, _STREAM), whole=(STREAMS,))
 
 
 def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
-    """Return the numbers that tell a token, in the activations' precision; their hyperbolic tangent is made in fp32.
-    reused: with the weights that this layer has used before.
+    """Append the token's modalities (tanh of a narrow projection of the normed stream) and return them in 16 bits; the
+    tanh is fp32.
+
+    reused: the weights are those that this layer has already used.
     """
     weight = ctx.weight("router_norm.weight", d.HIDDEN, shared=reused)
     given = normed(ctx, f"{name}_router_norm", x, (d.HIDDEN,), [weight], False, "layernorm")
@@ -241,6 +247,7 @@ def _modes(ctx: Context, name: str, x: Tensor, reused: bool) -> Tensor:
 
 
 def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
+    """Append AltUp's correction of all predicted streams by the layer's result, and return the streams."""
     modes = _modes(ctx, "correct", done, reused=True)
     weights = projected(ctx, "correction_coefs", modes, Tensor("correct_weights", (*_ROWS, STREAMS)))
     change = Tensor("innovation", _ALL)
@@ -251,7 +258,7 @@ def _corrected(ctx: Context, predicted: Tensor, done: Tensor) -> Tensor:
 
 
 def _expand_by_projection(ctx: Context, x: Tensor) -> Tensor:
-    """Return the embedding and N - 1 projections of it, as long as it."""
+    """Append N - 1 projections of the embedding, scaled to its length, and return all N streams."""
     others = Tensor("projected_streams", (*_ROWS, OTHERS, d.HIDDEN))
     uses = [Use(others).renamed((d.HIDDEN, STREAM_OUT))]
     (others,) = linear(ctx, "stream_projections", x, (d.HIDDEN,), (OTHERS, STREAM_OUT), uses)
@@ -259,7 +266,7 @@ def _expand_by_projection(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _merge_by_projection(ctx: Context, x: Tensor) -> Tensor:
-    """Return the mean of the first stream and of projections of the others, as long as it."""
+    """Append the mean of the first stream and projections of the others, scaled to its length, and return it."""
     first, rest = _first_stream(ctx, "last_first", x), Tensor("last_others", (*_ROWS, OTHERS, STREAM_IN))
     ctx.build.view("last_others", [x], rest, whole=(STREAMS,))
     back = Tensor("gathered_streams", (*_ROWS, OTHERS, d.HIDDEN))
@@ -271,7 +278,9 @@ def _merge_by_projection(ctx: Context, x: Tensor) -> Tensor:
 def _at_equal_length(
     ctx: Context, name: str, given: list[Tensor], first: Tensor, others: Tensor, out: Tensor
 ) -> Tensor:
-    """Scale streams to the first one's length, and put them together: it keeps all, and a length of each."""
+    """Append the scaling of streams to the first one's length and their combination `out`; all are saved, with a length
+    of each.
+    """
     lengths = [Tensor(f"{name}.lengths", others.dims[:-1]), Tensor(f"{name}.length", first.dims[:-1])]
     return ctx.build.elementwise(
         name, given, out, saves=[first, others, *lengths], traffic=(4, 5), launches=(8, 12), whole=(OTHERS,)
@@ -279,13 +288,13 @@ def _at_equal_length(
 
 
 def stream_dims(ctx: Context) -> tuple[str, ...]:
-    """Return the dims of what goes from layer to layer."""
+    """Return the dims of the tensor that layers pass on: [B, S, D], or [B, S, streams, D]."""
     own = () if ctx.model.streams is None else (STREAMS,)
     return (d.BATCH, d.SEQUENCE, *own, d.HIDDEN)
 
 
 def expand_streams(ctx: Context, x: Tensor) -> Tensor:
-    """Return all streams from the embedding x[B, S, D]."""
+    """Return all streams, made from the embedding x[B, S, D]; x itself for a model with one stream."""
     streams = ctx.model.streams
     if streams is None:
         return x
@@ -295,7 +304,7 @@ def expand_streams(ctx: Context, x: Tensor) -> Tensor:
 
 
 def merge_streams(ctx: Context, x: Tensor) -> Tensor:
-    """Return one stream of all, before the last norm."""
+    """Return one stream made of all, before the final norm; x itself for a model with one stream."""
     streams = ctx.model.streams
     if streams is None:
         return x
@@ -303,9 +312,7 @@ def merge_streams(ctx: Context, x: Tensor) -> Tensor:
 
 
 def stream_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the streams' own dims, and of the path beside attention, which may lead around a
-    single one.
-    """
+    """Return the sizes of the dims of residual streams and of LAuReL's rank; empty for a model without either."""
     has, laurel = model.streams, {LAUREL: float(model.laurel_rank or 0)}
     if has is None:
         return laurel if model.laurel_rank is not None else {}

@@ -37,9 +37,10 @@ FEATURES = Tensor("image_features", (*_ROWS, TOKENS, d.HIDDEN))
 
 @dataclass(frozen=True, slots=True)
 class _Tower:
-    """Arguments of the functions below: the block's context, its tower, and whether its weights are trained.
+    """Hold the arguments of the functions below: the block's context, its tower, and whether its weights are frozen.
 
-    split: tensor parallelism splits heads and widths, as in a framework's own module; else the tower is Transformers'.
+    split: tensor parallelism splits heads and widths, as in a framework's own module; else the tower is
+    Transformers'.
     """
 
     ctx: Context
@@ -49,6 +50,9 @@ class _Tower:
 
     @staticmethod
     def of(ctx: Context, frozen: bool) -> _Tower:
+        """Return the arguments for a block. Unless the tower is the framework's own, the context's norm kernel is set
+        to EAGER. Weights are also frozen if the base model is.
+        """
         vision = _vision(ctx.model)
         split = vision.model_type in ctx.how.towers.split
         if not split:  # Transformers' module, however the language model's norms are computed
@@ -57,22 +61,28 @@ class _Tower:
 
     @property
     def sequence(self) -> str:
+        """Return the name of the dim of patches: with the class token, if the tower has one."""
         return SEQUENCE if self.vision.class_token else PATCHES
 
     def dim(self, name: str) -> str:
+        """Return the name of a dim: itself if tensor parallelism splits the tower, else its twin that no axis
+        splits.
+        """
         return name if self.split else _WHOLE(name)
 
     def weight(self, name: str, *dims: str) -> Weight:
+        """Return a weight of the tower, frozen if the tower is."""
         return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
     def projected(self, name: str, x: Tensor, out: Tensor, bias: bool, over: int = 1) -> Tensor:
-        """Return what a linear layer gives as `out`. over: how many of the last dims of x it sums."""
+        """Append a linear layer and return `out`. over: number of last dims of x that are contracted."""
         self.linear(name, x, x.dims[-over:], out.dims[len(x.dims) - over :], [Use(out)], bias)
         return out
 
     def linear(
         self, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use], bias: bool
     ) -> None:
+        """Append outputs = x * W[inner, width] (+ bias); never with an adapter."""
         self.ctx.build.matmul(
             name,
             x,
@@ -84,18 +94,22 @@ class _Tower:
         )
 
     def norm(self, name: str, x: Tensor, dims: Sequence[str], kind: str | None = None) -> Tensor:
+        """Append a norm over `dims` and return it. kind: "layernorm" or another for RMSNorm; None: the tower's."""
         centred = (kind or self.vision.norm) == "layernorm"
         weights = [self.weight(f"{name}.{part}", *dims) for part in ("weight", "bias")[: 1 + centred]]
         return normed(self.ctx, name, x, dims, weights, centred, "vision_norm")
 
 
 def _vision(model: ModelDescriptor) -> Vision:
+    """Return the model's vision tower; asserts that it has one."""
     assert model.vision is not None, "a model without a tower has none of its blocks"
     return model.vision
 
 
 def embedding(ctx: Context) -> Block:
-    """Return x[B, I, P, H] from pixels: a product for each patch, positions, the class token, a norm."""
+    """Return the block that makes x[B, I, P, H] from pixels: a product per patch, class token and positions where the
+    tower has them, a norm.
+    """
     tower = _Tower.of(ctx, _vision(ctx.model).frozen)
     vision, build = tower.vision, ctx.build
     pixels, x = Tensor("pixels", (*_ROWS, PATCHES, PIXELS)), Tensor("patches", (*_ROWS, PATCHES, HIDDEN))
@@ -113,7 +127,10 @@ def embedding(ctx: Context) -> Block:
 
 
 def layer(ctx: Context, *, kind: str, keys: str) -> Block:
-    """Build a layer whose patches attend to all of their image, or within a window. keys: of a query."""
+    """Return the block of a tower's layer, whose patches attend to all of their image or to a window.
+
+    kind: the block's kind. keys: the dim of keys per query.
+    """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.frozen)
     x = Tensor("vision_in", (*_ROWS, tower.sequence, HIDDEN))
@@ -129,6 +146,7 @@ def layer(ctx: Context, *, kind: str, keys: str) -> Block:
 
 
 def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tensor:
+    """Append the residual sum, with the branch scaled per channel if the tower does so, and return it."""
     if tower.vision.layer_scale:
         factor, scaled = tower.weight(f"{name}.scale", HIDDEN), Tensor(f"{name}.scaled", branch.dims)
         branch = tower.ctx.build.elementwise(f"{name}_scale", [branch], scaled, saves=[branch], weights=[factor])
@@ -136,6 +154,9 @@ def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tenso
 
 
 def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
+    """Append the tower's attention, with norm and rotary embedding of queries and keys where it has them, and return it
+    with x's dims.
+    """
     vision, heads = tower.vision, tower.dim(HEADS)
     q, k, v = _projections(tower, x)
     if vision.qk_norm:
@@ -149,11 +170,13 @@ def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
 
 
 def _rotated(tower: _Tower, x: Tensor) -> Tensor:
+    """Append the rotary embedding of queries or keys and return it; no angles are saved."""
     out = Tensor(f"{x.name}_rotated", x.dims)
     return tower.ctx.build.elementwise(f"rope_{x.name}", [x], out, whole=(HEAD_DIM,), linear=True)
 
 
 def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
+    """Append the projections and return [q, k, v], each [B, I, P, A, C]; those of a fused product are views of it."""
     heads, qkv, bias = tower.dim(HEADS), tower.dim(QKV), tower.vision.qkv_bias
     fused = tower.vision.fused_qkv or tower.split
     parts = [Tensor(name, (*x.dims[:-1], heads, HEAD_DIM), storage="qkv" if fused else "") for name in "qkv"]
@@ -166,7 +189,7 @@ def _projections(tower: _Tower, x: Tensor) -> list[Tensor]:
 
 
 def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
-    """Return softmax(q k') v for each head, under no mask. keys: of a query."""
+    """Append softmax(q k') v without a mask and return it per head. keys: the dim of keys per query."""
     build = tower.ctx.build
     over, values = (Use(one).renamed((tower.sequence, keys)) for one in (k, v))
     heads = q.dims[-2]
@@ -181,7 +204,7 @@ def _core(tower: _Tower, q: Tensor, k: Tensor, v: Tensor, keys: str) -> Tensor:
 
 
 def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bool) -> Tensor:
-    """Return y[…] as wide as x[…] through `width`."""
+    """Append an MLP through `width`, gated if `gate`, and return the result, as wide as x."""
     build = tower.ctx.build
     up, middle = (Tensor(f"{prefix}{name}", (*x.dims[:-1], width)) for name in ("up", "mlp_hidden"))
     tower.projected(f"{prefix}up_proj", x, up, bias)
@@ -197,10 +220,10 @@ def _mlp(tower: _Tower, prefix: str, x: Tensor, width: str, gate: bool, bias: bo
 
 
 def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
-    """Apply the activation, without a gate.
+    """Append the activation of an MLP without a gate and return `out`.
 
-    Transformers makes quick_gelu of three kernels (activations.py): x 1.702, sigmoid, x times that. Forward they make
-    seven passes where one kernel makes two; backward nine for three.
+    Transformers makes quick_gelu of three kernels (activations.py): x 1.702, sigmoid, x times that. Forward they
+    make seven passes where one kernel makes two; backward nine for three.
     """
     if tower.vision.hidden_act != "quick_gelu":
         return tower.ctx.build.elementwise(name, [x], out, saves=[x])
@@ -209,7 +232,7 @@ def _activation(tower: _Tower, name: str, x: Tensor, out: Tensor) -> Tensor:
 
 
 def projector(ctx: Context) -> Block:
-    """Return the tokens of the language model, features[B, I, T, D], from the last layer's patches."""
+    """Return the block that makes the language model's tokens, features[B, I, T, D], from the last layer's patches."""
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
     x = given = Tensor("vision_out", (*_ROWS, tower.sequence, HIDDEN))
@@ -224,8 +247,8 @@ def projector(ctx: Context) -> Block:
 
 
 def deepstack(ctx: Context) -> Block:
-    """Return the tokens from an earlier layer's patches, and their sum with the language model's at one of its first
-    layers.
+    """Return the block that makes tokens from an earlier layer's patches and adds them to the language model's stream
+    at one of its first layers.
     """
     vision = _vision(ctx.model)
     tower = _Tower.of(ctx, vision.projector_frozen)
@@ -237,7 +260,7 @@ def deepstack(ctx: Context) -> Block:
 
 
 def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tensor:
-    """Take every step; what the last one gives has the language model's channels."""
+    """Append all steps of a projector and return the last one's result, which has the language model's channels."""
     names = _width_names(prefix, steps, tower.split)
     for index, (step, inner, outer) in enumerate(zip(steps, names, names[1:], strict=False)):
         last = index == len(steps) - 1
@@ -246,9 +269,10 @@ def _steps(tower: _Tower, prefix: str, x: Tensor, steps: Sequence[Step]) -> Tens
 
 
 def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
-    """Name the channels in front of each step, and behind the last one; equal ones alike.
+    """Return the names of the channel dims before each step and after the last one; a step that keeps the channels
+    keeps the name.
 
-    Of a tower that is split, the first linear layer's result is, and the second one sums over it.
+    In a split tower with two linear layers, the first one's result is split, and the second one contracts it.
     """
     names, linears = [HIDDEN], sum(step.kind == "linear" for step in steps)
     left = linears
@@ -266,6 +290,11 @@ def _width_names(prefix: str, steps: Sequence[Step], split: bool) -> list[str]:
 
 
 def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: str, outer: str) -> Tensor:
+    """Append one step of a projector (norm, gated MLP, linear, activation, join or pool of patches) and return its
+    result.
+
+    inner, outer: the channel dims before and after it. result: the name of the result.
+    """
     build = tower.ctx.build
     if step.kind in ("layernorm", "rmsnorm"):
         return tower.norm(name, x, (inner,), step.kind)
@@ -285,9 +314,10 @@ def _step(tower: _Tower, name: str, x: Tensor, step: Step, inner: str, result: s
 
 
 def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Put the images' tokens into their places of the stream x[B, S, D]; return that, and what was put there.
+    """Append the replacement of image tokens in the stream x[B, S, D] by image features; return (the stream, the
+    features).
 
-    Ranks of tensor parallelism do so before they share out the sequence (Megatron-Bridge,
+    Without a vision tower, (x, ()). Tensor-parallel ranks do so before they split the sequence (Megatron-Bridge,
     models/qwen_vl/modeling_qwen25_vl.py and models/gemma_vl/modeling_gemma3_vl.py).
     """
     if ctx.model.vision is None:
@@ -299,7 +329,7 @@ def merge(ctx: Context, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
 
 
 def sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    """Return the numbers of a tower's dims."""
+    """Return the size of each of the tower's dims; asserts that the model has one."""
     vision = _vision(model)
     split = {QKV: 3 * vision.hidden_size, HEADS: vision.num_attention_heads, FFN: vision.intermediate_size}
     return {
@@ -320,6 +350,9 @@ def sizes(model: ModelDescriptor) -> Mapping[str, float]:
 
 
 def _widths(vision: Vision) -> Iterable[tuple[str, int]]:
+    """Yield (dim, size) of the channels between a projector's steps, split or not, without the tower's and the model's
+    own.
+    """
     for prefix, steps in (("projector", vision.projector), ("deepstack", vision.deepstack)):
         widths = vision.widths(steps)
         for split in (False, True):
