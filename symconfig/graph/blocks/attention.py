@@ -135,8 +135,8 @@ def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
 def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     """Append scaling, masking and softmax of the scores as the kernel does them, and return the attention weights.
 
-    A fused kernel reads the scores once, and its backward is in place. Otherwise each step is one kernel. A soft cap
-    also saves its tanh; only kernels that are not fused apply it.
+    A fused kernel reads the scores once, and its backward is in place. Otherwise each step is one kernel. IN_TURN,
+    NARROW and WIDE also apply a soft cap, which saves its tanh.
     """
     weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
     if kernel is Kernel.MASKED:

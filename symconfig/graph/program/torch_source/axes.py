@@ -20,6 +20,10 @@ Group = tuple[int, ...]  # axes that one dim is made of, outermost first; empty 
 
 @dataclass(slots=True)
 class Axes:
+    """Hold axes as a union-find forest. parents, lengths: of each axis. apart: axes with which it must not be united.
+    alike: axes parallel to it.
+    """
+
     parents: list[int] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
     factors: list[Group] = field(default_factory=list)  # of a root: what it is a product of, or empty
@@ -27,6 +31,7 @@ class Axes:
     alike: list[set[int]] = field(default_factory=list)
 
     def new(self, length: int) -> int:
+        """Return a new axis of this length, related to no other."""
         self.parents.append(len(self.parents))
         self.lengths.append(length)
         self.factors.append(())
@@ -35,11 +40,13 @@ class Axes:
         return len(self.parents) - 1
 
     def root(self, axis: int) -> int:
+        """Return the representative of an axis; compresses paths."""
         while self.parents[axis] != axis:
             self.parents[axis] = axis = self.parents[self.parents[axis]]
         return axis
 
     def leaves(self, group: Iterable[int]) -> Group:
+        """Return the representatives of the group's axes, with factored ones replaced by their factors."""
         leaves: list[int] = []
         for axis in group:
             root = self.root(axis)
@@ -47,20 +54,22 @@ class Axes:
         return tuple(leaves)
 
     def size(self, group: Iterable[int]) -> int:
+        """Return the number of elements along the group: the product of its lengths, 1 for an empty group."""
         return prod(self.lengths[self.root(axis)] for axis in group)
 
     def sizes(self, group: Iterable[int]) -> list[int]:
+        """Return the length of each leaf of the group."""
         return [self.lengths[leaf] for leaf in self.leaves(group)]
 
     def copy(self, group: Group) -> Group:
-        """Return axes of their own, parallel to these."""
+        """Return new axes, one per leaf of the group and parallel to it."""
         result = tuple(self.new(length) for length in self.sizes(group))
         for one, other in zip(self.leaves(group), result, strict=True):
             self._parallel(one, other)
         return result
 
     def distinct(self, groups: Sequence[Group]) -> None:
-        """Forbid to unite a leaf of one with a leaf of another."""
+        """Forbid uniting a leaf of one group with any other leaf of the groups."""
         leaves = [leaf for group in groups for leaf in self.leaves(group)]
         for position, leaf in enumerate(leaves):
             for other in leaves[:position]:
@@ -69,7 +78,11 @@ class Axes:
                     self.apart[other].add(leaf)
 
     def factor(self, axis: int, lengths: Sequence[int]) -> Group:
-        """Make a leaf a product, and so all that are parallel to it."""
+        """Factor a leaf, and all leaves parallel to it, into new axes of these lengths, outermost first, and return its
+        factors.
+
+        Asserts that the axis is not factored yet and that the product of the lengths is its length.
+        """
         leaf = self.root(axis)
         assert not self.factors[leaf]
         assert prod(lengths) == self.lengths[leaf]
@@ -87,8 +100,9 @@ class Axes:
         return made
 
     def regroup(self, group: Group, lengths: Sequence[int]) -> list[Group] | None:
-        """Return the axes in other dims of the same elements; None where the borders of both cross. Sizes 1 have no
-        axis.
+        """Return the group's axes as groups of these sizes, factoring leaves where needed; size 1 gives an empty group.
+
+        None, without a change, if the borders of old and new dims cross (3 x 4 as 4 x 3).
         """
         if not _aligned(self.sizes(group), lengths):
             return None
@@ -108,7 +122,11 @@ class Axes:
         return result
 
     def relate(self, one: Group, other: Group) -> bool:
-        """Make two axes the same dim, or parallel if they must stay distinct. False where their factors cross."""
+        """Unite the axes of two groups, or make them parallel if they must stay distinct, factoring leaves where
+        needed.
+
+        Return False if the borders of their factors cross; leaves may be factored even then.
+        """
         while self.sizes(one) != self.sizes(other):
             if not _aligned(self.sizes(one), self.sizes(other)):
                 return False
@@ -122,6 +140,7 @@ class Axes:
         return True
 
     def _unite(self, one: int, other: int) -> None:
+        """Unite two axes, or make them parallel if they must stay distinct; nothing if they are already one."""
         one, other = self.root(one), self.root(other)
         if one == other:
             return
@@ -136,6 +155,7 @@ class Axes:
         self.alike[one] |= self.alike[other]
 
     def _parallel(self, one: int, other: int) -> None:
+        """Mark two axes as parallel; nothing if they are one."""
         one, other = self.root(one), self.root(other)
         if one != other:
             self.alike[one].add(other)
@@ -143,7 +163,9 @@ class Axes:
 
 
 def _aligned(ours: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Return whether two products have a common refinement in order."""
+    """Return whether two sequences of factors have a common refinement in order: 4 x 6 and 2 x 12 do, 3 x 4 and 4 x 3
+    do not.
+    """
     one, other = list(ours), [length for length in theirs if length > 1]
     while one and other:
         a, b = one.pop(0), other.pop(0)

@@ -25,9 +25,9 @@ from symconfig.errors import InputError, Problem
 
 
 def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], source: str) -> ExportedProgram:
-    """Trace operators as the module calls them (linear, attention, norms are not taken apart), without mutation.
+    """Return the module's graph, traced without mutation; linear, attention and norms stay single operators.
 
-    Raises InputError with torch's reason and the module's own line, where it cannot be traced.
+    Raise InputError, for any exception, with its reason and the last line outside of torch.
     """
     try:
         with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # torch prints graphs
@@ -41,7 +41,9 @@ def traced(module: Module, args: Sequence[Any], kwargs: Mapping[str, Any], sourc
 
 @contextmanager
 def _plain(module: Module) -> Iterator[None]:
-    """Let the module give a tuple of tensors: what else it returns (caches, settings) is not traced."""
+    """Make the module return a tuple of its output's tensors inside the context; other outputs (caches, settings) are
+    not traced. An output without tensors at its top level is unchanged.
+    """
     given, own = module.forward, "forward" in vars(module)
 
     @wraps(given)
@@ -61,6 +63,9 @@ def _plain(module: Module) -> Iterator[None]:
 
 
 def _problem(error: Exception, source: str) -> Problem:
+    """Return the problem of a module that cannot be traced, at the last line of the traceback outside of torch, if
+    there is one.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if "/torch/" not in frame.filename and frame.filename != __file__]
     last = theirs[-1] if theirs else None
@@ -96,20 +101,25 @@ def _(done: Tensor, weights: Tensor, routes: Tensor) -> Tensor:
 
 
 def _stacked(module: Module) -> bool:
-    """Return whether experts' weights are one tensor each: up[E, ...] and down[E, ...] (transformers from version
-    5 on).
+    """Return whether the module holds its experts' weights as single tensors, up[E, ...] and down[E, ...] (transformers
+    from version 5 on).
     """
     up, down = _up(module), getattr(module, "down_proj", None)
     return all(isinstance(weight, Tensor) and weight.dim() == 3 for weight in (up, down))
 
 
 def _up(module: Module) -> Tensor | None:
+    """Return the weight of the experts' up projection, with the gate's if they are joined; None if the module has
+    neither.
+    """
     up = getattr(module, "gate_up_proj", None)
     return up if up is not None else getattr(module, "up_proj", None)
 
 
 def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -> Tensor:
-    """Return what each expert does, on its slots."""
+    """Return the experts' result with balanced routing: the module's forward pass, in which each expert gets equally
+    many slots.
+    """
     up, down = _up(module), module.down_proj
     assert isinstance(up, Tensor)
     assert isinstance(down, Tensor)
@@ -125,6 +135,7 @@ def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -
 
 
 def _gated(module: Module, hidden: Tensor) -> Tensor:
+    """Return gate activation times up for joined projections, by the module's own `_apply_gate` if it has one."""
     if hasattr(module, "_apply_gate"):
         return module._apply_gate(hidden)
     gate, up = hidden.chunk(2, dim=-1)
@@ -132,6 +143,7 @@ def _gated(module: Module, hidden: Tensor) -> Tensor:
 
 
 def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
+    """Return values plus the first of the module's biases with these names; values unchanged if it has none."""
     bias = next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)
     return values if bias is None else values + bias.unsqueeze(1)
 
@@ -144,8 +156,9 @@ NOTE = (
 
 @contextmanager
 def static(module: Module) -> Iterator[list[str]]:
-    """Replace the module's dynamic parts while inside, and yield it with what was replaced. It is as it was on
-    leaving.
+    """Replace the forward pass of expert modules by balanced routing inside the context, and restore it at the end.
+
+    Yields one note per kind of replaced module; empty if none is replaced.
     """
     replaced = [part for part in module.modules() if _stacked(part) and "forward" not in vars(part)]
     for part in replaced:

@@ -29,9 +29,10 @@ def load_module(source: str) -> Program:
 
 
 def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Return the module that a factory makes on the meta device, and its example inputs: those by place, those by name.
+    """Return (module, positional inputs, named inputs) from a factory, all on the meta device.
 
-    Raises InputError: nothing of that name, torch is missing, or what it made is no module with inputs.
+    The current folder is searched for modules, too. Raise InputError if nothing has that name, torch is missing, or
+    the factory makes no module with example inputs. Other exceptions of the factory pass through.
     """
     torch = _torch()
     package, colon, name = source.partition(":")
@@ -51,7 +52,10 @@ def made(source: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str) -> Program:
-    """Return the program of a module on the meta device, called with these arguments."""
+    """Return the program of a module on the meta device, called with these arguments and simplified by `tidy`.
+
+    Raise InputError if torch is missing or as `lower.lowered`.
+    """
     _torch()
     from symconfig.graph.program.torch_source.lower import lowered
     from symconfig.graph.program.torch_source.tidy import tidy
@@ -60,6 +64,7 @@ def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
 
 
 def _torch() -> Any:
+    """Return the module torch. Raise InputError with an installation hint if it is missing."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -67,6 +72,11 @@ def _torch() -> Any:
 
 
 def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """Return (module, positional inputs, named inputs), moved to the meta device, from a factory or a module itself.
+
+    A single input that is neither list, tuple nor dict is one positional input. Raise InputError without a module or
+    inputs.
+    """
     made = factory() if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):
@@ -84,7 +94,7 @@ def _made(factory: Any, source: str, torch: Any) -> tuple[Any, tuple[Any, ...], 
 
 @contextmanager
 def _here() -> Iterator[None]:
-    """Let the current folder be searched for modules, as by `python -m`."""
+    """Add the current folder to the module search path inside the context, as `python -m` does."""
     path = os.getcwd()
     added = path not in sys.path
     if added:

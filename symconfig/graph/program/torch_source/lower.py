@@ -26,8 +26,12 @@ from symconfig.graph.program.torch_source.rules.arithmetic import FILLED
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """inputs: that the user feeds. outputs: the loss, if there is one; or else all that is differentiable. values,
-    steps: what each traced node stands for, and the numbers of the recorder's steps that it became."""
+    """Hold the result of walking a traced graph.
+
+    inputs: tensors that the user feeds. outputs: the losses (differentiable single numbers) or, without any, all
+    differentiable outputs. values: what each traced node stands for. steps: for each node, the range of its recorded
+    steps.
+    """
 
     recorder: Recorder
     inputs: tuple[Value, ...]
@@ -39,7 +43,9 @@ class Walked:
 
 @dataclass(slots=True)
 class _Walk:
-    """constants: nodes that come of no parameter and no input; as tensors they are fed, where something reads them."""
+    """Hold the state of a walk. constants: nodes that depend on no parameter and no input; as tensors they become
+    inputs of the program where something reads them. times: how often each operator name was used.
+    """
 
     recorder: Recorder
     values: dict[Node, Any] = field(default_factory=dict)
@@ -48,7 +54,9 @@ class _Walk:
     steps: dict[Node, range] = field(default_factory=dict)
 
     def value(self, arg: Any) -> Any:
-        """Return an argument with values in place of nodes."""
+        """Return an argument with nodes replaced by their values, also inside lists and tuples; anything else is
+        returned as it is. A constant is entered as an input of the program the first time it is read.
+        """
         if isinstance(arg, Node):
             if arg not in self.values:
                 self.values[arg] = self._constant(arg)
@@ -58,7 +66,11 @@ class _Walk:
         return arg
 
     def call(self, node: Node) -> None:
-        """Lower one operator; a constant if all that it reads are."""
+        """Lower one operator into `values`, or enter it in `constants` if it only fills a tensor or all its inputs are
+        constants.
+
+        An output that the rule does not make is recorded as a missing operator.
+        """
         if node.target is getitem:
             source, index = node.args
             assert isinstance(source, Node)
@@ -74,6 +86,9 @@ class _Walk:
             self.values[node] = self._recorded(node)
 
     def _constant(self, node: Node) -> Any:
+        """Return the value of a constant: a view of another constant, None for an empty tensor, else a new input of the
+        program whose broadcast dims (stride 0) are not stored.
+        """
         rule = IN_PLACE.get(name_of(node)) if node.op == "call_function" else None
         if rule is not None and node.all_input_nodes:
             return rule(self._call(node))
@@ -86,6 +101,11 @@ class _Walk:
         return self.recorder.repeated(value, made.shape)
 
     def _recorded(self, node: Node) -> Any:
+        """Return the value, or list of values, that the operator's rule makes, and note its steps; None for an operator
+        without tensor results or with an empty first result.
+
+        An operator without a rule, or whose rule raises NotImplementedError, is recorded as missing.
+        """
         known, results = RULES.get(name_of(node)), results_of(node)
         if not results or 0 in results[0].shape:  # nothing to compute
             return None
@@ -101,13 +121,18 @@ class _Walk:
             return self._missing(node, f"{node.target} ({error})" if known else str(node.target))
 
     def _missing(self, node: Node, operator: str) -> Any:
-        """Return values to go on with, to find all that is missing. It matters only if an output needs it."""
+        """Record an operator without a rule and return placeholder values, so that the walk goes on and finds all
+        missing ones. It is an error only if an output of the program needs it.
+        """
         inputs = [self.value(source) for source in node.all_input_nodes]
         given = [value for value in inputs if isinstance(value, Value)]
         values = self.recorder.missing(self._named(node), path_of(node), operator, given, results_of(node))
         return values if isinstance(node.meta["val"], (list, tuple)) else values[0]
 
     def _call(self, node: Node) -> Call:
+        """Return the call that a rule gets: arguments by schema name, with defaults filled in; arguments without either
+        are absent.
+        """
         given: dict[str, Any] = {}
         for number, argument in enumerate(node.target._schema.arguments):
             if number < len(node.args):
@@ -119,7 +144,9 @@ class _Walk:
         return Call(self.recorder, name_of(node), self._named(node), path_of(node), given, results_of(node))
 
     def _named(self, node: Node) -> str:
-        """Name a call, `layers.0.mlp.silu`: by the module that calls it, and numbered within that."""
+        """Return a unique name of a call, `layers.0.mlp.silu`: the path of the calling module and the operator, with a
+        number from the second one on.
+        """
         names = [path_of(node), name_of(node).partition(".")[2].strip("_")]
         name = ".".join(filter(None, names))
         self.times[name] += 1
@@ -127,7 +154,11 @@ class _Walk:
 
 
 def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
-    """Walk the graph. paths: of every name of a parameter the one name that it is known by (tied ones have several)."""
+    """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
+    as missing.
+
+    paths: for every name of a parameter the one name that stands for it (tied parameters have several).
+    """
     steps = _Walk(Recorder())
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     inputs: list[Value] = []
@@ -162,20 +193,19 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
 
 
 def name_of(node: Node) -> str:
-    """Return the operator's name: aten.add.Tensor -> aten.add; an operator in place is the one that returns what it
-    made.
-    """
+    """Return the operator's name without its overload: aten.add.Tensor -> aten.add."""
     names = str(node.target).split(".")
     return ".".join(names[:2])
 
 
 def path_of(node: Node) -> str:
-    """Return the path of the innermost module that called it."""
+    """Return the path of the innermost module that called the node; "" for the traced module itself."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return str(stack[-1][0]).partition("@")[0] if stack else ""
 
 
 def results_of(node: Node) -> tuple[Result, ...]:
+    """Return the shape, bytes per element and kind of each tensor that the node makes; other results are left out."""
     made = node.meta.get("val")
     several = made if isinstance(made, (list, tuple)) else [made]
     return tuple(
@@ -190,8 +220,8 @@ RULES_FOLDER = "symconfig/graph/program/torch_source/rules"
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """A traced module as a program. paths: of every name of a parameter the first one, since tied parameters have
-    several. names: that leaves of axes have in the program.
+    """Hold a traced module as a program. paths: for every name of a parameter the first one, since tied parameters have
+    several. names: the program's dim of each leaf axis.
     """
 
     exported: ExportedProgram
@@ -202,9 +232,11 @@ class Lowering:
 
 
 def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], name: str) -> Lowering:
-    """Trace a module on the meta device, and say its operators over named dims, without what no output needs.
+    """Trace a module on the meta device and return it as a program over named dims, without operators that no output
+    needs.
 
-    Raises InputError as `load_module`; it names all operators that have no rule.
+    Raise InputError if it cannot be traced, no output depends on a trained weight, or operators that are needed have
+    no rule; the error names all of these.
     """
     with static(module) as notes:
         exported = traced(module, args, kwargs, name)
@@ -220,6 +252,12 @@ def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str
 
 
 def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
+    """Return the program of the recorded steps, with names for all dims. All parameters are in it, also those that no
+    operator reads.
+
+    The batch dim is the first dim of the first input that is read; no batch dim without one. Raise InputError as
+    `_refuse`.
+    """
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
     _refuse(steps)
@@ -255,6 +293,7 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
 
 
 def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded]:
+    """Return the steps on which the outputs depend, in order."""
     wanted = {made.name for made in outputs}
     result = []
     for step in reversed(steps):
@@ -265,12 +304,14 @@ def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded
 
 
 def _refuse(steps: Sequence[Recorded]) -> None:
+    """Raise InputError with one problem for each missing operator among the steps; return if there is none."""
     first = {step.missing: step for step in reversed(steps) if step.missing}
     if times := Counter(step.missing for step in steps if step.missing):
         raise InputError([_problem(first[operator], count) for operator, count in times.items()])
 
 
 def _problem(step: Recorded, times: int) -> Problem:
+    """Return the problem of an operator without a rule, with the module of its first use and the number of uses."""
     where = f"module {step.path}" if step.path else "the module itself"
     often = f", {times} times in the whole" if times > 1 else ""
     return Problem(
@@ -282,6 +323,9 @@ def _problem(step: Recorded, times: int) -> Problem:
 
 
 def _named_operator(step: Recorded, namer: _Namer) -> Operator:
+    """Return a recorded step as an operator over named dims, with duplicate inputs merged; without gradients and saved
+    tensors if no output has a gradient.
+    """
     inputs, outputs, residues = (tuple(map(namer.use, some)) for some in (step.inputs, step.outputs, step.residues))
     named = {label: namer.dims(group) for label, group in step.loops.items()}
 
@@ -316,7 +360,9 @@ def _named_operator(step: Recorded, namer: _Namer) -> Operator:
 
 @dataclass(slots=True)
 class _Namer:
-    """A dim is called after the first tensor that has it: `encoder.wi:0` is dim 0 of the weight of `encoder.wi`."""
+    """Give every leaf axis a dim name, after the first tensor that has it: `encoder.wi:0` is dim 0 of the weight of
+    `encoder.wi`.
+    """
 
     axes: Axes
     sizes: dict[str, int] = field(default_factory=dict)
@@ -325,7 +371,9 @@ class _Namer:
     times: Counter[str] = field(default_factory=Counter)
 
     def call(self, group: Sequence[int], name: str) -> tuple[str, ...]:
-        """Return the names of its leaves, which get this one if they have none."""
+        """Return the dim names of the group's leaves; leaves without a name get `name` (numbered if there are several),
+        made unique by `~2`, `~3`.
+        """
         leaves = self.axes.leaves(group)
         for number, leaf in enumerate(leaves):
             if leaf not in self.names:
@@ -337,9 +385,11 @@ class _Namer:
         return tuple(self.names[leaf] for leaf in leaves)
 
     def dims(self, group: Sequence[int]) -> tuple[str, ...]:
+        """Return the dim names of the group's leaves; leaves without a name are called `loop`."""
         return self.call(group, "loop")
 
     def tensor(self, made: Made) -> Tensor:
+        """Return the tensor over named dims, created and named at the first call."""
         if made.name not in self.tensors:
             owner = made.name.removesuffix(".weight")
             dims = [self.call((axis,), f"{owner}:{number}") for number, axis in enumerate(made.axes)]
@@ -348,6 +398,7 @@ class _Namer:
         return self.tensors[made.name]
 
     def use(self, seen: Operand) -> Use:
+        """Return the use of a tensor over named dims and loops."""
         tensor = self.tensor(seen.made)
         along: dict[str, str] = {}
         for dim, loop in seen.along:

@@ -19,7 +19,7 @@ Labels = Sequence[str | None]  # a loop for each dim; None for a dim of size 1
 
 @dataclass(eq=False, slots=True)
 class Made:
-    """A tensor that lies in memory, with the axes of its dims."""
+    """Hold a tensor in memory, with the axes of its dims."""
 
     name: str
     axes: Group
@@ -29,9 +29,8 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A stored tensor, seen in other dims, for which a node of the traced graph stands.
-
-    An axis in `dims` that the stored tensor lacks is one along which it is repeated (`expand`).
+    """Hold a view of a tensor in memory, for which a node of the traced graph stands. An axis in `dims` that the tensor
+    lacks is one along which it is broadcast (`expand`).
     """
 
     made: Made
@@ -39,15 +38,17 @@ class Value:
 
     @property
     def gradient(self) -> bool:
+        """Return whether the tensor has a gradient."""
         return self.made.gradient
 
     @property
     def rank(self) -> int:
+        """Return the number of dims, those of size 1 included."""
         return len(self.dims)
 
     @property
     def scalar(self) -> bool:
-        """Return a number that nothing flows back into."""
+        """Return whether it is a single element without a gradient."""
         return not any(self.dims) and not self.gradient
 
 
@@ -106,18 +107,22 @@ class Recorded:
 
 @dataclass(slots=True)
 class Recorder:
+    """Collect recorded operators (`steps`) and the axes of their tensors."""
+
     axes: Axes = field(default_factory=Axes)
     steps: list[Recorded] = field(default_factory=list)
 
     def fed(self, name: str, shape: Sequence[int], element_bytes: float, gradient: bool = False) -> Value:
-        """Enter a tensor that no operator makes: a parameter, an input, a constant."""
+        """Return a value for a tensor that no operator makes (parameter, input, constant), with new axes; dims of size
+        1 have none.
+        """
         dims = tuple((self.axes.new(size),) if size > 1 else () for size in shape)
         self.axes.distinct(dims)
         return Value(Made(name, tuple(axis for dim in dims for axis in dim), element_bytes, gradient), dims)
 
     def repeated(self, value: Value, shape: Sequence[int]) -> Value:
-        """Read the dims of size 1, and such as are missing in front, again and again in place, as large as in
-        `shape`.
+        """Return a view in which dims of size 1, and dims missing in front, are broadcast to `shape`. Nothing is
+        recorded.
         """
         dims = [()] * (len(shape) - value.rank) + list(value.dims)
         dims = [dim or ((self.axes.new(int(n)),) if n > 1 else ()) for dim, n in zip(dims, shape, strict=True)]
@@ -127,7 +132,7 @@ class Recorder:
     def missing(
         self, name: str, path: str, operator: str, inputs: Sequence[Value], results: Sequence[Result]
     ) -> list[Value]:
-        """Record an operator without a rule; return values to go on with, so that all such operators are found."""
+        """Record an operator without a rule and return new values for its results, so that the walk can go on."""
         flows = any(value.gradient for value in inputs)
         made = [
             self.fed(_numbered(name, n), out.shape, out.element_bytes, flows and out.floating)
@@ -146,8 +151,12 @@ class Recorder:
         outputs: Sequence[tuple[Labels, Result]],
         residues: Sequence[tuple[Labels, Result]] = (),
     ) -> list[Value]:
-        """Record an operator, by the loops along its tensors. Along the loops of windows the inputs' dims may be of
-        another size than the loop, which is the output's.
+        """Record an operator by the loops along its tensors and return its outputs. Relates the axes of tensors that
+        share a loop.
+
+        Along the loops of windows, an input's dim may differ in size from the loop, which is the output's. An input
+        whose factors cannot be aligned with a loop is copied first, by an operator of its own. Outputs have a
+        gradient if an input has one and they are floating.
         """
         loops: dict[str, Group] = {}
         windows = tuple(how.windows)
@@ -169,8 +178,9 @@ class Recorder:
         return values
 
     def copied(self, name: str, path: str, value: Value, shape: Sequence[int], *, keep: bool = True) -> Value:
-        """Copy into other dims, where a view's borders cross those of the dims that are known. keep: dims that stay as
-        they are keep their axes; else all get their own.
+        """Record a copy into `shape` and return it, for a view whose borders cross those of the known dims.
+
+        keep: unchanged dims keep their axes; else all dims get new ones.
         """
         blocks = _blocks([self.axes.size(dim) for dim in value.dims], shape)
         old: list[str | None] = [None] * value.rank
@@ -192,6 +202,9 @@ class Recorder:
         outputs: Sequence[tuple[Labels, Result]],
         loops: dict[str, Group],
     ) -> None:
+        """Enter the loop of a window's output: the axes of an input's dim of the same size, else a new axis; none for
+        size 1.
+        """
         size = next(size for labels, out in outputs for at, size in zip(labels, out.shape, strict=True) if at == label)
         given = [value.dims[list(labels).index(label)] for value, labels in inputs if label in labels]
         equal = [dim for dim in given if self.axes.size(dim) == size]
@@ -199,9 +212,7 @@ class Recorder:
             self._loop(label, equal[0] if equal else (self.axes.new(size),), loops)
 
     def _loop(self, label: str, group: Group, loops: dict[str, Group]) -> None:
-        """Enter a loop. Its axes are those of the first tensor that has it, or parallel ones where another loop has
-        those.
-        """
+        """Enter a loop with the axes of `group`, or with parallel copies if another loop has one of those."""
         used = {leaf for other in loops.values() for leaf in self.axes.leaves(other)}
         if used & set(self.axes.leaves(group)):
             group = self.axes.copy(group)
@@ -211,6 +222,11 @@ class Recorder:
     def _seen(
         self, name: str, path: str, value: Value, labels: Labels, loops: dict[str, Group], windows: Sequence[str]
     ) -> Operand:
+        """Return an input as operand and relate its axes to the loops, entering new ones. Records a copy first if its
+        factors cross those of a loop.
+
+        Asserts that every dim of more than one element has a label.
+        """
         along = []
         for dim, label in zip(value.dims, labels, strict=True):
             if not dim:
@@ -230,6 +246,7 @@ class Recorder:
         return Operand(value.made, tuple(along))
 
     def _made(self, name: str, labels: Labels, out: Result, loops: Mapping[str, Group], flows: bool) -> Value:
+        """Return a new value over the loops' axes; dims of size 1 or without a label have none."""
         sized = zip(labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
         axes = tuple(axis for dim in dims for axis in dim)
@@ -237,12 +254,13 @@ class Recorder:
 
 
 def _numbered(name: str, number: int) -> str:
+    """Return the name, with `.number` appended unless that is 0."""
     return f"{name}.{number}" if number else name
 
 
 def _blocks(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
-    """Return positions of consecutive dims, in as many blocks as possible, so that both sides of each have equal
-    products.
+    """Return pairs of positions (old dims, new dims) of consecutive dims with equal products, in as many blocks as
+    possible. Dims of size 1 are in no block.
     """
     result: list[tuple[list[int], list[int]]] = []
     ours = [position for position, size in enumerate(old) if size > 1]
@@ -264,7 +282,9 @@ STATISTIC = 4.0  # bytes of a mean, a deviation, the logarithm of a sum: kept in
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """args: by the names of the operator's schema, with their defaults; tensors are `Value`s."""
+    """Hold a call of a traced operator. args: by the names of the operator's schema, with defaults; tensors are
+    `Value`s, or None if empty.
+    """
 
     recorder: Recorder
     operator: str
@@ -278,28 +298,33 @@ class Call:
 
     @property
     def result(self) -> Result:
+        """Return the shape and type of the first result."""
         return self.results[0]
 
     @property
     def tensors(self) -> list[Value]:
-        """Return all tensors among the arguments, lists of them too."""
+        """Return all tensors among the arguments, those in lists included."""
         some = (arg if isinstance(arg, (list, tuple)) else (arg,) for arg in self.args.values())
         return [item for items in some for item in items if isinstance(item, Value)]
 
     def size(self, value: Value, position: int) -> int:
+        """Return the size of one dim."""
         return self.recorder.axes.size(value.dims[position])
 
     def shape(self, value: Value) -> list[int]:
+        """Return the shape of a value."""
         return [self.recorder.axes.size(dim) for dim in value.dims]
 
     def of(self, shape: Sequence[int], element_bytes: float | None = None) -> Result:
-        """Return a result of another shape than the operator's, and of other elements."""
+        """Return a floating result of this shape, with the bytes per element of the call's first result by default."""
         return Result(tuple(shape), element_bytes or self.result.element_bytes, True)
 
     def emit(
         self, function: Function | str, inputs: Inputs, labels: Labels, *, result: Result | None = None, **more: Any
     ) -> Value:
-        """Record an operator with one output. more: of `emit_all`."""
+        """Record an operator with one output and return it. result: its shape and type; None: the call's. more: of
+        `emit_all`.
+        """
         return self.emit_all(function, inputs, [(labels, result or self.result)], **more)[0]
 
     def emit_all(
@@ -312,19 +337,27 @@ class Call:
         residues: Sequence[tuple[Labels, Sequence[int], float]] = (),
         **how: Any,
     ) -> list[Value]:
-        """Record an operator. part: its name, where a call becomes several operators. how: fields of `How`."""
+        """Record an operator and return its outputs.
+
+        Args:
+            function: a Function or its name in FUNCTIONS.
+            outputs: (labels, shape and type) of each; a label names the loop along a dim.
+            part: appended to the name, where a call becomes several operators.
+            residues: (labels, shape, bytes per element) of tensors that it saves in addition.
+            how: fields of `How`.
+        """
         kept = [(at, Result(tuple(shape), width)) for at, shape, width in residues]
         name = f"{self.name}.{part}" if part else self.name
         named = FUNCTIONS[function] if isinstance(function, str) else function
         return self.recorder.record(name, self.path, How(named, **how), inputs, outputs, kept)
 
     def say(self, *texts: str) -> Value:
-        """Record what statements say, whose operands are the call's arguments and targets of statements before.
+        """Record the operators of statements and return the result of the last one.
 
-        A dim that ends in `...` stands for as many as the tensor has. An operand without dims has the last ones of the
-        result, `d...`, as PyTorch broadcasts. An option names dims of the first operand, or an
-        argument that holds their positions. A statement with an operand that is None is left out; the last one makes
-        the call's result.
+        Operands are the call's arguments and targets of earlier statements. A dim that ends in `...` stands for as
+        many as the tensor has. An operand without dims has the last ones of the result, `d...`, as PyTorch
+        broadcasts. An option names dims of the first operand, or an argument that holds their positions. A statement
+        with an operand that is None is left out.
         """
         known, rank = dict(self.args), len(self.result.shape)
         every = map(_parsed, texts)
@@ -348,13 +381,17 @@ class Call:
         return result
 
     def named(self, labels: Labels, words: Sequence[str]) -> Labels:
-        """Return the labels that words name, or those at the positions that an argument of that name holds."""
+        """Return the labels at the positions that arguments of these names hold; the words themselves if no argument
+        has such a name or a value.
+        """
         held = [self.args[word] for word in words if self.args.get(word) is not None]
         positions = [at for some in held for at in (some if isinstance(some, (list, tuple)) else [some])]
         return [labels[at] for at in positions] or words
 
     def viewed(self, value: Value, shape: Sequence[int]) -> Value:
-        """View the elements in other dims: nothing moves, unless their borders cross those that are known."""
+        """Return a view of the value in another shape. Nothing is recorded, except a copy if the new borders cross
+        those of the known dims.
+        """
         flat = tuple(axis for dim in value.dims for axis in dim)
         dims = self.recorder.axes.regroup(flat, shape)
         if dims is None:
@@ -362,7 +399,7 @@ class Call:
         return Value(value.made, tuple(dims))
 
     def factored(self, value: Value, dim: int, outer: int) -> Value:
-        """View a dim as two, of which the outer one has so many elements."""
+        """Return a view with one dim as two, the outer one of `outer` elements."""
         shape = self.shape(value)
         return self.viewed(value, [*shape[:dim], outer, shape[dim] // outer, *shape[dim + 1 :]])
 
@@ -373,10 +410,10 @@ _parsed = cache(statement)
 
 
 def says(*texts: str) -> Rule:
-    """Return the rule of an operator that statements say (see `Call.say`)."""
+    """Return a rule that records these statements (see `Call.say`)."""
     return lambda call: call.say(*texts)
 
 
 def labels_of(rank: int) -> list[str]:
-    """Return loops for all dims of a tensor."""
+    """Return the labels d0, d1, … for the dims of a tensor."""
     return [f"d{n}" for n in range(rank)]

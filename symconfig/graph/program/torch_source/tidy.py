@@ -11,7 +11,9 @@ from symconfig.graph.program.program import Program
 
 
 def tidy(program: Program) -> Program:
-    """Return the program with chains joined, dims merged, and only those left that something has."""
+    """Return an equivalent program with chains of element-wise operators joined, dims that always occur together
+    merged, and unused dims removed.
+    """
     result = merging(joined(program))[0]
     used = {dim for tensor in result.tensors.values() for dim in tensor.dims}
     used |= {loop for op in result.operators for loop in op.loops}
@@ -19,7 +21,9 @@ def tidy(program: Program) -> Program:
 
 
 def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
-    """Return the program with as few dims as say the same, and for each dim those that it now has inside."""
+    """Return the program with adjacent dims merged wherever possible, and for each dim that remains the dims merged
+    into it; dims without any are absent.
+    """
     inside: dict[str, tuple[str, ...]] = {}
     while pairs := _pairs(program):
         for outer, inner in pairs.items():
@@ -29,7 +33,9 @@ def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
 
 
 def _pairs(program: Program) -> dict[str, str]:
-    """Return disjoint pairs of an outer and an inner dim, for all tensors and operators at once."""
+    """Return disjoint pairs {outer dim: inner dim} that can be merged in all tensors and operators; empty if there are
+    none. Batch dims are never merged.
+    """
     pairs = _neighbours(program)
     for loops, dims in _along(program):  # windows, that go over a dim in steps
         for loop, dim in zip(loops, dims, strict=True):
@@ -54,7 +60,9 @@ def _pairs(program: Program) -> dict[str, str]:
 
 
 def _neighbours(program: Program) -> dict[str, str]:
-    """Return each dim with the one that always follows, which always follows it."""
+    """Return {dim: next dim} where the two are always adjacent, in this order, in all tensors and in all operands'
+    loops.
+    """
     after: dict[str, set[str]] = {}
     before: dict[str, set[str]] = {}
     for row in (*(tensor.dims for tensor in program.tensors.values()), *(loops for loops, _ in _along(program))):
@@ -66,13 +74,16 @@ def _neighbours(program: Program) -> dict[str, str]:
 
 
 def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield, of each operand, its loops and its tensor's dims."""
+    """Yield (loops, dims of its tensor) for each operand and residue of the program."""
     for op in program.operators:
         for operand in (*op.inputs, *op.outputs, *op.residues):
             yield operand.loops, operand.tensor.dims
 
 
 def _together(op: Operator, outer: str, inner: str) -> bool:
+    """Return whether merging two loops leaves the operator unchanged: both are in it, both or neither contracted, and
+    split alike by splits of one loop without halo.
+    """
     if inner not in op.loops or (outer in op.contracted) != (inner in op.contracted):
         return False
     one, other = ([split for split in op.splits if loop in split.loops] for loop in (outer, inner))
@@ -82,6 +93,7 @@ def _together(op: Operator, outer: str, inner: str) -> bool:
 
 
 def _renamed(program: Program, pairs: dict[str, str]) -> Program:
+    """Return the program with each pair of dims merged under the outer one's name, whose size is the product."""
     gone = set(pairs.values())
     sizes = {dim: size * program.sizes[pairs[dim]] if dim in pairs else size for dim, size in program.sizes.items()}
 
@@ -116,7 +128,9 @@ def _renamed(program: Program, pairs: dict[str, str]) -> Program:
 
 
 def joined(program: Program) -> Program:
-    """Return the program in fewer operators."""
+    """Return the program with each chain of element-wise operators as one operator, without the tensors
+    inside a chain.
+    """
     operators = program.operators
     leader = leaders(program)
     parts: dict[int, list[Operator]] = {}
@@ -130,7 +144,11 @@ def joined(program: Program) -> Program:
 
 
 def leaders(program: Program) -> list[int]:
-    """Return, for each operator, the last one of its chain: an operator joins those that alone read what it makes."""
+    """Return, for each operator, the index of the last operator of its chain; its own index if it joins none.
+
+    An operator joins the chain that alone reads its results, if both are memory-bound, iterate alike, and neither a
+    program output nor a useful partial sum is lost.
+    """
     operators = program.operators
     readers: dict[str, list[tuple[int, Use]]] = {}
     for index, op in enumerate(operators):
@@ -156,10 +174,11 @@ def leaders(program: Program) -> list[int]:
 
 
 def _sums(program: Program, shared: Collection[str]) -> set[str]:
-    """Return the operators that add up tensors of several origins: they may work on partial sums, and would not in a
-    chain.
+    """Return the names of linear operators that add tensors of several origins: they can work on partial sums, but
+    could not inside a chain.
 
-    An origin is what a product made, or what several read: steps of one activation have a single one.
+    An origin is the result of a product or a tensor that several operators read (`shared`); element-wise steps keep
+    the origin of their input.
     """
     weights = {parameter.tensor.name for parameter in program.parameters}
     origins: dict[str, frozenset[str]] = {}
@@ -176,12 +195,13 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
 
 
 def _simple(op: Operator) -> bool:
+    """Return whether an operator is memory-bound and splits single loops without halo only."""
     return op.work is Work.MEMORY and all(len(split.loops) == 1 and not split.halo for split in op.splits)
 
 
 def _inside(op: Operator, last: Operator) -> bool:
-    """Return whether what an operator sums away is there again in the end, as in a norm: only then the sum stays
-    inside.
+    """Return whether every loop that `op` sums over is a loop of the last operator's outputs, as in a norm, or no
+    split of `op` runs along such a loop; only then the sum stays inside the chain.
     """
     out = {loop for output in last.outputs for loop in output.loops}
     mine = {loop for output in op.outputs for loop in output.loops}
@@ -189,6 +209,11 @@ def _inside(op: Operator, last: Operator) -> bool:
 
 
 def _one(program: Program, parts: Sequence[Operator]) -> Operator:
+    """Return a chain as one operator, named after the last; a single operator is returned as it is.
+
+    It reads what no part makes, saves what any part saves, and its traffic is that of all parts. Its path is that of
+    the innermost module with all parts.
+    """
     last = parts[-1]
     if len(parts) == 1:
         return last
@@ -218,8 +243,8 @@ def _one(program: Program, parts: Sequence[Operator]) -> Operator:
 
 
 def _splits(parts: Sequence[Operator], loops: Iterable[str]) -> Iterable[Split]:
-    """Return the loops that no part must have whole; partial results are summed up, but for a single one that is the
-    last.
+    """Yield a split for each loop that all parts with this loop can split. Partial results are reduced inside, except
+    one of the last part alone.
     """
     for loop in loops:
         sums = 0

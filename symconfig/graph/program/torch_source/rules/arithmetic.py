@@ -50,13 +50,18 @@ WITH_NUMBER = {"add": "shift", "sub": "shift", "rsub": "shift", "mul": "scale", 
 def pointwise(
     call: Call, function: Function | str, values: Sequence[Value], *, part: str = "", result: Result | None = None
 ) -> Value:
-    """Lower an operator at each point. Inputs are repeated along the dims that they lack, as PyTorch broadcasts."""
+    """Record an element-wise operator and return its result. Inputs are broadcast as in PyTorch; scalars without a
+    gradient are left out.
+    """
     labels = labels_of(len((result or call.result).shape))
     inputs = [(value, labels[len(labels) - value.rank :]) for value in values if not value.scalar]
     return call.emit(function, inputs, labels, part=part, result=result)
 
 
 def _plain(function: Function | str, call: Call) -> Answer:
+    """Record an element-wise operator. With a number in place of the second tensor, it becomes `shift`, `scale` or
+    `reciprocal`.
+    """
     name = call.operator.removeprefix("aten.")
     values = [value for value in call.tensors if not value.scalar]
     if name in WITH_NUMBER and len(values) == 1:
@@ -66,7 +71,7 @@ def _plain(function: Function | str, call: Call) -> Answer:
 
 
 def _cast(call: Call) -> Answer:
-    """Lower a cast: nothing happens where the type stays."""
+    """Record a cast; return the input itself if the element size stays the same, unless the gradient would differ."""
     given: Value = call["self"]
     if given.made.element_bytes == call.result.element_bytes and (given.gradient or not call.result.floating):
         return given
@@ -74,7 +79,7 @@ def _cast(call: Call) -> Answer:
 
 
 def _glu(call: Call) -> Answer:
-    """Multiply one half of a dim with the sigmoid of the other."""
+    """Record one half of a dim times the sigmoid of the other half."""
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     halves = call.factored(x, dim, 2)
@@ -82,6 +87,9 @@ def _glu(call: Call) -> Answer:
 
 
 def _dropout(call: Call) -> Answer:
+    """Record dropout with its mask (1 byte per element); return the input itself when not training or with probability
+    0.
+    """
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
         return [x, None]
@@ -90,18 +98,24 @@ def _dropout(call: Call) -> Answer:
 
 
 def _whole_along(call: Call) -> Answer:
-    """Make each element from all along some dims (cumulative sums, differences): those are whole."""
+    """Record an operator whose elements depend on all along some dims (cumulative sums, differences), which cannot be
+    split.
+    """
     labels = labels_of(call["self"].rank)
     return call.emit(OF_INPUTS, [(call["self"], labels)], labels, over=call.named(labels, ["dim", "dims"]))
 
 
 def reduced(call: Call, x: Value, over: Sequence[int], function: Function, *, keep: bool = False) -> Value:
+    """Record a reduction of x over dims (non-negative positions) and return it. keep: reduced dims stay,
+    with size 1.
+    """
     labels = labels_of(x.rank)
     left = [label if n not in over else None for n, label in enumerate(labels)]
     return call.emit(function, [(x, labels)], left if keep else [label for label in left if label])
 
 
 def _reduction(function: Function, call: Call) -> Answer:
+    """Record a reduction over the argument `dim` (default: all dims); further results are None."""
     x: Value = call["self"]
     dims = call.args.get("dim")
     given = [dims] if isinstance(dims, int) else (dims or range(x.rank))
@@ -110,6 +124,9 @@ def _reduction(function: Function, call: Call) -> Answer:
 
 
 def _layer_norm(function: str, sums: int, call: Call) -> Answer:
+    """Record a norm over the last dims with one set of fp32 statistics per row; further results are None. sums:
+    statistics per row.
+    """
     x: Value = call["input"]
     labels = labels_of(x.rank)
     rows, inner = labels[: -len(call["normalized_shape"])], labels[-len(call["normalized_shape"]) :]
@@ -119,7 +136,9 @@ def _layer_norm(function: str, sums: int, call: Call) -> Answer:
 
 
 def _batch_norm(call: Call) -> Answer:
-    """Norm over all dims but the second, with statistics of the batch, or of past ones where it does not train."""
+    """Record a norm over all dims but the second, with statistics of the batch, or the running ones when not training;
+    further results are None.
+    """
     x: Value = call["input"]
     trains = call.args.get("training", call.args.get("train", True))
     past = [value for value in (call.args.get("running_mean"), call.args.get("running_var")) if value is not None]
@@ -128,6 +147,9 @@ def _batch_norm(call: Call) -> Answer:
 
 
 def _group_norm(call: Call) -> Answer:
+    """Record a norm over the channels of each group and all dims behind them, and return it with x's shape; further
+    results are None.
+    """
     groups = call.args["num_groups"] if "num_groups" in call.args else call["group"]
     x: Value = call["input"]
     labels = ["n", "group", "c", *labels_of(x.rank)[2:]]
@@ -136,7 +158,10 @@ def _group_norm(call: Call) -> Answer:
 
 
 def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequence[Value], channels: Labels) -> Value:
-    """Make statistics over the dims that are not `left`, then each element by itself."""
+    """Record statistics over the dims that are not in `left`, then the normalisation, and return its result.
+
+    past: running statistics, used instead if there are any. channels: dims of weight and bias.
+    """
     size = dict(zip(labels, call.shape(x), strict=True))
     stats = [(value, left) for value in past]
     if not stats:
@@ -148,7 +173,9 @@ def _normalised(call: Call, x: Value, labels: Labels, left: Labels, past: Sequen
 
 
 def _of_rows(function: Function | str, call: Call) -> Answer:
-    """Make losses of each row, whose classes are in one place or reduced inside, and their mean."""
+    """Record a loss for each row, whose classes are in dim 1 (dim 0 of a vector), and their mean or sum if `reduction`
+    is set.
+    """
     x, target = call["self"], call["target"]
     at, labels, shape = min(1, x.rank - 1), labels_of(x.rank), call.shape(x)
     rows = labels[:at] + labels[at + 1 :]
@@ -158,12 +185,13 @@ def _of_rows(function: Function | str, call: Call) -> Answer:
 
 
 def _loss(call: Call) -> Answer:
-    """Apply a function to each element, and take their mean."""
+    """Record an element-wise loss and its mean or sum if `reduction` is set."""
     result = call.of(call.shape(max(call.tensors, key=lambda value: value.rank)))
     return _averaged(call, pointwise(call, OF_INPUTS, call.tensors, part="each", result=result))
 
 
 def _averaged(call: Call, losses: Value) -> Value:
+    """Record the mean or sum of the losses and return it; without `reduction` or for a single loss, a view of them."""
     if not call.args.get("reduction", 1) or not any(losses.dims):
         return call.viewed(losses, call.result.shape)
     return reduced(call, losses, range(losses.rank), LINEAR)
@@ -206,6 +234,7 @@ EXPERTS: Mapping[str, Rule] = {
 
 
 def _matmul(call: Call) -> Answer:
+    """Record a matrix product of tensors of any rank, with leading dims broadcast."""
     x: Value = call["self"]
     y: Value = call["other"]
     batch = [f"b{n}" for n in range(max(x.rank, y.rank) - 2)]
@@ -216,6 +245,9 @@ def _matmul(call: Call) -> Answer:
 
 
 def _einsum(call: Call) -> Answer:
+    """Record a product of two operands. Raise NotImplementedError for other numbers of operands, an ellipsis or
+    repeated letters.
+    """
     terms, _, out = call["equation"].replace(" ", "").partition("->")
     inputs = terms.split(",")
     if "." in terms or len(inputs) != 2 or any(len(set(term)) < len(term) for term in inputs):
@@ -227,9 +259,10 @@ def _einsum(call: Call) -> Answer:
 
 
 def _attention(call: Call) -> Answer:
-    """Lower q[…, queries, d], k[…, keys, d], v[…, keys, e]; fewer key/value heads are shared by groups of query heads.
+    """Record attention of q[…, queries, d], k[…, keys, d], v[…, keys, e] and return it; key/value heads may be shared
+    by groups of query heads.
 
-    A mask is not looked into: without `is_causal` every query attends to every key, as kernels compute it.
+    Values of a mask are not read: without `is_causal` every query attends to every key, as kernels compute it.
     """
     q: Value = call["query"]
     k, v, mask = call["key"], call["value"], call.args.get("attn_mask")
@@ -263,13 +296,17 @@ def _attention(call: Call) -> Answer:
 
 
 def _rows(call: Call, table: Value, ids: Value, dim: int) -> Value:
-    """Look table[…, rows, …] up at ids[…] -> […, ids…, …]."""
+    """Record a look-up of table[…, rows, …] at ids[…] and return […, ids…, …]."""
     rows, labels = [f"row{n}" for n in range(ids.rank)], labels_of(table.rank)
     return call.emit("gather", [(table, labels), (ids, rows)], [*labels[:dim], *rows, *labels[dim + 1 :]])
 
 
 def _index(call: Call) -> Answer:
-    """Lower an index: one into one dim; several at once pick single elements, from dims that are whole."""
+    """Record indexing by tensors: one index is a look-up along one dim; several pick single elements, from dims that
+    cannot be split.
+
+    Raise NotImplementedError if several indexed dims are not adjacent.
+    """
     table: Value = call["self"]
     given = {dim: index for dim, index in enumerate(call["indices"]) if index is not None}
     first, labels = min(given), labels_of(table.rank)
@@ -284,7 +321,7 @@ def _index(call: Call) -> Answer:
 
 
 def _along(call: Call) -> Answer:
-    """Read or write elements by an index of the same rank, along a dim that is whole."""
+    """Record a gather or scatter by an index of the same rank along a dim that cannot be split."""
     x: Value = call["self"]
     dim, labels = call["dim"] % x.rank, labels_of(x.rank)
     inputs: list[tuple[Value, Labels]] = []
@@ -298,7 +335,7 @@ def _along(call: Call) -> Answer:
 
 
 def _topk(call: Call) -> Answer:
-    """Return weights and indices of the chosen."""
+    """Record the choice of the largest along a dim and return (values, indices)."""
     labels = labels_of(call["self"].rank)
     over = labels[call["dim"]]
     out = [label if label != over else "chosen" for label in labels]

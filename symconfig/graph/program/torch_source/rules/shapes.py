@@ -19,7 +19,7 @@ READ_IN_PLACE, GRADIENT_IN_PLACE = (0.0, 1.0), (1.0, 0.0)
 
 
 def _repeat(call: Call) -> Answer:
-    """Make whole copies, one after the other; read again in place where a dim of size 1 is repeated."""
+    """Return a view that repeats whole dims, as outer axes; nothing is recorded."""
     x: Value = call["self"]
     times = call["repeats"]
     dims: list[Group] = [()] * (len(times) - x.rank) + list(x.dims)
@@ -30,7 +30,9 @@ def _repeat(call: Call) -> Answer:
 
 
 def _repeat_interleave(call: Call) -> Answer:
-    """Repeat each element several times in a row (key/value heads for their query heads)."""
+    """Return a view that repeats each element along a dim, as an inner axis (key/value heads for their query heads);
+    nothing is recorded.
+    """
     x, times, dim = call["self"], call["repeats"], call["dim"]
     axes = call.recorder.axes
     dims = list(x.dims)
@@ -40,6 +42,7 @@ def _repeat_interleave(call: Call) -> Answer:
 
 
 def _transpose(call: Call) -> Answer:
+    """Return a view with two dims exchanged: those given, else the first and the last."""
     x: Value = call["self"]
     dims = list(x.dims)
     one, other = (call["dim0"], call["dim1"]) if "dim0" in call.args else (0, x.rank - 1)
@@ -48,8 +51,11 @@ def _transpose(call: Call) -> Answer:
 
 
 def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result]], keep: bool = True) -> list[Value]:
-    """Take parts [start, end) of a dim. Equal parts are rows of an outer factor, so that what is inside may be
-    split.
+    """Record the parts [start, end) of a dim and return them. keep: the parts keep the dim; else each must be a single
+    row.
+
+    If all parts are equal and aligned, they are rows of an outer factor, so that the dim inside may be split; else
+    the dim cannot be.
     """
     size, inside = call.size(x, dim), labels_of(x.rank)
     lengths = {end - start for start, end, _ in taken}
@@ -70,6 +76,9 @@ def _take(call: Call, x: Value, dim: int, taken: Sequence[tuple[int, int, Result
 
 
 def _slice(call: Call) -> Answer:
+    """Record a slice; return the input itself for a whole dim. A slice with a step counts as one of the same length
+    from the start.
+    """
     x: Value = call["self"]
     dim, size = call["dim"] % x.rank, call.size(call["self"], call["dim"])
     start, end, _ = slice(call["start"], call["end"]).indices(size)
@@ -81,7 +90,9 @@ def _slice(call: Call) -> Answer:
 
 
 def _rows(call: Call) -> Answer:
-    """Take rows of a dim, which goes: one, or each by itself."""
+    """Record the row at `index` without its dim, or (`unbind`) each row in a list. A dim of size 1 is dropped by a
+    view.
+    """
     x: Value = call["self"]
     dim = call["dim"] % x.rank
     if not x.dims[dim]:
@@ -94,6 +105,7 @@ def _rows(call: Call) -> Answer:
 
 
 def _split(call: Call) -> Answer:
+    """Record all parts of a dim and return them; a single part is the input itself."""
     x, dim = call["self"], call["dim"] % call["self"].rank
     if len(call.results) == 1:
         return [x]
@@ -102,7 +114,10 @@ def _split(call: Call) -> Answer:
 
 
 def _cat(call: Call) -> Answer:
-    """Make equal parts rows of an outer factor; unequal ones lie one after the other, and none can be split."""
+    """Record a concatenation and return it; empty tensors are left out, a single one is returned as it is.
+
+    Equal parts become rows of an outer factor; unequal ones lie one after the other, and the dim cannot be split.
+    """
     values: list[Value] = [value for value in call["tensors"] if value is not None]  # without empty ones
     dim = call["dim"] % values[0].rank
     if len(values) == 1:
@@ -117,7 +132,7 @@ def _cat(call: Call) -> Answer:
 
 
 def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]) -> Value:
-    """Make values rows of a new dim."""
+    """Record values stacked along a new dim and return the result, of this shape."""
     labels = labels_of(len(shape) - 1)
     given, out = [(value, labels) for value in values], [*labels[:dim], "part", *labels[dim:]]
     result = replace(call.result, shape=tuple(shape))
@@ -125,7 +140,9 @@ def _stacked(call: Call, values: Sequence[Value], dim: int, shape: Sequence[int]
 
 
 def _changed(call: Call) -> Answer:
-    """Pad, roll, or write into: dims that change their size, or of which a part is written, are whole."""
+    """Record padding, rolling or a write into a copy. Dims whose size changes, or of which a part is written, cannot be
+    split.
+    """
     values = call.tensors
     shape = call.result.shape
     inputs, moved = [], set[str]()
@@ -143,14 +160,14 @@ def _changed(call: Call) -> Answer:
 
 
 def _row_written(call: Call) -> Answer:
-    """Write one row of a dim, which is whole, into a copy."""
+    """Record the write of one row of a dim, which cannot be split, into a copy."""
     x, row, dim = call["self"], call["src"], call["dim"] % call["self"].rank
     labels = labels_of(x.rank)
     return call.emit(LINEAR, [(x, labels), (row, labels[:dim] + labels[dim + 1 :])], labels, over=[labels[dim]])
 
 
 def _detach(call: Call) -> Answer:
-    """Keep the numbers where they are, with no way back."""
+    """Record a view without a gradient; return the input itself if it has none."""
     x: Value = call["self"]
     if not x.gradient:
         return x
@@ -159,7 +176,7 @@ def _detach(call: Call) -> Answer:
 
 
 def _pixel_shuffle(call: Call) -> Answer:
-    """Order dims anew: […, c * r * r, h, w] -> […, c, h * r, w * r]."""
+    """Return […, c * r * r, h, w] viewed as […, c, h * r, w * r]."""
     x, times = call["self"], call["upscale_factor"]
     *outer, channels, height, width = call.shape(x)
     dims = call.viewed(x, [*outer, channels // times**2, times, times, height, width])
@@ -196,7 +213,9 @@ RULES: Mapping[str, Rule] = {
 
 
 def _convolution(call: Call) -> Answer:
-    """Lower x[n, c, …] with w[o, c, …]; in groups, each has channels of its own."""
+    """Record a convolution of x[n, c, …] with w[o, c, …], in groups, and its bias. Raise NotImplementedError if
+    transposed.
+    """
     if call.args.get("transposed"):
         raise NotImplementedError("a transposed convolution")
     x: Value = call["input"]
@@ -218,7 +237,9 @@ def _convolution(call: Call) -> Answer:
 
 
 def _transposed(call: Call) -> Answer:
-    """Lower windows side by side: each element makes one, so that the output's rows are (element, place within)."""
+    """Record a transposed convolution as a product: each element makes one window. Raise NotImplementedError for
+    overlapping or padded windows, or groups.
+    """
     x, weight = call["input"], call["weight"]
     shape, kernel = call.shape(x), call.shape(weight)[2:]
     side = list(call["stride"]) == kernel and not any((*call["padding"], *call["output_padding"]))
@@ -238,6 +259,9 @@ def _transposed(call: Call) -> Answer:
 
 
 def _biased(call: Call, y: Value, space: int) -> Value:
+    """Return y in the shape of the call's result, with the bias added if there is one. space: number of
+    spatial dims.
+    """
     y = call.viewed(y, call.result.shape)
     if call["bias"] is None:
         return y
@@ -246,12 +270,13 @@ def _biased(call: Call, y: Value, space: int) -> Value:
 
 
 def _pool(maximum: bool, call: Call) -> Answer:
+    """Record a pool; the stride is the kernel's size by default."""
     kernel = call["kernel_size"]
     return _pooled(call, _windows(kernel, call["stride"] or kernel, call.args.get("dilation", [1])), maximum)
 
 
 def _adaptive(maximum: bool, call: Call) -> Answer:
-    """Pool to a fixed size; to a single element it is a mean."""
+    """Record a pool to a fixed size; an average to a single element is a mean over the dims."""
     x: Value = call["self"]
     size = list(call["output_size"])
     over = range(x.rank - len(size), x.rank)
@@ -262,6 +287,7 @@ def _adaptive(maximum: bool, call: Call) -> Answer:
 
 
 def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value | None]:
+    """Record a pool over the last dims, one per window, and return it; further results (indices) are None."""
     x: Value = call["self"]
     labels = labels_of(x.rank)
     named = dict(zip(labels[x.rank - len(windows) :], windows, strict=True))
@@ -270,7 +296,9 @@ def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value 
 
 
 def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
-    """Pad where there are more windows than rows: the rows of zeros are part of the dim. x[n, group, c, …]."""
+    """Record zero padding of x[n, group, c, …] where the output has more rows than x, and return it; x itself if it has
+    not.
+    """
     shape = call.shape(x)
     wide = [*shape[:3], *(max(old, new) for old, new in zip(shape[3:], space, strict=True))]
     if wide == shape:
@@ -283,7 +311,7 @@ def _padded(call: Call, x: Value, space: Sequence[int]) -> Value:
 
 
 def _windows(kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[Window]:
-    """Return the windows. Strides and dilations may be given once for all dims."""
+    """Return one window per spatial dim. A single stride or dilation holds for all dims."""
     count = len(kernel)
     strides, gaps = [(list(given) * count)[:count] for given in (stride, dilation)]
     return [Window(1 + (size - 1) * gap, step) for size, step, gap in zip(kernel, strides, gaps, strict=True)]
