@@ -155,7 +155,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
         modules=tuple((op.name, op.modules) for op in block.operators),
         discards=block.discards,
         stops_early=block.stops_early,
-        boundary=local(stream.dims, _alone(stream, scheme)),
+        boundary=local(stream.dims, _elementwise_layout(stream, scheme)),
         place=block.place,
         legs=tuple((op.name, op.leg) for op in block.operators if op.leg is not Leg.APART),
     )
@@ -164,7 +164,7 @@ def derive(block: Block, scheme: Scheme) -> DerivedBlock:
 _STREAM = Tensor("residual", (d.BATCH, d.SEQUENCE, d.HIDDEN))
 
 
-def _alone(tensor: Tensor, scheme: Scheme) -> Layout:
+def _elementwise_layout(tensor: Tensor, scheme: Scheme) -> Layout:
     """Return the layout that an element-wise operator on the tensor alone would give it."""
     use = Use(tensor)
     return scheme.layout(Operator("", Work.MEMORY, tensor.dims, (use,), (use,)), use)
@@ -195,7 +195,7 @@ class Flow:
         """Return the layout of a block's input or output: of the stream, or of a tensor that another block makes, as an
         element-wise operator would have it; of any other (ids, losses) the same, but not split over tp.
         """
-        layout = _alone(tensor, self.scheme)
+        layout = _elementwise_layout(tensor, self.scheme)
         if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
             return layout
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
@@ -452,7 +452,7 @@ def weight_layout(op: Operator, weight: Weight, scheme: Scheme) -> tuple[Layout,
         # Every context-parallel rank holds the weights of all heads, and uses those of its own.
         if mine and axis != "cp":
             places[axis] = mine[0]
-        elif not set(splits) <= set(op.contracted) or _alone(op.outputs[0].tensor, scheme).where(axis):
+        elif not set(splits) <= set(op.contracted) or _elementwise_layout(op.outputs[0].tensor, scheme).where(axis):
             summed.append(axis)
         # else a bias of a contracted matmul: it is added after the reduction, so that every rank has its whole gradient
     return Layout.of(places), tuple(summed)

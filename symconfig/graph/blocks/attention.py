@@ -140,7 +140,7 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
     """
     weights, kernel = Tensor("attention_weights", scores.dims, scores.element), _kernel(ctx)
     if kernel is Kernel.MASKED:
-        return _masked(ctx, scores, weights, sinks)
+        return _masked_softmax(ctx, scores, weights, sinks)
     if kernel is Kernel.FUSED_SOFTMAX:
         return ctx.build.elementwise(
             "softmax", [scores], weights, saves=[weights], weights=sinks, in_place=True, reduces=_ROWS
@@ -176,7 +176,7 @@ def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: 
     return [column, *([Tensor("greatest", rows, Element.INDEX)] if weights.element is Element.ACTIVATION else [])]
 
 
-def _masked(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
+def _masked_softmax(ctx: Context, scores: Tensor, weights: Tensor, sinks: list[Weight]) -> Tensor:
     """Append a mask that is written over the (already scaled) scores and saved by every layer, and their softmax;
     return the weights.
 

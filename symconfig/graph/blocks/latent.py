@@ -100,7 +100,7 @@ def attend(ctx: Context, x: Tensor, kind: LayerKind, w: Widths, low_queries: boo
         if ctx.how.linear.norm_inside:
             q_source, kv_low = _low_norms(ctx, q_source, kv_low, w, IN_LINEAR)
         raw = Tensor("q_unrotated", q.dims, storage=_joint(ctx))
-        if _of_both(ctx):
+        if _queries_of_both(ctx):
             gate = _queries_and_gate(ctx, q_low, q_source, raw, w)
         else:
             raw = projected(ctx, "q_up_proj", q_source, raw, aliases=q_names)
@@ -159,14 +159,14 @@ def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out
     return out
 
 
-def _of_both(ctx: Context) -> bool:
+def _queries_of_both(ctx: Context) -> bool:
     """Return whether queries and gate are projected from the low-rank queries and their norm together."""
     return ctx.model.latent is not None and ctx.model.latent.queries_of_both
 
 
 def _joint(ctx: Context) -> str:
     """Return the storage name of queries and gate if both are views of one projection's result; else ""."""
-    return "q_and_gate" if ctx.how.linear.views and _of_both(ctx) else ""
+    return "q_and_gate" if ctx.how.linear.views and _queries_of_both(ctx) else ""
 
 
 def _queries_and_gate(ctx: Context, low: Tensor, normed: Tensor, queries: Tensor, w: Widths) -> Tensor:

@@ -152,8 +152,8 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     if ctx.model.hypersphere:
         return _on_hypersphere(ctx, x, kind)
     if kind.mixer == NO_MIXER:
-        return residual(ctx, "mlp_residual", x, _second(ctx, x, kind))
-    normed, attended = _first(ctx, x, kind)
+        return residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
+    normed, attended = _mixer_sublayer(ctx, x, kind)
     if kind.mlp is Mlp.NONE:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
@@ -161,8 +161,8 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         if ctx.model.laurel_rank is not None:
             around_it, out = laurel(ctx, normed), Tensor("laurel_residual", _STREAM)
             stream = ctx.build.elementwise("laurel_residual", [stream, around_it], out, linear=True)
-        return _normed(ctx, added(ctx, "mlp_residual", stream, _second(ctx, stream, kind)), "mlp_stream_norm")
-    done = _second(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
+        return _normed(ctx, added(ctx, "mlp_residual", stream, _mlp_sublayer(ctx, stream, kind)), "mlp_stream_norm")
+    done = _mlp_sublayer(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)
 
@@ -170,20 +170,20 @@ def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append both sublayers, each of which reads and writes all residual streams, and return the streams."""
     given, link = read_streams(ctx, "attention_streams", x)
-    _, attended = _first(ctx, given, kind)
+    _, attended = _mixer_sublayer(ctx, given, kind)
     x = write_streams(ctx, "attention_residual", x, attended, link)
     given, link = read_streams(ctx, "mlp_streams", x)
-    return write_streams(ctx, "mlp_residual", x, _second(ctx, given, kind), link)
+    return write_streams(ctx, "mlp_residual", x, _mlp_sublayer(ctx, given, kind), link)
 
 
 def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append both sublayers of a model on the hypersphere (nGPT) and return the stream, moved towards each sublayer's
     result by learned rates.
     """
-    normed, attended = _first(ctx, x, kind)
+    normed, attended = _mixer_sublayer(ctx, x, kind)
     stream = nudge(ctx, "attention_residual", normed, attended)
     normed = norm(ctx, "mlp_norm", stream)
-    return nudge(ctx, "mlp_residual", normed, _second(ctx, stream, kind, normed))
+    return nudge(ctx, "mlp_residual", normed, _mlp_sublayer(ctx, stream, kind, normed))
 
 
 def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
@@ -191,7 +191,7 @@ def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
     return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
 
 
-def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Append norm and mixer of a layer and return (the mixer's input, its result); two parallel mixers are summed."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
     normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, shared_block(ctx, x, kind))
@@ -208,7 +208,7 @@ def _first(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     return normed, attended
 
 
-def _second(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
+def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor | None = None) -> Tensor:
     """Append the MLP or the experts and return their result. normed: the norm of the stream if they share the mixer's;
     None: their own.
     """

@@ -65,7 +65,7 @@ def mlp(
             ctx.build.elementwise(f"{prefix}activation", [active, up], middle, saves=[active, up])
         else:
             inputs = [gate, up] if gated else [up]
-            weighted = bool(_weighing(ctx, width)) and ctx.how.experts.weighted_inside and not gated
+            weighted = bool(_weighted_experts(ctx, width)) and ctx.how.experts.weighted_inside and not gated
             active = Tensor(f"{prefix}active", up.dims) if weighted else middle
             # A fused kernel works on what its products have in registers.
             traffic = (0, 0) if ctx.how.experts.kernels is ExpertKernels.FUSED and width == d.EXPERT_FFN else (1, 1)
@@ -85,7 +85,7 @@ def mlp(
     return projected(ctx, f"{prefix}down_proj", middle, out, bias, aliases=("down_proj", "c_proj"))
 
 
-def _weighing(ctx: Context, width: str) -> Experts | None:
+def _weighted_experts(ctx: Context, width: str) -> Experts | None:
     """Return the model's experts if this MLP is their body and its result is weighted by the router; else None."""
     moe = ctx.model.experts
     return None if moe is None or moe.input_scaled or width != d.EXPERT_FFN else moe
@@ -122,7 +122,7 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
     """Return the probabilities of an expert's slots if the activation saves them, that is if it weights by them and
     routing is a chain; else empty. They are fp32 for sigmoid scores.
     """
-    moe = _weighing(ctx, width)
+    moe = _weighted_experts(ctx, width)
     if moe is None or ctx.how.experts.routing is not Routing.CHAIN:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION

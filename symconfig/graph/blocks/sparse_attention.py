@@ -285,7 +285,7 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
     q = _rope(ctx, "rope_q", norm(ctx, "q_b_norm", q, d.HEAD_DIM, weight=()))
     kv = projected(ctx, "kv_proj", x, Tensor("kv", (*_ROWS, ONE, d.HEAD_DIM)))
     kv = _rope(ctx, "rope_kv", norm(ctx, "kv_norm", kv, d.HEAD_DIM))
-    extra, read = _before(ctx, x, low, name)
+    extra, read = _compressed_keys(ctx, x, low, name)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     sinks = [ctx.weight("sinks", d.HEADS)]
     o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
@@ -306,7 +306,7 @@ def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
     return to_stream(ctx, "o_b_proj", low)
 
 
-def _before(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
+def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
     """Return the compressed keys (and chosen indices) that a query reads beyond its window, and the symbol for all its
     keys. Empty for plain attention.
 

@@ -51,7 +51,7 @@ def gated_norm(
     """
     with ctx.build.module(module):
         if ctx.how.norm is not NormKernel.FUSED:
-            return _in_turn(ctx, name, x, gate, activation)
+            return _eager_gated_norm(ctx, name, x, gate, activation)
         statistics = Tensor(f"{name}.statistics", x.dims[:-1], Element.FP32)
         normed, result = Tensor(f"{name}.normed", x.dims), Tensor(name, x.dims)
         weights, over = [ctx.weight(f"{name}.weight", x.dims[-1])], {x.dims[-1]: 1}
@@ -61,7 +61,7 @@ def gated_norm(
         return ctx.build.elementwise(f"{name}_gate", [normed, gate], result, saves=[normed, gate], whole=whole)
 
 
-def _in_turn(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
+def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activation: Activation) -> Tensor:
     """Append Transformers' RMSNormGated, each step a kernel in fp32, and return the result.
 
     A SiLU saves its input, a sigmoid its result. With SiLU the normed values are narrowed before they meet the
@@ -124,7 +124,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     uses = [Use(part).renamed((SSM_WIDTH, MAMBA_WIDTH)) for part in (inner, z)]
     inner, z = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA_WIDTH,), uses, PROJ_BIAS in has)
     (u,) = convolution(ctx, "conv1d", [inner], SSM_WIDTH, KERNEL, CONV_BIAS in has)
-    low, b, c = _low(ctx, u, inner if joined else None, NORMS in has)
+    low, b, c = _narrow_projection(ctx, u, inner if joined else None, NORMS in has)
     step = Tensor("ssm_step", u.dims)
     widened = projected(ctx, "dt_proj", low, step)
     scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
@@ -133,7 +133,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         "scan",
         [u, widened, b, c, z],
         gated,
-        saves=[*remade, *_kept_in_turn(ctx, joined, b, c), z, scanned],
+        saves=[*remade, *_saved_by_scan(ctx, joined, b, c), z, scanned],
         weights=[
             ctx.weight("A_log", SSM_WIDTH, STATE),
             ctx.weight("D", SSM_WIDTH),
@@ -145,7 +145,7 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return to_stream(ctx, "out_proj", gated, PROJ_BIAS in has, keeps=scanned if joined else None)
 
 
-def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
+def _saved_by_scan(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
     """Return the tensors that the scan saves: B and C and, outside Megatron-LM, fp32 rates computed from A_log.
 
     joined: one function includes the projections, and saves copies of B and C per channel, too (mamba-ssm,
@@ -157,7 +157,7 @@ def _kept_in_turn(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tens
     return [b, c, *copies, *(Tensor(name, (SSM_WIDTH, STATE), Element.FP32) for name in ("decay_rate", "A"))]
 
 
-def _low(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _narrow_projection(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Append the narrow projection and return (steps before they are widened, B, C), each normed if `norms`.
 
     kept: the tensor from which u is recomputed, saved instead of u; None: u itself.

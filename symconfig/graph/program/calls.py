@@ -221,11 +221,11 @@ def _attention(site: Site) -> dict[str, Any]:
         # The mean number of keys of a query: all; or those before it, within the window.
         "attended": (reach * reach / 2 + (keys - reach) * reach) / keys if masked else float(keys),
         "channels": float(site.sizes[q.loops[-1]] + site.sizes[v.loops[-1]]),
-        "groups": _together(site, q, k, over[0]),
+        "groups": _head_groups(site, q, k, over[0]),
     }
 
 
-def _together(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
+def _head_groups(site: Site, q: Use, k: Use, over: str) -> list[tuple[str, ...]]:
     """Return the pairs (query loop, key loop) that are split together: for each loop of the keys but `over` that
     queries lack, the query loop at the same position; empty if there is none.
 

@@ -206,8 +206,8 @@ class Parts:
         """
         whole, inside = self.program, self.program.operators[start:stop]
         tensors = dict(whole.tensors)
-        received = [self._passed(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
-        sent = [self._passed(name, Work.SEND, tensors) for name in self.crossing(stop)]
+        received = [self._transfer(name, Work.RECEIVE, tensors) for name in self.crossing(start)]
+        sent = [self._transfer(name, Work.SEND, tensors) for name in self.crossing(stop)]
         read = {operand.name for op in inside for operand in op.inputs}
         made = {operand.name for op in inside for operand in op.outputs}
         return replace(
@@ -245,7 +245,7 @@ class Parts:
         read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
         return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
 
-    def _passed(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
+    def _transfer(self, name: str, work: Work, tensors: dict[str, Tensor]) -> Operator:
         """Return an operator that receives or sends a tensor. The tensor in transit, named "NAME, received" or "NAME,
         sent", is added to `tensors`.
         """

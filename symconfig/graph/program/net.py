@@ -223,10 +223,10 @@ class _Maker:
         node_of = [self._operator(index, place[index][0]) for index in range(len(operators))]
         for tensor, consumers in uses.items():
             if tensor in trainable:
-                self._lead(tensor, (used[tensor], 0), None, consumers, node_of, place)
+                self._link_consumers(tensor, (used[tensor], 0), None, consumers, node_of, place)
             elif tensor in made:
                 index, port = made[tensor]
-                self._lead(tensor, (node_of[index], port), index, consumers, node_of, place)
+                self._link_consumers(tensor, (node_of[index], port), index, consumers, node_of, place)
         links = [Link(*key[:4], times, *key[4:]) for key, times in self.links.items()]
         parameters = tuple(used[parameter.tensor.name] for parameter in self.program.parameters)
         instances = tuple(times for _, _, times in self.runs)
@@ -262,7 +262,7 @@ class _Maker:
         key = used if uses else ("unused", parameter.tensor.name)
         return self._node(key, lambda: _of_parameter(self.program, parameter, run))
 
-    def _lead(
+    def _link_consumers(
         self,
         tensor: str,
         source: tuple[int, int],

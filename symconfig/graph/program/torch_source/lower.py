@@ -256,11 +256,11 @@ def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> 
     operator reads.
 
     The batch dim is the first dim of the first input that is read; no batch dim without one. Raise InputError as
-    `_refuse`.
+    `_check_rules`.
     """
     recorder, inputs, parameters, outputs = walked.recorder, walked.inputs, walked.parameters, walked.outputs
     steps = _needed(recorder.steps, [value.made for value in outputs])
-    _refuse(steps)
+    _check_rules(steps)
     read = {seen.made.name for step in steps for seen in step.inputs}
     # The dim that counts examples in the first input that is read: others share it where operators relate them.
     counted = [value.dims[0] for value in inputs if value.made.name in read and value.rank and value.dims[0]]
@@ -303,7 +303,7 @@ def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded
     return result[::-1]
 
 
-def _refuse(steps: Sequence[Recorded]) -> None:
+def _check_rules(steps: Sequence[Recorded]) -> None:
     """Raise InputError with one problem for each missing operator among the steps; return if there is none."""
     first = {step.missing: step for step in reversed(steps) if step.missing}
     if times := Counter(step.missing for step in steps if step.missing):

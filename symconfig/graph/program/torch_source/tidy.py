@@ -25,14 +25,14 @@ def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
     into it; dims without any are absent.
     """
     inside: dict[str, tuple[str, ...]] = {}
-    while pairs := _pairs(program):
+    while pairs := _mergeable_pairs(program):
         for outer, inner in pairs.items():
             inside[outer] = (*inside.get(outer, ()), inner, *inside.pop(inner, ()))
         program = _renamed(program, pairs)
     return program, inside
 
 
-def _pairs(program: Program) -> dict[str, str]:
+def _mergeable_pairs(program: Program) -> dict[str, str]:
     """Return disjoint pairs {outer dim: inner dim} that can be merged in all tensors and operators; empty if there are
     none. Batch dims are never merged.
     """
@@ -43,7 +43,7 @@ def _pairs(program: Program) -> dict[str, str]:
                 pairs.pop(loop, None)
     for op in program.operators:
         for outer in [loop for loop in op.loops if loop in pairs]:
-            if not _together(op, outer, pairs[outer]):
+            if not _can_merge(op, outer, pairs[outer]):
                 del pairs[outer]
     for outer in [outer for outer in pairs if {outer, pairs[outer]} & program.batch]:
         del pairs[outer]
@@ -80,7 +80,7 @@ def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]
             yield operand.loops, operand.tensor.dims
 
 
-def _together(op: Operator, outer: str, inner: str) -> bool:
+def _can_merge(op: Operator, outer: str, inner: str) -> bool:
     """Return whether merging two loops leaves the operator unchanged: both are in it, both or neither contracted, and
     split alike by splits of one loop without halo.
     """
@@ -136,7 +136,7 @@ def joined(program: Program) -> Program:
     parts: dict[int, list[Operator]] = {}
     for index, op in enumerate(operators):
         parts.setdefault(leader[index], []).append(op)
-    made = tuple(_one(program, parts[index]) for index in sorted(parts))
+    made = tuple(_chain_operator(program, parts[index]) for index in sorted(parts))
     seen = {operand.name for op in made for operand in (*op.inputs, *op.outputs, *op.residues)}
     seen |= {parameter.tensor.name for parameter in program.parameters} | set(program.outputs)
     tensors = {name: tensor for name, tensor in program.tensors.items() if name in seen}
@@ -208,7 +208,7 @@ def _inside(op: Operator, last: Operator) -> bool:
     return set(op.loops) - mine <= out or not any(split.loops[0] not in mine for split in op.splits)
 
 
-def _one(program: Program, parts: Sequence[Operator]) -> Operator:
+def _chain_operator(program: Program, parts: Sequence[Operator]) -> Operator:
     """Return a chain as one operator, named after the last; a single operator is returned as it is.
 
     It reads what no part makes, saves what any part saves, and its traffic is that of all parts. Its path is that of
