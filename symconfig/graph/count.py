@@ -19,8 +19,9 @@ from symconfig.graph.operator import Weight
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters of the unpadded model. `active`: touched by one token. `by_part`: per kind of block, what is trained
-    or frozen of them."""
+    """Hold parameter counts of the unpadded model. `active`: used for one token. `by_part`: per kind of block, all of
+    its blocks together, trained or frozen.
+    """
 
     total: int
     active: int

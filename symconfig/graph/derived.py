@@ -23,7 +23,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """batch x [m, k] x [k, n] on one rank. turns: how often the host launches it."""
+    """Describe a product batch x [m, k] x [k, n] on one rank. turns: number of launches by the host."""
 
     op: str
     phase: Phase
@@ -37,7 +37,9 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
-    """Fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` keys."""
+    """Describe fused attention on one rank: `queries` rows (batch x sequence x heads), each against `keys` keys (a
+    symbol).
+    """
 
     op: str
     phase: Phase
@@ -49,10 +51,11 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """A memory-bound operator on one rank: elements moved, by element type. turns: how often the host launches it.
+    """Describe a memory-bound operator on one rank. moved: elements read or written, by element type. turns: number of
+    launches by the host.
 
-    among: how many there are of what it puts in order; one alone is in order. products: multiply-adds inside its
-    kernels, with how often they are made.
+    among: number of experts between which slots are sorted, as one expert needs no sorting; None: nothing is sorted.
+    products: multiply-adds inside its kernels, with the number of times that they are computed.
     """
 
     op: str
@@ -68,12 +71,12 @@ Task = Matmul | AttentionWork | Traffic
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a block. `elements`: of the larger buffer on one rank; `times`: how often it runs each time.
+    """Describe one collective of a block. elements: of the larger buffer on one rank. times: number of runs.
 
-    owner: the operator that it serves; with that operator it is run again under recompute.
-    behind: the work it may hide behind (operator, phase), if the framework overlaps it. chunked: that work makes or
-    needs what travels, so that both must be cut into pieces to run at once. leg: of its owner. copies: how many of
-    what travels are copies of one token; groups, chosen_groups: of the experts that they go to.
+    owner: the operator that it serves, with which it is repeated under recomputation. behind: the (operator, phase)
+    that can overlap it, if the framework does so. chunked: that operator makes or needs the transferred tensor, so
+    that both must be split into chunks to overlap. leg: of its owner. copies: transferred copies per token; groups,
+    chosen_groups: of the experts that they go to.
     """
 
     tensor: str
@@ -94,9 +97,11 @@ class Collective:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An activation on one rank, and who needs it: recompute.py decides from this what is kept.
+    """Describe an activation on one rank and the operators that need it; recompute.py decides from this whether it is
+    kept.
 
-    storage: the name of what it is a view of, where it lies as it was produced.
+    producer: None for the block's inputs. needed_by: operators whose backward needs it. consumers: operators that
+    read it. storage: the name of the memory of which it is a view in the layout of production; "" if it is none.
     """
 
     tensor: str
@@ -110,10 +115,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class WeightShard:
-    """A weight on one rank. Its gradient is partial over `data_axes` (ZeRO cuts along them) and `other_axes`.
+    """Describe a weight on one rank. Its gradient is partial over `data_axes` (which ZeRO shards) and `other_axes`.
 
-    row: of its elements on one rank, those that make one element of the output; 1 for a vector. table, joined: see
-    Weight. matrix: a product's operand, each expert's for itself; no bias, and no kernel of a convolution.
+    elements: on one rank; whole: of the unsharded weight. row: elements on one rank that make one element of the
+    output; 1 for a vector. table, joined: see Weight. matrix: an operand of a product, separately for each expert;
+    no bias, and no kernel of a convolution.
     """
 
     name: str
@@ -132,10 +138,10 @@ class WeightShard:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Bytes alive while an operator's backward runs: gradients of its inputs, outputs and weight on one rank.
+    """Describe memory alive during an operator's backward, on one rank: gradients of its inputs, outputs and weight.
 
-    weight: elements of the weight's gradient, or None. layer: the operator belongs to a transformer layer. buffer:
-    elements of a buffer that stays when the operator is done.
+    moved: (elements, element type) of each. weight: elements of the weight's gradient, or None. layer: the operator
+    belongs to a transformer layer. buffer: elements of a buffer that is never freed, or None.
     """
 
     op: str
@@ -147,7 +153,7 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DerivedBlock:
-    """A block under a scheme."""
+    """Hold everything that follows from a block under a scheme, on one rank."""
 
     name: str
     scheme: Scheme

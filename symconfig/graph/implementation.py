@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kernel(StrEnum):
-    """The kernel that computes attention from queries, keys and values."""
+    """Name the kernel that computes attention from queries, keys and values."""
 
     FLASH = "flash"  # one kernel, of whose scores only each row's statistics are kept
     FUSED_SOFTMAX = "fused_softmax"  # two products; between them one kernel scales, masks and normalises the scores
@@ -19,7 +19,7 @@ class Kernel(StrEnum):
 
 
 class Choosing(StrEnum):
-    """The way in which attention reads the keys that an indexer chooses."""
+    """Name how attention reads the keys that an indexer chooses."""
 
     KERNEL = "kernel"  # one kernel scores all keys before a query, and one reads the chosen
     MASKED = "masked"  # PyTorch's products make the scores, and attention reads all keys under a mask
@@ -50,7 +50,7 @@ class ActivationKernel(StrEnum):
 
 
 class Angles(StrEnum):
-    """Which tables of cosines and sines are made and kept."""
+    """Name how often the tables of cosines and sines are computed and saved."""
 
     ONCE = "once"  # for all layers
     BY_LAYER = "by_layer"  # each layer makes them, for its queries and its keys together
@@ -58,7 +58,7 @@ class Angles(StrEnum):
 
 
 class Routing(StrEnum):
-    """The code that chooses experts and sorts tokens for them."""
+    """Name the code that chooses experts and sorts tokens for them."""
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
@@ -73,7 +73,9 @@ class RotationKernel(StrEnum):
 
 
 class ScanKernel(StrEnum):
-    """The function that holds a state space's scan, keeps what it reads and makes the rest again backward."""
+    """Name what one autograd function includes besides a state space's scan; it saves its inputs and recomputes the
+    rest in the backward.
+    """
 
     GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
     WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
@@ -81,7 +83,7 @@ class ScanKernel(StrEnum):
 
 
 class LossKernel(StrEnum):
-    """The way in which cross-entropy follows from logits."""
+    """Name how cross-entropy is computed from logits."""
 
     IN_PLACE = "in_place"  # keeps the logits only, in 16 bits, and its gradient overwrites them
     APART = "apart"  # keeps the logits only, with a gradient beside them
@@ -93,7 +95,7 @@ class LossKernel(StrEnum):
 
 
 class Router(StrEnum):
-    """From where on a router that is a chain of operators is in fp32."""
+    """Name the first step of a router, as a chain of operators, that runs in fp32."""
 
     NARROW = "narrow"  # nowhere
     SCORES = "scores"  # from its softmax or sigmoid on
@@ -107,7 +109,7 @@ class ExpertKernels(StrEnum):
 
 
 class Dispatch(StrEnum):
-    """The way in which tokens reach their experts."""
+    """Name how tokens are sent to their experts."""
 
     SLOTS = "slots"  # an all-to-all of slots, sorted by expert on arrival
     EVERYWHERE = "everywhere"  # every rank gathers all tokens, and results are summed over all
@@ -116,7 +118,7 @@ class Dispatch(StrEnum):
 
 
 class Adapters(StrEnum):
-    """Low-rank adapters beside a linear layer that tensor parallelism splits."""
+    """Name how low-rank adapters are split beside a linear layer that tensor parallelism splits."""
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
@@ -166,7 +168,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """wide_angles: tables of cosines and sines are in fp32."""
+    """Say how rotary embeddings are computed. wide_angles: tables of cosines and sines are in fp32."""
 
     kernel: RotationKernel = RotationKernel.FUSED
     angles: Angles = Angles.ONCE
@@ -191,10 +193,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vocabulary:
-    """gathered_logits: every tensor-parallel rank gathers the logits of the whole vocabulary for the loss.
+    """Say how embedding table and logits are split. gathered_logits: every tensor-parallel rank gathers the logits of
+    the whole vocabulary for the loss.
 
-    whole_look_up: so it does where the head is not the look-up table, which then is whole on every rank; only a table
-    for both is split.
+    whole_look_up: ranks also gather logits if the head is not tied to the embedding table, which then is replicated
+    on every rank; only a tied table is split.
     """
 
     gathered_logits: bool = False
@@ -223,9 +226,9 @@ class Experts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Towers:
-    """split: multimodal models, by their model_type, whose vision tower is the framework's own, and is split over
-    tensor-parallel ranks. Any other is Transformers' module, whole on every rank; recomputed: its layers are where the
-    language model's are.
+    """Say which vision towers are split. split: multimodal models, by model_type, whose vision tower is the framework's
+    own and is split over tensor-parallel ranks. Any other tower is Transformers' module, replicated on every rank;
+    recomputed: its layers are recomputed if the language model's are.
     """
 
     split: frozenset[str] = frozenset()

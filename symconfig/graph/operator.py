@@ -60,7 +60,9 @@ class Gradients(StrEnum):
 
 
 class Leg(StrEnum):
-    """An operator's place on the way of tokens to their experts and back."""
+    """Name an operator's step in the expert dispatch: from the router, over dispatch and experts, back to
+    the tokens.
+    """
 
     APART = "apart"
     CHOICE = "choice"  # finds each token's experts
@@ -71,12 +73,12 @@ class Leg(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An activation, an input, or a parameter.
+    """Describe an activation, an input, or a parameter.
 
-    element: its kind where that decides the bytes of one, which a framework may choose; else these bytes. gradient:
-    something flows back through it; not so for ids, masks and what comes of frozen weights only. storage: what it is a
-    view of, with others, which stays whole while one of them is kept. Where a tensor of the block has that name, all
-    bytes are its.
+    element: its element type, for which a framework may choose the bytes; or the bytes per element. gradient: it has
+    a gradient; ids, masks and results of frozen weights only have none. storage: name of the memory of which it is a
+    view together with others, and which stays while one of them is kept. If a tensor of the block has that name, all
+    bytes belong to it.
     """
 
     name: str
@@ -137,9 +139,11 @@ class Weight(Tensor):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor as an operator sees it: the loop that runs along each of its dims; None: they have the dims' names.
+    """Describe a tensor as an operator's operand. along: the loop that runs along each of its dims; None: loops have
+    the dims' names.
 
-    Where a split names both, they may differ in size: heads are pieces of a fused width, key/value heads are shared.
+    If a split has both names, they may differ in size: heads are pieces of a fused width, key/value heads are
+    shared.
     """
 
     tensor: Tensor
@@ -170,7 +174,7 @@ def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
 
 
 class Factors(NamedTuple, Generic[T]):
-    """What a product batch x [m, k] x [k, n] runs over: loops, or how many turns a rank makes of them."""
+    """Hold the loops, or their sizes, of a product batch x [m, k] x [k, n]."""
 
     batch: T
     m: T
@@ -190,10 +194,10 @@ class Factors(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of two activations inside an operator's kernels, of which memory sees nothing.
+    """Describe a product of two activations inside an operator's kernels, which causes no memory traffic.
 
-    loops: a multiply-add for each turn. remade: how often the backward makes its result once more, beside the gradients
-    of both factors.
+    loops: one multiply-add per iteration. remade: how often the backward recomputes its result, in addition to the
+    gradients of both factors.
     """
 
     name: str
@@ -203,8 +207,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """Elements that one kernel of an operator hands to the next through memory. passes: how often kernels read or write
-    it forward and backward, beyond the operator's own reading of inputs and writing of outputs.
+    """Describe a tensor that one kernel of an operator passes to the next through memory. passes: reads and writes
+    (forward, backward), in addition to the operator's own inputs and outputs.
     """
 
     tensor: Tensor
@@ -213,14 +217,14 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Loops that one mesh axis splits together (query heads with their key/value heads, tokens with their slots).
+    """Describe loops that one mesh axis splits together (query heads with their key/value heads, tokens with their
+    slots).
 
-    Along it an operand is split at its first dim whose loop is among `loops`. An input without one is whole on every
-    rank, and its gradient comes out as partial sums; an output without one comes out as partial sums.
-    sums: but where this is above 0, the operator reduces so many partial results of its output's size without these
-    loops inside itself, and goes on with whole ones (norm, softmax, cross-entropy over a split dim).
-    halo: rows of each neighbour that a window needs beside its own, along `loops[0]`: (kernel size - 1) / 2 on each
-    side. They are sent forward, and their gradients back.
+    An operand is split at its first dim whose loop is among `loops`. An input without one is replicated, and its
+    gradient is a partial sum; an output without one is a partial sum. sums: if above 0, the operator itself reduces
+    that many partial results of its output's size without these loops, and continues with complete ones (norm,
+    softmax, cross-entropy over a split dim). halo: rows of each neighbour that a window needs in addition to its
+    own, along `loops[0]`: (kernel size - 1) / 2 on each side. They are sent forward, and their gradients back.
     """
 
     loops: tuple[str, ...]
@@ -230,38 +234,43 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator, a loop nest over tensors: of a block, whose sizes are symbols, or of a program, where they are
-    numbers.
+    """Describe one operator, a loop nest over tensors: of a block, whose sizes are symbols, or of a program, where they
+    are numbers.
 
-    loops: all of them; a product's work is counted by those that its first two inputs run along, of which `contracted`
-    are summed away. inputs: of a block's operator its activations before its weights. linear: sum(f(parts)) =
-    f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so that it may run on partial sums.
-    saves: what the backward reads: inputs, outputs, or else `residues` (a block's product: only a copy of its input
-    that it reads in its place; the others are derived, see `needed`).
-    splits: what an axis may split; of a block's product they follow from its sizes (`graph/program/of_model.py`).
-    path: the module it is written in, as its source has it.
-    gradients: what its backward makes.
-    attended, channels: of a program's attention, keys that a query attends to in the mean, and channels of q k' plus
-    those of p v.
-    sums: how many partial results are reduced when a contracted dim is split.
-    traffic: bytes moved over those of reading inputs and writing outputs once (forward, backward).
-    holds: tensors that stay alive until its backward without being read there, since a variable names them.
-    overwrites: its backward writes the gradient of its input over what it saved.
-    in_place: its backward writes the gradient of its input over that of its output.
-    keys: for attention, the symbol for keys attended per query.
-    low_precision: a matmul that runs in fp8 or fp4 when the plan says so.
-    sums_bias: the gradient of a matmul's bias is a kernel of its own, which reads the output's gradient once more.
-    buffered: the framework gives it a buffer of its output's size, which it never reads and keeps from then on.
-    per: dims over which the framework loops on the host, with kernels of their own for each turn.
-    launches: of a turn, what the host runs forward and backward, in operators.
-    whole: loops that nothing may split, since the operator mixes what lies along them.
-    sorts: how often it reads or writes, besides, all slots that a rank's experts have. They then lie by expert: where
-        `sorts_experts`, only for that, so that a rank's only expert needs it not.
-    apart: a matmul whose input another layer has gathered for both: it keeps that as it reads it, and reduces its
-        input's gradient by itself where the input is whole.
-    remade: a matmul whose result is never kept whole, so that its backward makes it once more.
-    leg: where it stands on the tokens' way to their experts.
-    products, scratch: of an operator that is a chain of kernels with products inside them, such as a chunked scan.
+    Args:
+        loops: all loops. A product's work is counted by those of its first two inputs, of which `contracted` are
+            summed.
+        inputs: in a block, activations before weights.
+        linear: sum(f(parts)) = f(sum(parts)) over its inputs together, as for an addition, a copy or a scaling, so
+            that it may run on partial sums.
+        saves: tensors that the backward reads: inputs, outputs, or `residues`. For a block's product only a copy of
+            its input that is read instead; the others are derived, see `needed`.
+        splits: what an axis may split; for a block's product they follow from its sizes
+            (`graph/program/of_model.py`).
+        path: the module that contains it, as its source names it.
+        gradients: which gradients its backward computes.
+        attended, channels: for a program's attention, the mean number of keys per query, and channels of q k' plus
+            those of p v.
+        sums: number of partial results that are reduced if a contracted dim is split.
+        traffic: (forward, backward) bytes moved, as a multiple of reading inputs and writing outputs once.
+        holds: tensors that stay alive until its backward without being read there, since a variable refers to them.
+        overwrites: its backward writes the gradient of its input over the saved tensor.
+        in_place: its backward writes the gradient of its input over that of its output.
+        keys: for attention, the symbol for keys per query.
+        low_precision: a matmul that runs in fp8 or fp4 if the plan says so.
+        sums_bias: the gradient of a matmul's bias is a separate kernel, which reads the output's gradient once
+            more.
+        buffered: the framework allocates a buffer of its output's size, which it never reads and never frees.
+        per: dims over which the framework loops on the host, with separate kernels per iteration.
+        launches: (forward, backward) operators that the host launches per iteration.
+        whole: loops that nothing may split, since the operator mixes along them.
+        sorts: number of additional reads or writes of all slots of a rank's experts, which are then ordered by
+            expert. With `sorts_experts`, only for that order, so that a rank with one expert skips it.
+        apart: a matmul that shares a gathered input with another layer: it saves the gathered input, and reduces
+            its input's gradient by itself if the input is replicated.
+        remade: a matmul whose result is never in memory as a whole, so that its backward recomputes it.
+        leg: its step in the expert dispatch.
+        products, scratch: of an operator that is a chain of kernels with products inside, such as a chunked scan.
     """
 
     name: str

@@ -25,16 +25,24 @@ def _none(model: ModelDescriptor) -> Mapping[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixer:
-    """The part of a layer that mixes the tokens of a sequence: attention, or what stands in its place.
+    """Describe the part of a layer that mixes the tokens of a sequence: attention or an alternative.
 
-    name: as a model's descriptor names it. build: y[B, S, D] from the normed stream x[B, S, D], in a layer of a kind.
-    sizes: of the dims that are its own, for a model that has it; those that the descriptor gives under `mixers.sizes`
-    are known without it. tensor_dims: its own dims that tensor parallelism may split; exchanged_dims: of them, those
-    that context parallelism splits in the sequence's place, where that must be whole. pieces: what a tensor-parallel
-    rank has a whole number of; exchanged_pieces: of them, what it has where the sequence is exchanged, too. norm_apart:
-    the norm before it is never one module with its first linear layer. needs, may: the sizes that a descriptor must and
-    may state of it; optional: all of them or none. switches: those that it may state. divides: sizes that must divide
-    by another one.
+    Args:
+        name: the name in a model's descriptor.
+        build: appends it to the normed stream x[B, S, D] of a layer of a kind, and returns y[B, S, D].
+        sizes: sizes of its own dims, for a model that has it; sizes that the descriptor gives under `mixers.sizes`
+            need not be in it.
+        tensor_dims: its own dims that tensor parallelism may split.
+        exchanged_dims: those of them that context parallelism splits instead of the sequence, where that must be
+            whole.
+        pieces: dims of which each tensor-parallel rank has an integer number.
+        exchanged_pieces: those of `pieces` for which that also holds where the sequence is exchanged.
+        norm_apart: the norm before it is never fused with its first linear layer.
+        needs: sizes that a descriptor must give.
+        may: sizes that it may give.
+        optional: it may also give none of the sizes.
+        switches: names of the switches that it may set.
+        divides: sizes that must be divisible by another one.
     """
 
     name: str
@@ -70,9 +78,9 @@ class Mixer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A block before or behind the layers.
+    """Describe a block before or after the layers.
 
-    count: how many of them a model has. sizes, tensor_dims: as of a mixer, of a model that has such blocks.
+    count: number of such blocks in a model. sizes, tensor_dims: as of a mixer, for a model that has such blocks.
     """
 
     kind: str
@@ -85,7 +93,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All parts by name. ends: from the first to the last. tensor_dims: the graph's, then those of its parts.
+    """Hold all parts by name. ends: in the order of the model. tensor_dims: the graph's, then those of its parts.
     exchanged_dims: those of mixers.
     """
 

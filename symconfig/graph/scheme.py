@@ -18,12 +18,12 @@ CpComm = Literal["p2p", "a2a", "all_gather"]
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A template of a strategy.
+    """Describe the structure of a strategy, without its degrees.
 
-    sequence_parallel: between the tensor-parallel regions the sequence is split over tp.
-    cp_comm: inside attention the keys travel (p2p, all_gather) or the heads are split instead (a2a, Ulysses). Where an
-    operator needs a whole sequence, its block says which of its dims are split instead, if any.
-    shared_heads: tensor-parallel ranks share key/value heads, since there are fewer heads than ranks.
+    sequence_parallel: the sequence is split over tp between the tensor-parallel regions. cp_comm: inside attention
+    keys are exchanged (p2p, all_gather), or heads are split instead (a2a, Ulysses). If an operator needs the whole
+    sequence, its block says which of its dims are split instead, if any. shared_heads: tensor-parallel ranks share
+    key/value heads, since there are fewer heads than ranks.
     """
 
     sequence_parallel: bool

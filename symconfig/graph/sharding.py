@@ -20,7 +20,9 @@ T = TypeVar("T")
 
 
 class Phase(StrEnum):
-    """When a tensor changes its layout: at the last two once a step, at the others for every microbatch."""
+    """Name the phase in which a tensor changes its layout: REDUCTION and UPDATE once a step, the others with every
+    microbatch.
+    """
 
     FORWARD = "forward"
     RECOMPUTED = "recomputed forward"
@@ -37,7 +39,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way(Generic[T]):
-    """A change of layout in a step: of the weight, or of its gradient."""
+    """Describe a change of layout in a step, of the weight or (`gradient`) of its gradient, from `given` to `taken`."""
 
     phase: Phase
     gradient: bool
@@ -47,11 +49,11 @@ class Way(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Layouts(Generic[T]):
-    """All layouts of one weight, written as `moves` or as arrays of places have them.
+    """Hold all layouts of one weight, in the form of `moves` or as arrays of places.
 
-    stored: the weight between uses. used: as operators read it. produced: its gradient as a backward leaves it.
-    between: the gradient between microbatches. reduced: the gradient when the ranks that saw other tokens have summed
-    it for the optimizer. state: the optimizer's state, and so the new weight as it is made.
+    stored: the weight between uses. used: as operators read it. produced: its gradient after a backward. between:
+    the gradient between microbatches. reduced: the gradient for the optimizer, summed over data-parallel ranks.
+    state: the optimizer's state, and the updated weight before it is gathered.
     """
 
     stored: T

@@ -87,8 +87,8 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Of a node that may not be split freely: the product of the axes, of one level or (level "") of all, that take one
-    of some options. options: whether each is one of them.
+    """Constrain a node's strategy: the product of the sizes of the axes that take one of some options. options: whether
+    each option is one of them. parts: that product. level: the axes' level; "": all levels.
     """
 
     options: tuple[bool, ...]
@@ -129,10 +129,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A tensor on its way from the port of one node to that of another.
+    """Describe a tensor on its way from the port of one node to that of another.
 
-    saved: the consumer (or one behind a copy) reads it in its backward. covered: whoever made it keeps it anyway.
-    inside: both ends are in one instance of a repeat. enters: it comes into one, from another or from elsewhere.
+    saved: the consumer (or one after a copy node) reads it in its backward. covered: it is kept anyway, by its
+    producer or before the copy. inside: both ends are in one instance of a repeat. enters: it enters an instance
+    from another one or from elsewhere.
     """
 
     producer: int

@@ -35,11 +35,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Operators in an order in which each comes after what it reads.
+    """Hold operators in an order in which each comes after the operators whose results it reads.
 
-    sizes: of every dim and loop. inputs: tensors that are fed. outputs: what ends the program (losses, logits); nothing
-    flows back into a loss, and a gradient of ones into any other. batch: the dims that count examples, for those
-    strategies that are named after them. notes: what the source could not say and how it was replaced, as sentences.
+    sizes: of every dim and loop. inputs: tensors fed from outside. outputs: losses, which receive no gradient, or
+    others such as logits, which receive a gradient of ones. batch: the dims that count examples, for strategies that
+    are named after them. notes: sentences on what the source leaves open and how it was filled in.
     """
 
     name: str

@@ -54,7 +54,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A tensor that an operator makes. floating: a gradient flows back into it where one flows back into an input."""
+    """Describe a tensor that an operator makes. floating: it has a gradient if one of the inputs has one."""
 
     shape: tuple[int, ...]
     element_bytes: float
@@ -63,7 +63,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operator reads or writes. along: axes of the tensor, each with those of the loop along it."""
+    """Describe a tensor that an operator reads or writes. along: pairs (axes of the tensor's dim, axes of the loop
+    along it).
+    """
 
     made: Made
     along: tuple[tuple[Group, Group], ...]
@@ -71,8 +73,8 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """The arguments of `build` for a recorded operator, with labels for loops. A pair of `groups` splits at its
-    outermost loops; so does a spatial dim of `windows`, which reach over the ends of inner loops.
+    """Hold the arguments of `build` for a recorded operator, with labels for loops. A pair of `groups` splits at its
+    outermost loops; so does a spatial dim of `windows`, whose halos cross the ends of inner loops.
     """
 
     function: Function
@@ -88,11 +90,11 @@ class How:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """An operator of the traced graph as its rule recorded it. Its dims are axes, which get names when all are
+    """Describe an operator of the traced graph as its rule recorded it. Its dims are axes, which get names when all are
     recorded.
 
-    loops: the axes of each label. missing: the name of an operator without a rule, of which nothing but its inputs and
-    outputs is known.
+    loops: the axes of each label. missing: the name of an operator without a rule, of which only inputs and outputs
+    are known; else "".
     """
 
     name: str
