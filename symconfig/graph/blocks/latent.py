@@ -219,9 +219,10 @@ WINDOW_SIZES = astuple(WINDOW)[:6]  # which a model states
 
 
 def window_latent_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D].
+    """Append latent attention within a window and return o[B, S, D] from x[B, S, D]; `kind` counts as one with a
+    window.
 
-    Latent attention of some layers with heads, ranks and widths of their own, which sees a window (dots.3).
+    Some layers have it with heads, ranks and widths of their own (dots.3).
 
     It has the gate and the norms that the model's latent attention has, and no indexer.
     """

@@ -26,15 +26,17 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def shared_block(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return what the shared block gives to a layer of the stream x[B, S, D].
+    """Append the shared block of attention and MLP, called from a layer of the stream x[B, S, D], and return its
+    projected result. The layer that calls it first holds its weights.
 
     Attention and an MLP that many layers call, each before its own mixer (Zamba, arXiv:2405.16712; Zamba 2,
     2411.15242).
 
-    y[B, S, D] from the stream and the token's embedding, one beside the other: a norm, attention, another norm, an MLP,
-    none of them beside a residual, then a projection of the calling layer's own. Zamba 2 has low-rank matrices beside
-    the MLP and, by a switch, beside queries, keys and values, which each calling layer has of its own. Its weights are
-    held, reduced and updated by the layer that calls it first. Transformers' ZambaHybridLayer and Zamba2HybridLayer.
+    y[B, S, D] from the stream and the token's embedding, one beside the other: a norm, attention, another norm, an
+    MLP, none of them beside a residual, then a projection of the calling layer's own. Zamba 2 has low-rank matrices
+    beside the MLP and, by a switch, beside queries, keys and values, which each calling layer has of its own. Its
+    weights are held, reduced and updated by the layer that calls it first. Transformers' ZambaHybridLayer and
+    Zamba2HybridLayer.
     """
     ctx.reuses = kind.calls is Turn.CALLS
     with ctx.build.part("shared_block"):

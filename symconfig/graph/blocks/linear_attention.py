@@ -119,14 +119,14 @@ IN_WIDTH, DELTA_CHANNELS = "delta_in_width", "delta_conv_channels"
 
 
 def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append a gated delta net and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
 
     Gated delta net (Qwen3-Next, Qwen3.5, OLMo-hybrid): linear attention whose state is corrected, not only added to.
 
     x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a
     projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet,
-    Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six is
-    one where they are not joined. Megatron-LM's core/ssm/gated_delta_net has one.
+    Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six
+    is one where they are not joined. Megatron-LM's core/ssm/gated_delta_net has one.
     """
     q, k, v, z, b, a = _parts_of_delta(ctx, x)
     q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)
@@ -207,13 +207,14 @@ KDA_VALUE_DIM, LOW, KDA_CHANNELS = "linear_value_channels", "linear_low_width", 
 
 
 def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append Kimi delta attention and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not
+    used.
 
     Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
 
-    Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates come
-    through narrow projections of one head's width, which no axis splits, or each through one projection of all heads'
-    width (Ling 3, BailingHybridDeltaAttention).
+    Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates
+    come through narrow projections of one head's width, which no axis splits, or each through one projection of all
+    heads' width (Ling 3, BailingHybridDeltaAttention).
     """
     q, k, v = (
         projected(ctx, f"{part}_proj", x, Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
@@ -273,13 +274,14 @@ QKV, LIGHTNING_VALUE_DIM = "lightning_qkv_width", "lightning_value_channels"
 
 
 def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append lightning attention and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not
+    used.
 
     Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention by blocks, with a decay for each head.
 
-    q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it are
-    a state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the layer's
-    input. Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
+    q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it
+    are a state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the
+    layer's input. Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
 
     The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself
     runs it block after block with products in memory, which takes longer and keeps each block's scores and states.
@@ -356,17 +358,18 @@ KEY, VALUE = "mlstm_key_dim", "mlstm_value_dim"
 
 
 def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append an mLSTM and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
 
     mLSTM (xLSTM, arXiv:2405.04517, 2503.13427): linear attention with gates for input and forgetting of each head.
 
-    q and k are narrower than v. Each head has a state of K x V channels and one of K, which normalises; gates are soft
-    capped. A norm over each head's channels follows, and a sigmoid gate from the layer's input. Inside a chunk scores
-    are made as in attention; before it lies a state: products q k', scores v, q C, q n and k' v, per token and head C K
-    + C V + 2 K V + K multiply-adds. Transformers' xLSTMLayer; its gates and widths are spelled as xLSTMConfig has them.
+    q and k are narrower than v. Each head has a state of K x V channels and one of K, which normalises; gates are
+    soft capped. A norm over each head's channels follows, and a sigmoid gate from the layer's input. Inside a chunk
+    scores are made as in attention; before it lies a state: products q k', scores v, q C, q n and k' v, per token
+    and head C K + C V + 2 K V + K multiply-adds. Transformers' xLSTMLayer; its gates and widths are spelled as
+    xLSTMConfig has them.
 
-    The scan is taken as one kernel, which keeps what it reads and two statistics of each row, and makes the states of
-    chunks again backward (NX-AI/mlstm_kernels, torch/chunkwise/triton_xl_chunk/fwbw.py, save_for_backward).
+    The scan is taken as one kernel, which keeps what it reads and two statistics of each row, and makes the states
+    of chunks again backward (NX-AI/mlstm_kernels, torch/chunkwise/triton_xl_chunk/fwbw.py, save_for_backward).
     Transformers without that package runs it in PyTorch's operators, which keep each chunk's scores and states.
     """
     q, k = (_projected_to(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))

@@ -36,13 +36,14 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D], each projection alone where it has sizes of its own.
+    """Append attention that differs from the model's in some layers, and return o[B, S, D] from x[B, S, D]. With sizes
+    of its own it has separate projections; without, the model's usual ones.
 
-    Attention of some layers that is otherwise than the model's: key/value heads and head widths (Gemma 4), without the
-    sinks that layers with a window have (MiMo), or with a bias that no other layer has (GPT-NeoX Japanese).
+    It has other key/value heads and head widths (Gemma 4), lacks the sinks that layers with a window have (MiMo), or
+    has a bias that no other layer has (GPT-NeoX Japanese).
 
-    Heads are as many as elsewhere, and without sizes of their own as wide. Without a projection of values, a value is
-    its key before the key's norm and rotation.
+    Heads are as many as elsewhere, and without sizes of their own as wide. Without a projection of values, a value
+    is its key before the key's norm and rotation.
     """
     if not ctx.model.mixer(WIDE).sizes:
         (q, k, v), _ = projections(ctx, x)
@@ -87,13 +88,15 @@ LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
 def differential_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D], each projection alone.
+    """Append differential attention with separate projections and return o[B, S, D] from x[B, S, D]. Sizes come from
+    `ctx.model`; `kind` is not used.
 
     Differential attention (Ye et al. 2024, arXiv 2410.05258), as Transformers' DiffLlamaAttention runs it.
 
-    Heads are pairs: head i and head i + A/2 see values of two heads together. Each half of the value heads is repeated
-    for both halves of the key heads, and attention runs once for each; what the second half of the heads found is taken
-    from the first one's, times a learned number, and the difference is normed over both halves of the values.
+    Heads are pairs: head i and head i + A/2 see values of two heads together. Each half of the value heads is
+    repeated for both halves of the key heads, and attention runs once for each; the result of the second half of the
+    heads is subtracted from the first one's after multiplication by a learned number, and the difference is normed
+    over both halves of the values.
     """
     q, k, v = (
         projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, heads, d.HEAD_DIM)), ctx.model.qkv_bias)
@@ -171,7 +174,8 @@ _HEADS = [(d.HEADS, d.KV_HEADS)]
 
 
 def mixture_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D].
+    """Append attention with a mixture of query and output projections, and return o[B, S, D] from x[B, S, D]. Raise
+    InputError for a model without experts. Sizes come from `ctx.model`; `kind` is not used.
 
     Attention whose queries and output are a mixture of experts (JetMoE, arXiv:2404.07413).
 
@@ -229,14 +233,15 @@ DYNAMIC_MASK, STEPS = "dynamic_mask_attention", "mask_heads"
 
 
 def dynamic_mask_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D].
+    """Append attention under a mask that is computed from its values, and return o[B, S, D] from x[B, S, D]. `kind`
+    only says whether the layer has rotary embedding.
 
     Attention under a mask that its values make (Doge, arXiv:2507.02748's dynamic mask attention).
 
-    A value gives one number for each head of keys, m = exp(a softplus(w v)), which is added to every query's score of
-    that key. Transformers' DogeAttention builds all of the mask, which the backward needs, and copies it for each query
-    head. Of sequences longer than keep_window_size it also keeps where a key is not among a query's best, a byte for
-    each: that is left out.
+    A value gives one number for each head of keys, m = exp(a softplus(w v)), which is added to every query's score
+    of that key. Transformers' DogeAttention builds all of the mask, which the backward needs, and copies it for each
+    query head. Of sequences longer than keep_window_size it also keeps where a key is not among a query's best, a
+    byte for each: that is left out.
     """
     (q, k, v), gate = projections(ctx, x)
     q, k = norm_and_rotate(ctx, q, k, kind)

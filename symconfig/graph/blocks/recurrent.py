@@ -17,7 +17,8 @@ BLOCK, BLOCK_OUT, CHANNELS = "lru_block_width", "lru_block_outputs", "lru_channe
 
 
 def rg_lru(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append a real-gated linear recurrent unit and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`;
+    `kind` is not used.
 
     A real-gated linear recurrent unit (Griffin, arXiv 2402.19427; RecurrentGemma).
 
@@ -71,12 +72,14 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def wkv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D].
+    """Append RWKV-4's time mixing and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not
+    used.
 
     RWKV-4's time mixing (arXiv:2305.13048) and the MLP of its kind: both mix each channel with the token before.
 
-    A channel's output is a mean of values weighed by keys that decay with their distance: one kernel runs the sequence,
-    a few FLOP for each element, and keeps keys, values and its result (Transformers' RwkvLinearAttention). A channels.
+    A channel's output is a mean of values weighed by keys that decay with their distance: one kernel runs the
+    sequence, a few FLOP for each element, and keeps keys, values and its result (Transformers' RwkvLinearAttention).
+    A channels.
     """
     before = shift_tokens(ctx, "attention", x)
     k, v, r = (_from_mix(ctx, name, x, before, WIDTH, "attention") for name in ("key", "value", "receptance"))

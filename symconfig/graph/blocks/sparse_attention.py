@@ -24,20 +24,21 @@ _TO_KEYS = ((d.SEQUENCE, d.KEYS),)
 
 
 def keys_read(ctx: Context, kind: LayerKind, x: Tensor, low: Tensor) -> Read:
-    """Build the indexer of a layer that has one. low: the low-rank queries that the attention's queries come from.
+    """Return the keys that a layer's attention reads, and append the indexer that chooses them, if the layer has one.
+    low: the low-rank queries from which the attention's queries are projected.
 
     Sparse attention (DeepSeek-V3.2, GLM-5): an indexer scores all keys before a query, and attention reads the best.
 
-    I[B, S, T] = sum over the indexer's heads of w relu(q k'), with its own queries from the low-rank ones, one key for
-    all its heads, and a weight for each head from the layer's input (arXiv 2512.02556, section 2.1).
+    I[B, S, T] = sum over the indexer's heads of w relu(q k'), with its own queries from the low-rank ones, one key
+    for all its heads, and a weight for each head from the layer's input (arXiv 2512.02556, section 2.1).
 
-    Nothing flows back through it: its inputs are detached. Transformers runs it without gradients (DeepseekV32Indexer);
-    Megatron-LM trains it by a loss that draws its scores of the chosen keys to the attention's, summed over all heads
-    (experimental_attention_variant/dsa.py, with dsa_indexer_use_sparse_loss). Its weights are counted, held and updated
-    as all others are.
+    Nothing flows back through it: its inputs are detached. Transformers runs it without gradients
+    (DeepseekV32Indexer); Megatron-LM trains it by a loss that draws its scores of the chosen keys to the
+    attention's, summed over all heads (experimental_attention_variant/dsa.py, with dsa_indexer_use_sparse_loss). Its
+    weights are counted, held and updated as all others are.
 
-    Tensor parallelism splits none of it: with sequence parallelism each rank has its part of the sequence, or gathers
-    all of it and finds the same choice as the others (Megatron-LM's DSAttention).
+    Tensor parallelism splits none of it: with sequence parallelism each rank has its part of the sequence, or
+    gathers all of it and finds the same choice as the others (Megatron-LM's DSAttention).
     """
     if kind.keys is Keys.ALL:
         return Read(WINDOW if kind.window else FULL)
@@ -162,16 +163,16 @@ BY_TOKEN = "scores_by_token"
 
 
 def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D].
+    """Append attention over runs of tokens that an indexer chooses, and return o[B, S, D] from x[B, S, D].
 
     Grouped-query attention over runs of tokens that an indexer chooses (Qwen 4's QSA, MiniMax-M3's).
 
-    The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned as
-    its first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens of
-    the best runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest q k'
-    of its tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing flows back
-    through the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host, and attention
-    then reads all keys under a mask, as it does in MiniMax-M3.
+    The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned
+    as its first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens
+    of the best runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest
+    q k' of its tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing
+    flows back through the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host,
+    and attention then reads all keys under a mask, as it does in MiniMax-M3.
     """
     (q, k, v), gate = projections(ctx, x)
     q, k = norm_and_rotate(ctx, q, k, kind)
@@ -265,16 +266,17 @@ PLAIN, HEAVY, SPARSE = "shared_kv_attention", "heavily_compressed_attention", "c
 
 
 def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str) -> Tensor:
-    """Return o[B, S, D] from x[B, S, D].
+    """Append DeepSeek-V4's attention of this name (without, with heavily or with sparsely read compressed keys) and
+    return o[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
 
-    DeepSeek-V4's attention: a window of keys, and before it keys that are made of several tokens each.
+    A query reads a window of keys and, before it, compressed keys, each made of several tokens.
 
-    One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key is
-    the weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles are its
-    own. A heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap with those
-    before, which have columns of their own, and an indexer with smaller compressed keys of its own chooses those that a
-    query reads. The heads' results are turned back, projected by groups of heads to a low rank, and those to the
-    stream. Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
+    One head of keys, which are the values, too; queries are low-rank and normed, heads have sinks. A compressed key
+    is the weighed mean of a run of tokens, by a softmax over the run of a gate and a learned position; its angles
+    are its own. A heavily compressed one is of 128 tokens, and a query reads all before it. Else runs of 4 overlap
+    with those before, which have columns of their own, and an indexer with smaller compressed keys of its own
+    chooses those that a query reads. The heads' results are turned back, projected by groups of heads to a low rank,
+    and those to the stream. Transformers' DeepseekV4Attention, HCACompressor, CSACompressor, Indexer, GroupedLinear.
 
     The kernel is taken as one that keeps both kinds of keys and a query's choice; Transformers' eager one joins the
     keys under a mask. C head_dim, W columns that are compressed, R q_lora_rank, G o_groups.

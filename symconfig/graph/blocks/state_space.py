@@ -104,7 +104,8 @@ _ROWS = (d.BATCH, d.SEQUENCE)
 
 
 def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D]. Channels are what tp splits; the narrow projection sums over them.
+    """Append a Mamba mixer and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used. tp
+    splits the channels; the narrow projection sums over them.
 
     Mamba (Gu & Dao 2023, arXiv 2312.00752): a state space whose steps, inputs and outputs depend on the token.
 
@@ -113,10 +114,10 @@ def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     conv_kernel. Transformers' MambaMixer, FalconMambaMixer, JambaMambaMixer (with norms of steps, B and C) and
     ZambaMambaMixer (whose heads cut the same weights).
 
-    The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and nothing
-    of size N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution to the
-    output projection and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn keeps what
-    it reads and its result before the gate. States at every 2,048th token, which both keep, are left out.
+    The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and
+    nothing of size N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution
+    to the output projection and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn
+    keeps what it reads and its result before the gate. States at every 2,048th token, which both keep, are left out.
     """
     has = ctx.model.mixer(MAMBA).switches
     joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
@@ -188,14 +189,15 @@ _RATES = tuple(Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "
 
 
 def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D]. Heads, and groups of heads that share B and C, are what tp and cp split.
+    """Append a Mamba-2 mixer and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used. tp
+    and cp split heads, and groups of heads that share B and C.
 
     Mamba-2 (Dao & Gu 2024, arXiv 2405.21060): a state space with one decay per head, scanned by chunks.
 
-    x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a projection.
-    H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes are spelled as
-    NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer, FalconH1Mixer,
-    NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
+    x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a
+    projection. H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes
+    are spelled as NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer,
+    FalconH1Mixer, NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
     chunk's state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
@@ -298,8 +300,8 @@ CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
 
 
 def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return y[B, S, D] from x[B, S, D]. The convolution mixes what lies along the sequence, so nothing splits that
-    there.
+    """Append a gated short convolution and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is
+    not used. It mixes along the sequence, which nothing splits there.
 
     A gated short convolution (LFM2): C times the convolution of B times x, each a third of one projection.
 

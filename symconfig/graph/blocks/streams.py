@@ -92,15 +92,16 @@ class Link:
 
 
 def read_streams(ctx: Context, name: str, x: Tensor) -> tuple[Tensor, Link]:
-    """Return what a sublayer, or the head, reads of all streams.
+    """Append the reading of all streams by a sublayer, or by the head (name `gather`), and return (its input [B, S, D],
+    the link by which its result joins the streams).
 
     Hyper-connections (arXiv:2409.19606; with doubly stochastic mixing mHC, arXiv:2512.24880): each sublayer reads a
     weighed sum of the streams and is written into each of them by a weight.
 
-    Weights follow from all streams of a token together: normed without weights, a product with a matrix of 2 N (+ N N)
-    columns, scaled by a few numbers, and a bias. With the N N, streams are mixed, too, by a matrix whose rows and
-    columns sum to one after some iterations (DeepSeek-V4); without, each goes on as it is (Hunyuan 4). Qwen 4's weigh
-    each channel by a low-rank projection. All of it is made in fp32. Transformers' DeepseekV4HyperConnection,
+    Weights follow from all streams of a token together: normed without weights, a product with a matrix of 2 N (+ N
+    N) columns, scaled by a few numbers, and a bias. With the N N, streams are mixed, too, by a matrix whose rows and
+    columns sum to one after some iterations (DeepSeek-V4); without, each goes on as it is (Hunyuan 4). Qwen 4's
+    weigh each channel by a low-rank projection. All of it is made in fp32. Transformers' DeepseekV4HyperConnection,
     HYV4HyperConnection, Qwen4ExpTextGatedResidual. N residual_streams.
     """
     mixing = ctx.model.streams.mixing if ctx.model.streams else Mixing.HYPER
@@ -190,13 +191,15 @@ LAUREL = "laurel_rank"
 
 
 def altup(ctx: Context, x: Tensor, inner: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return all streams behind a layer, which makes its result of the first one's prediction.
+    """Append a whole AltUp layer and return all streams. inner: appends the layer's sublayers to the first stream's
+    prediction and returns their result.
 
-    Streams that are predicted before a layer and corrected behind it (AltUp, arXiv:2301.13310; Gemma 3n), and LAuReL.
+    Streams that are predicted before a layer and corrected behind it (AltUp, arXiv:2301.13310; Gemma 3n), and
+    LAuReL.
 
     A layer works on the first stream alone. Before it all streams are mixed by N N numbers of each token; behind it
-    what the layer changed is added to each stream by a number of its own. Both follow from a narrow projection of the
-    normed first stream, of the same weights. Beside attention a low-rank path leads around it (LAuReL,
+    what the layer changed is added to each stream by a number of its own. Both follow from a narrow projection of
+    the normed first stream, of the same weights. Beside attention a low-rank path leads around it (LAuReL,
     arXiv:2411.07501). Transformers' Gemma3nTextAltUp, Gemma3nTextLaurelBlock, Gemma3nTextModel.
     """
     modes = _modes(ctx, "predict", _first_stream(ctx, "first", x), reused=False)
