@@ -310,8 +310,8 @@ class Flow:
         return result
 
     def _needed_in(self, name: str, op: Operator) -> Layout:
-        """Return the layout in which an operator's backward reads a tensor: that of its forward; if the tensor is not
-        its input, the last consumer's layout, or the layout of production if the operator made it or nothing reads
+        """Return the layout in which an operator's backward reads a tensor: that of its forward. If the tensor is not
+        its input, the first consumer's layout, or that of production if the operator made it or no operator reads
         it.
         """
         producer, produced = self.produced[name]

@@ -128,15 +128,19 @@ class Adapters(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
-    """kernel: from queries, keys and values to heads.
+    """Say how attention is computed. kernel: from queries, keys and values to heads.
 
-    copies_result: into the order that the projection wants. copies_shared_heads: where query heads share keys and
-    values, those are copied for each of them before the products. in_fp8: queries, keys and values are cast for a
-    fused kernel, and it keeps those copies and its result's (Transformer Engine's --fp8-dpa,
-    pytorch/attention/dot_product_attention/backends.py). choosing: where an indexer chooses keys. wide_products: where
-    products are not fused, queries and keys are copied into fp32 for them. one_head_apart: one key for all heads keeps
-    PyTorch from its fused kernel, and its own products are WIDE. scales_by_sinks: sinks scale the result, and are not
-    joined to scores.
+    Args:
+        copies_result: copy the result into the order of the output projection.
+        copies_shared_heads: for grouped-query attention, copy keys and values for each query head before the
+            products.
+        in_fp8: cast queries, keys and values for a fused kernel, which saves those copies and its result's
+            (Transformer Engine's --fp8-dpa, pytorch/attention/dot_product_attention/backends.py).
+        choosing: how it reads the keys that an indexer chooses.
+        wide_products: if products are not fused, copy queries and keys into fp32 for them.
+        one_head_apart: one key head for all query heads keeps PyTorch from its fused kernel; its own products are
+            WIDE.
+        scales_by_sinks: sinks scale the result instead of being joined to the scores.
     """
 
     kernel: Kernel = Kernel.FLASH
@@ -151,12 +155,13 @@ class Attention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """joined: query, key and value are one product, and so are gate and up. products: where not all are, names of those
-    that are.
+    """Say which linear layers are fused. joined: query, key and value are one product, and so are gate and up.
+    products: without `joined`, names of the fused layers.
 
-    norm_inside: a norm before a linear layer is one module with it, and is recomputed only where that is; not before a
-    router or a latent down projection. bias_inside: the gradient of a bias comes with the product; else a kernel of its
-    own sums over tokens. views: parts of a joined result are views of it, which so stays whole while one is kept.
+    norm_inside: a norm before a linear layer is one module with it, and is recomputed only together with it; not
+    before a router or a latent down projection. bias_inside: the product also computes the bias gradient; else a
+    separate kernel sums over tokens. views: parts of a fused result are views of it, so that all of it is kept while
+    one is.
     """
 
     joined: bool = True
@@ -177,12 +182,13 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """kept_outputs: microbatches whose logits stay named on the last stage until their backward, with the fp32 copy of
-    the current one; 0: none, they are given up, and only the current ones' memory stays taken.
+    """Say how the loss is computed and which logits stay in memory.
 
-    deferred_gradients: microbatches whose logits' gradients and head's inputs wait until the pipeline drains, when the
-    head's weight gradient is computed from them. logged: cross-entropies of the logits that are computed again, in
-    fp32, only to be logged.
+    kept_outputs: microbatches whose logits stay referenced on the last stage until their backward, with the fp32
+    copy of the current one; 0: they are released, and only the current one's memory stays allocated.
+    deferred_gradients: microbatches whose logits' gradients and head inputs are kept until the pipeline drains, when
+    the head's weight gradient is computed from them. logged: number of additional fp32 cross-entropies that are
+    computed only for logging.
     """
 
     kernel: LossKernel = LossKernel.WIDE_IN_PLACE
@@ -206,11 +212,13 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """weighted_inside: the router's probabilities scale each expert's activation, in the gate's own kernel where there
-    is one, and not its output when outputs are combined. joined_weights: gate and up projections of all experts are one
-    parameter, where one rank has all experts. wide_weights: where routing is indexed, weights of slots are in fp32.
-    choice_weight: the bias of a choice is a weight that is not trained, and no buffer. every_token: each expert runs on
-    all tokens, of which those that did not choose it weigh nothing.
+    """Say how experts are computed.
+
+    weighted_inside: router probabilities scale each expert's activation (in the gate's own kernel where there is
+    one) instead of its output in the combination. joined_weights: gate and up projections of all experts are one
+    parameter, if one rank has all experts. router: the first step in fp32. wide_weights: with indexed routing,
+    weights of slots are in fp32. choice_weight: the bias of the choice is an untrained weight instead of a buffer.
+    every_token: each expert runs on all tokens; those that did not choose it have weight 0.
     """
 
     kernels: ExpertKernels = ExpertKernels.GROUPED
@@ -237,12 +245,12 @@ class Towers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """The way in which each kind of operator is computed.
+    """Say how each kind of operator is computed.
 
-    fused_activation: the gate, its activation and their product are one kernel. fp8_activation_store: which keeps its
+    fused_activation: gate, activation and their product are one kernel. fp8_activation_store: that kernel saves its
     inputs in 8 bits (Megatron-LM's activation_func_fp8_input_store, core/fusions/fused_bias_swiglu.py). stops_early:
-    recomputing ends with the last tensor that a backward needs. of_class: from this and a model_type to how the model's
-    own class computes, where its modules are that class's.
+    recomputation ends with the last tensor that a backward needs. of_class: maps this and a model_type to the
+    implementation of the model's own class, if the framework uses that class's modules; else None.
     """
 
     attention: Attention = field(default_factory=Attention)

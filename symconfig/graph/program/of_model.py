@@ -308,10 +308,10 @@ def _pieces(op: Operator, sizes: Mapping[str, int]) -> Iterator[Split]:
 
 
 def _traffic(op: Operator, numbers: Numbers) -> tuple[float, float]:
-    """Return the (forward, backward) traffic, as a multiple of reading and writing all operands once.
+    """Return the (forward, backward) traffic, as a multiple of reading and writing all activations once.
 
-    Includes sorting of slots and scratch tensors. A memory-bound operator reads no more of its weights than it
-    writes: the rows of a table; this holds forward only.
+    Adds sorting of slots or else scratch tensors. A memory-bound operator reads no more of its weights than it
+    writes (the rows of a table), which reduces the forward factor.
     """
     forward, backward = (float(times) for times in op.traffic)
     weights = numbers.bytes(replace(weight, quantised=False) for weight in op.weights)
