@@ -16,6 +16,8 @@ GRADIENTS = 2  # of a product of two activations, one for each of them
 
 
 class Phase(StrEnum):
+    """Name the pass to which work belongs; INPUT is the whole backward except weight gradients."""
+
     FORWARD = "forward"
     INPUT = "backward"  # gradient of the inputs, and whatever is not a weight gradient
     WEIGHT = "weight-gradient"

@@ -110,6 +110,7 @@ def elements(dims: Iterable[str]) -> Monomial:
 
 @lru_cache(maxsize=1024)
 def _elements(dims: tuple[str, ...]) -> Monomial:
+    """Return the product of the dims' sizes. Cached."""
     return product(size(dim) for dim in dims)
 
 

@@ -67,6 +67,8 @@ class Routing(StrEnum):
 
 
 class RotationKernel(StrEnum):
+    """Name the kernel of rotary embeddings."""
+
     EAGER = "eager"  # negates, concatenates, multiplies twice and adds
     FUSED = "fused"  # one kernel turns a query or key, unless it lengthens it, too
     FUSED_STRETCHED = "fused_stretched"  # and where rope is scaled so that it lengthens queries and keys
@@ -103,6 +105,8 @@ class Router(StrEnum):
 
 
 class ExpertKernels(StrEnum):
+    """Name how the products of a rank's experts are run."""
+
     GROUPED = "grouped"  # one product for all experts of a rank, and eager kernels between two of them
     FUSED = "fused"  # one for a product with its gate, clamp, bias and quantisation
     IN_TURN = "in_turn"  # a rank's experts run one after the other, each as a module of its own

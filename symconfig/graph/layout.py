@@ -34,6 +34,8 @@ AXES = ("tp", "cp", "dp", "etp", "ep", "edp", INSTANCES, "pp")
 
 
 class Kind(StrEnum):
+    """Name a kind of communication: a collective, or a halo exchange (SEND)."""
+
     ALL_REDUCE = "all-reduce"
     REDUCE_SCATTER = "reduce-scatter"
     ALL_GATHER = "all-gather"
