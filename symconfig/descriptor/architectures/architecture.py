@@ -39,12 +39,18 @@ class Reading:
         self.data = {str(key): value for key, value in data.items()}
 
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
-        """Add a problem of a key."""
+        """Append a problem at a key to `problems`; `more` is the path inside the key's value.
+
+        `got` is shortened; None leaves it out.
+        """
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
 
     def path(self, key: str) -> KeyPath:
-        """Return where a key stands in the file."""
+        """Return the key's path in the file, below `prefix`.
+
+        `section.key` is split where the architecture has that section.
+        """
         inner = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
         return (*self.prefix, *inner)
 
@@ -69,16 +75,20 @@ def link(
     write: Callable[[ModelDescriptor], object] = lambda model: None,
     what: str = "wrong value",
 ) -> Rule:
-    """Return the rule of a key and the fields that it gives, all the same.
+    """Return a rule that reads one key into all of `fields` (words) and writes the key back.
 
     Args:
-        read: Returns the fields' value of the key's, None where they are as they were. Raises ValueError with what is
-            needed.
-        write: Returns the key's value, None where it is left out.
-        what: What is wrong with a value for which `read` raises.
+        read: Returns the value that each field gets; None leaves the fields unchanged. Raises ValueError with the need,
+            which becomes a problem at the key.
+        write: Returns the key's value for a model; None leaves the key out, which is the default.
+        what: Text of the problem where `read` raises.
     """
 
     def fill_in(reader: Reading) -> None:
+        """Set the fields and their `key_of` to what `read` returns.
+
+        Its None sets nothing; its ValueError becomes a problem at the key.
+        """
         given = reader.values[key]
         try:
             value = read(given, reader)
@@ -89,6 +99,7 @@ def link(
             reader.key_of[name] = key
 
     def keys_of(model: ModelDescriptor) -> dict[str, Any]:
+        """Return the key with the value that `write` returns, empty for None."""
         value = write(model)
         return {} if value is None else {key: value}
 
@@ -134,12 +145,15 @@ class Architecture:
 
     @property
     def sections(self) -> frozenset[str]:
-        """Return the objects of the file whose keys have places in the table, as `section.key`."""
+        """Return the names of the file's nested objects whose keys this table has as `section.key`."""
         keys = (*self.defaults, *self.only, *self.ignored, *self.same_as)
         return frozenset(key.partition(".")[0] for key in keys if "." in key)
 
     def fields_of(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor's fields that a key gives as it stands."""
+        """Return the descriptor fields that a key's value is copied to.
+
+        Empty if the key is ignored or only rules read it.
+        """
         if key in self.ignored:
             return ()
         own = self.names.get(key)
@@ -148,7 +162,7 @@ class Architecture:
         return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
 
     def is_read(self, key: str) -> bool:
-        """Return whether a key is read at all; of the others nothing but the class's default is understood."""
+        """Return whether a key sets a field or is read by a rule; any other key may only have its class's default."""
         return key in RULED or key in self.reads or bool(self.fields_of(key))
 
 
@@ -166,9 +180,10 @@ def family(
     may_be_zero: str = "",
     **more: Any,
 ) -> Architecture:
-    """Return the table of a family, its facts as `key=value` by words, a key alone for true.
+    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true.
 
-    Values are JSON, names of `Derived`, or text; `a|b` in `only`, `field,field` in `names`.
+    Values are JSON, names of `Derived`, or text; `a|b` are alternatives in `only`, `field,field` several fields in
+    `names`. `more` are the other fields of Architecture, passed on unchanged.
     """
     return Architecture(
         constants=facts(constants),
