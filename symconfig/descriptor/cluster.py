@@ -107,6 +107,7 @@ class KernelsFile(Kernels):
 
     @property
     def constants(self) -> Kernels:
+        """Return the constants alone, without the file's schema."""
         return Kernels(**{name: getattr(self, name) for name in Kernels.model_fields})
 
 
@@ -150,7 +151,10 @@ class ClusterDescriptor(Strict):
 
     @property
     def joined_gpus(self) -> int:
-        """Count the GPUs that other links than a network's join: of a node, or of a rack of nodes."""
+        """Return the GPUs in the largest domain below the network: those of a node, or of a rack.
+
+        It is 1 without such a level.
+        """
         return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 
     @model_validator(mode="after")
@@ -173,7 +177,10 @@ class ClusterDescriptor(Strict):
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Return `over` laid over the base, field by field; a number with its source is one field."""
+    """Return a new value with `over` merged into `base`, mapping by mapping.
+
+    `over` replaces the base where either is no mapping, and where it is a quantity (has `value`).
+    """
     if not isinstance(over, dict) or not isinstance(base, dict) or "value" in over:
         return over
     return {**base, **{name: merged(base.get(name), value) for name, value in over.items()}}
@@ -197,6 +204,10 @@ def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, sour
 
 
 def _size(level: dict[str, Any], before: int, now: int) -> int | None:
+    """Return a level's size for nodes of `now` GPUs in place of `before`; None stays (the whole cluster).
+
+    Network levels scale; the node's level gets `now`; smaller ones get at most `now`.
+    """
     size: int | None = level["size"]
     if size is None:
         return None
@@ -206,7 +217,10 @@ def _size(level: dict[str, Any], before: int, now: int) -> int | None:
 
 
 def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:
-    """Return a level of links between all pairs with the links that its GPUs have left."""
+    """Return a level of direct links with its bandwidth reduced to the links to the GPUs that are left.
+
+    Returned unchanged if it is switched or no smaller than `before`.
+    """
     now = level["size"]
     if not level.get("mesh") or before is None or now is None or now >= before:
         return level
@@ -227,7 +241,10 @@ _WORDS = {"network": "another network", "links": "other links", "peak": "another
 
 
 def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozenset[str]) -> ClusterDescriptor:
-    """Return the cluster with less trust in the base's constants that belong to hardware which is another one now."""
+    """Return the cluster with a larger uncertainty of the kernel constants that were fitted on hardware it changes.
+
+    Their source says so. Constants named in `stated` stay; unchanged if no hardware differs from the base's.
+    """
     update: dict[str, Quantity] = {}
     before, now = _hardware(base), _hardware(cluster)
     for what, constants in CARRIED.items():
@@ -246,7 +263,10 @@ def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozens
 
 
 def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
-    """Return what the kernels' constants are shares of, by name."""
+    """Return the bandwidths (bytes/s) of network, links and memory and the peaks (FLOP/s), by group and name.
+
+    The groups are those of CARRIED; precisions that the GPU does not have are left out.
+    """
     rates = {level.name: _link(level) for level in cluster.levels}
     gpu = cluster.gpu
     peaks: dict[str, Quantity | None] = {name: getattr(gpu.peak_flops, name) for name in Precisions.model_fields}
@@ -259,6 +279,6 @@ def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
 
 
 def _link(level: Level) -> float:
-    """Return the bandwidth of a level's port, or of one of its links to each peer."""
+    """Return a level's bandwidth in bytes/s: of the GPU's port, or of one link to a peer where it has no switch."""
     rate = level.bandwidth_bytes_per_s.value
     return rate / (level.size - 1) if level.mesh and level.size else rate

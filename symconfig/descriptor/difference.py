@@ -44,12 +44,15 @@ _MEASURED = frozenset({"latency_s", "context_bytes", "launching", "clock", *Kern
 
 
 def given_in(file: str) -> str:
-    """Return the source of a number of a person's own file."""
+    """Return the text for the source of a number in a user's own file."""
     return f"given by the user in {file}"
 
 
 def uncertainty(name: str) -> float:
-    """Return how far off a field's number may be where the person who gives it does not say."""
+    """Return the relative standard deviation of a field's number where the user states none.
+
+    0.1 for fields that only a measurement gives, 0 for those that a data sheet prints.
+    """
     return MEASURED if name in _MEASURED else PRINTED
 
 
@@ -62,7 +65,11 @@ class Given:
     problems: list[Problem] = field(default_factory=list)
 
     def section(self, value: Any, model: type[BaseModel], path: KeyPath = ()) -> Any:
-        """Return a section as its class holds it: each number and amount in it a quantity."""
+        """Return a section with each number and amount in it as a quantity (a dict), by `model`'s fields.
+
+        Other values stay as they are, for the descriptor to refuse. Amounts that cannot be read are added to
+        `problems`.
+        """
         if isinstance(value, list):
             return [self.section(item, model, (*path, index)) for index, item in enumerate(value)]
         if model is Quantity:
@@ -76,12 +83,14 @@ class Given:
         }
 
     def _field(self, value: Any, name: str, kind: type[BaseModel], path: KeyPath, owner: type[BaseModel]) -> Any:
+        """Return a field's value as a quantity, or as a section of the class `kind`."""
         return self.quantity(value, name, path, owner) if kind is Quantity else self.section(value, kind, path)
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
-        """Return a field's number with its source and uncertainty.
+        """Return a field's number as a dict of value, source and uncertainty; stated ones come before the defaults.
 
-        What is no number stays for the descriptor to refuse.
+        An amount as text is converted to SI units; None, with a problem recorded, if it cannot be read. Anything that
+        is no number is returned unchanged, for the descriptor to refuse.
         """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
@@ -95,6 +104,10 @@ class Given:
         return {**usual, **whole, "value": number}
 
     def _amount(self, text: str, kind: Kind | None, path: KeyPath) -> float | None:
+        """Return an amount's number in SI units; None, with a problem recorded, if it cannot be read.
+
+        kind: the units that the field takes; None: it takes a plain number only, so text is a problem.
+        """
         if kind is None:
             self.problems.append(self.document.problem("wrong value", path, got=shorten(text), need="a number"))
             return None
@@ -106,7 +119,7 @@ class Given:
 
 
 def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
-    """Return the kind of a field's unit, which its name's end says."""
+    """Return the units that a field takes, by its class and the suffix of its name; None if it has no unit."""
     if owner is Precisions:
         return PEAK
     ends = {"_bytes_per_s": SPEED, "_bytes": SIZE, "_s": SPAN}
@@ -114,9 +127,9 @@ def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
 
 
 def quantified(document: Document, model: type[BaseModel], source: str) -> Document:
-    """Return the document with all its numbers as quantities; those that cannot be read are its `unread`.
+    """Return the document with all its numbers as quantities; problems of unreadable ones are added to `unread`.
 
-    A person's own numbers, `96e9` or `96GB`, made the quantities of a descriptor, with a source and an uncertainty.
+    source: the source of numbers that state none. The document itself is not changed.
     """
     given = Given(document, source)
     data = given.section(document.data, model)
@@ -149,10 +162,14 @@ class _Changes:
     problems: list[Problem] = field(default_factory=list)
 
     def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
+        """Record a problem at a path of the document."""
         self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
     def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
-        """Return what is made of a short field; what is wrong with it is kept, at its place."""
+        """Return what `make` returns; None if it raises InputError.
+
+        Its problems are then recorded at the short field `name`.
+        """
         try:
             return make()
         except InputError as error:
@@ -164,12 +181,16 @@ class _Changes:
 def changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
 ) -> ClusterDescriptor:
-    """Return the base with the document's fields over its own.
+    """Return the base cluster with the document's fields in place of its own.
 
-    name: where the document states none. given: the source of numbers, where it states none. kernels: of the file that
-    the document names, which is not among its fields then. Raises InputError with all that is wrong, at its lines.
+    Raises InputError with all problems, at the document's lines.
 
-    A cluster as the difference from another one: the fields that a person changes, laid over those of a base.
+    Args:
+        base: The cluster to change.
+        document: The fields, by the descriptor's names and the short ones (SHORT).
+        name: The new name, where the document states none.
+        given: The source of numbers, where the document states none.
+        kernels: The constants of a file that the document names; None: the base's.
     """
     data = document.data
     own = data.get("source")
@@ -193,6 +214,7 @@ def changed(
 
 
 def _unknown_names(changes: _Changes) -> None:
+    """Record a problem for each unknown field, with the nearest name, and delete it from `changes.fields`."""
     for name in [name for name in changes.fields if name not in FIELDS]:
         hint = nearest(name, FIELDS)
         need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
@@ -201,7 +223,11 @@ def _unknown_names(changes: _Changes) -> None:
 
 
 def _short_names(changes: _Changes) -> None:
-    """Take the short fields out: amounts go where the descriptor has them, links and network wait for its levels."""
+    """Move the short names out of `changes.fields`.
+
+    Amounts go to the descriptor's fields, link and network speeds to `changes.short`. Values without a unit, and those
+    that a full field states, too, are recorded as problems.
+    """
     for name in [name for name in SHORT if name in changes.fields]:
         value = changes.fields.pop(name)
         if name in AMOUNTS:
@@ -219,10 +245,15 @@ def _short_names(changes: _Changes) -> None:
 
 
 def _shown(value: Any) -> str:
+    """Return a value as an error shows it, null for None."""
     return "null" if value is None else shorten(value)
 
 
 def _amount(changes: _Changes, name: str, value: Any) -> None:
+    """Set the descriptor's field of a short name to its amount in SI units, and record its place.
+
+    Text that cannot be read, and a field that is stated itself, too, are recorded as problems.
+    """
     path, kind = AMOUNTS[name]
     above, last = path
     section = changes.fields.get(str(above), {})
@@ -243,7 +274,10 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the base's levels, for nodes of as many GPUs as are stated, with those of the document merged by name."""
+    """Return the base's levels with those of the document merged by name, for the stated GPUs per node.
+
+    Takes `levels` out of `changes.fields`; problems and places are recorded.
+    """
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
         of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
@@ -261,7 +295,10 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value: Any) -> None:
-    """Merge a level into others: null takes it out, a name that the base does not have goes where its size belongs."""
+    """Merge a level into `levels` in place: null deletes it; a new name is inserted by its size.
+
+    Deleting an unknown level and a value that is no section are recorded as problems.
+    """
     path = ("levels", name)
     here = next((index for index, each in enumerate(levels) if each["name"] == name), None)
     if value is None and here is None:
@@ -280,7 +317,7 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
 
 
 def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
-    """Return the document's places, also under the paths that its fields have in the cluster."""
+    """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
         kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
@@ -293,8 +330,11 @@ def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
 
 
 def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster; where something is wrong, levels are called by their names, and the short fields' mistakes
-    are said in the same go."""
+    """Return the validated cluster.
+
+    Raises InputError with the problems of the fields and of the short names, sorted by line; levels are called by their
+    names in place of indexes.
+    """
     try:
         return validate(document, ClusterDescriptor)
     except InputError as error:
@@ -313,13 +353,13 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
 
 
 def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """Return the problem with another name for the section that its field is in."""
+    """Return the problem with the section in brackets renamed by `names`; unchanged if it has no such section."""
     head, bracket, rest = (problem.field or "").partition("]")
     return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
 
 
 def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster with its short fields: links within nodes, the network between them."""
+    """Return the cluster with the speeds of its short names; raises InputError with all recorded problems."""
     for name, value in changes.short.items():
         make = _networked if name == "network" else partial(_linked, name=name)
         cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
@@ -329,6 +369,7 @@ def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor
 
 
 def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
+    """Return the cluster with another network between nodes. Raises InputError if it has no level of a network."""
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
         raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)
@@ -336,7 +377,11 @@ def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> Clus
 
 
 def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
-    """Return the cluster with another speed of a link within its nodes."""
+    """Return the cluster with another bandwidth of the link `name` within its nodes.
+
+    Raises InputError for a link that it does not have, an unreadable speed, and a speed that is twice the base's
+    without a stated direction: data sheets add both directions.
+    """
     place = next((i for i, level in enumerate(cluster.levels) if level.name == name), None)
     if place is None:
         inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)

@@ -20,6 +20,7 @@ class Axis:
 
     @property
     def name(self) -> str:
+        """Return the axis as text: level, size, stride, as nvlink8@1."""
         return f"{self.level}{self.size}@{self.stride}"
 
 
@@ -46,10 +47,15 @@ class Mesh:
 
     @property
     def gpus(self) -> int:
+        """Return the number of GPUs, the product of the levels' sizes."""
         return prod(level.size for level in self.levels)
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
-        """Cut levels into axes; factors: of each level, innermost first; by default its primes, smallest first."""
+        """Return the axes that the levels are split into, innermost first.
+
+        factors: each level's factors, innermost first, whose product is its size; by default its primes, smallest
+        first.
+        """
         factors = factors if factors is not None else tuple(primes(level.size) for level in self.levels)
         result, stride = [], 1
         for level, cut in zip(self.levels, factors, strict=True):
@@ -60,10 +66,10 @@ class Mesh:
         return tuple(result)
 
     def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
-        """Return every way of cutting the levels into at most so many axes together.
+        """Return every way of splitting the levels into at most `most` axes in all, each as a tuple of axes.
 
-        Each is cut into its primes where that is possible, else as finely as there is room, shared evenly among levels
-        (factors in rising order).
+        The split into primes alone where that is few enough, else all splits with as many axes as possible, spread as
+        evenly as possible among the levels.
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
@@ -80,7 +86,7 @@ class Mesh:
 
 
 def primes(number: int) -> tuple[int, ...]:
-    """Return the prime factors, smallest first; none of 1."""
+    """Return the prime factors, smallest first; empty for 1."""
     result, divisor = [], 2
     while number > 1:
         while number % divisor == 0:
@@ -91,9 +97,9 @@ def primes(number: int) -> tuple[int, ...]:
 
 
 def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
-    """Return nondecreasing factors, as many as `parts` and the primes allow.
+    """Return all nondecreasing factorisations of `size` into `parts` factors above 1, or as many as it has primes.
 
-    Of 8 (2, 4), of 128 (2, 64) (4, 32) (8, 16).
+    Of 8 in 2: (2, 4); of 128: (2, 64), (4, 32), (8, 16). Of 1: one empty tuple.
     """
     parts = min(parts, len(primes(size)))
     if parts <= 1:

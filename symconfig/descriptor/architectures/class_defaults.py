@@ -74,7 +74,7 @@ def tower(kind: str) -> Mapping[str, Any]:
 
 
 def class_of(kind: str) -> str | None:
-    """Return the class name for causal language modelling; None if Transformers has no such family."""
+    """Return the name of a family's class for causal modelling; None if Transformers has none."""
     return families()[kind]["class"] if kind in families() else None
 
 

@@ -68,7 +68,10 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _opt(reader: Reading) -> None:
-    """Read OPT: norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
+    """Set where OPT's norms stand, and whether there is a final one.
+
+    An embedding narrower than the model is a problem.
+    """
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
     if narrow not in (None, fields["hidden_size"]):
@@ -81,15 +84,17 @@ def _opt(reader: Reading) -> None:
 
 
 def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the embedding's width, and whether norms come before sublayers and the final norm is removed."""
     before = model.norm_before_sublayer
     keys = {"word_embed_proj_dim": model.hidden_size, "do_layer_norm_before": before}
     return {**keys, "_remove_final_layer_norm": before and not model.final_norm}
 
 
 def _gpt_neo(reader: Reading) -> None:
-    """Read attention_types, kinds with counts, as [[["global", "local"], 12]]; local layers have a window.
+    """Set the window of local layers from attention_types, which lists kinds with counts.
 
-    Without it every other layer is local, the first one global.
+    As [[["global", "local"], 12]]; without it layers are global and local in turn. A list that does not give one kind
+    for each layer is a problem.
     """
     layers, listed, window = reader.fields["num_hidden_layers"], reader.values["attention_types"], "window_size"
     local = [index % 2 == 1 for index in range(layers)]
@@ -107,6 +112,7 @@ def _gpt_neo(reader: Reading) -> None:
 
 
 def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return attention_types with one kind per layer, and window_size if there is a window."""
     own = {"window_size": model.sliding_window} if model.sliding_window else {}
     return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
 

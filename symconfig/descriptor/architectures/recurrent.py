@@ -190,7 +190,11 @@ _MLP = "mlp"  # a layer of the file that is the second half of the one before
 
 
 def _dory(reader: Reading) -> None:
-    """Unroll each list of layers: those between the first and the last ones run in turns."""
+    """Set Dory's loop and num_hidden_layers, which counts each layer as often as it runs.
+
+    The layers between the input and the output layers run n_recurrent_loops times. Numbers of layers that do not sum up
+    to num_hidden_layers are a problem. Where the file has two entries per layer, all numbers are halved.
+    """
     values, fields = reader.values, reader.fields
     listed = values["layer_types"] or ()
     halves = 2 if _MLP in listed else 1  # the class writes two layers for each of its own
@@ -210,7 +214,10 @@ def _dory(reader: Reading) -> None:
 
 
 def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return how many layers run once before the loop, in it and behind it, and the types of those held."""
+    """Return the numbers of input, recurrent and output layers, of loops, and the types of the stored layers.
+
+    Empty for a model without a loop whose start layers are known.
+    """
     loop = model.loop
     if loop is None or loop.joined is None or True not in loop.joined:
         return {}
