@@ -35,8 +35,10 @@ _ONE_DENSE = "first_k_dense_replace=1 num_nextn_predict_layers=0 "
 
 
 def _longcat(reader: Reading) -> None:
-    """Double num_hidden_layers: each layer of LongCat's class has attention and MLP twice. A null q_lora_rank is a
-    problem."""
+    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice.
+
+    A null q_lora_rank is a problem.
+    """
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
     reader.fields["num_hidden_layers"] *= 2
@@ -45,8 +47,8 @@ def _longcat(reader: Reading) -> None:
 def _lengthened(queries: str, keys: str) -> Rule:
     """Return a rule that lists the factors of low-rank queries and of keys/values as particulars.
 
-    `queries` and `keys` are the names of the particulars; each factor is sqrt(hidden_size / rank), 1 for a null rank's.
-    The rule reads and writes no key.
+    `queries` and `keys` are the names of the particulars; each factor is sqrt(hidden_size / rank), a null rank counting
+    as 1. The rule reads and writes no key.
     """
 
     def factor(rank: str) -> Callable[[Values], float]:

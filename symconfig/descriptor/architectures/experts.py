@@ -31,8 +31,7 @@ _SHARED_WIDTH = "shared_intermediate_size=experts.shared_expert_intermediate_siz
 
 
 def _minimax(reader: Reading) -> None:
-    """Refuse layers of linear attention: MiniMax-Text-01 has them, and attn_type_list could name them, but they are
-    not this class's."""
+    """Report a problem if attn_type_list has anything but 1 (full attention); sets nothing."""
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
         what = "MiniMax-M2's layers all have full attention"
@@ -135,8 +134,10 @@ def _tuned(reader: Reading) -> None:
 
 
 def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the particulars, whether the attention's temperature is tuned (there are any), and the layers with
-    experts."""
+    """Return the particulars, whether the attention's temperature is tuned, and the layers with experts.
+
+    It is tuned if the model has any particulars.
+    """
     values = {one.name: one.value for one in model.particulars}
     listed = [index for index, moe in enumerate(model.moe_layers) if moe]
     return {**values, "attn_temperature_tuning": bool(values), "moe_layers": listed}
@@ -191,8 +192,10 @@ def _cohere(reader: Reading) -> None:
 
 
 def _cohere_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the dense MLP's width (null without one), RMSNorm's epsilon (null for LayerNorm), and the experts'
-    scores."""
+    """Return the dense MLP's width, RMSNorm's epsilon (null for LayerNorm), and the experts' scores.
+
+    The width is null for a model without dense MLPs.
+    """
     return {
         "prefix_dense_intermediate_size": model.intermediate_size or None,
         "rms_norm_eps": model.norm_eps if model.norm is Norm.RMSNORM else None,

@@ -31,9 +31,10 @@ _LAST = "attention_with_a_bias"
 
 
 def _falcon(reader: Reading) -> None:
-    """Read Falcon, whose key/value heads differ by generation.
+    """Set Falcon's key/value heads, parallel branches, shared norm, and ALiBi if the file says so.
 
-    It has one norm for both branches, two, or one after the other; rope or ALiBi.
+    The new decoder architecture has num_kv_heads; older ones have 1 with multi_query, else one for each head. Wrong
+    numbers of heads or norms, and a new architecture without parallel branches, are problems.
     """
     values, fields = reader.values, reader.fields
     new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
@@ -118,7 +119,10 @@ def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _modernbert(reader: Reading) -> None:
-    """Read local_attention, the tokens on both sides of an encoder's; a decoder sees half of them."""
+    """Set the window to half of local_attention, which counts tokens on both sides; a decoder sees one side.
+
+    Without it, or without sliding layers, there is no window. Anything but a whole number >= 2 is a problem.
+    """
     values, fields = reader.values, reader.fields
     number, both = fields["num_hidden_layers"], values["local_attention"]
     for name in ("sliding_window", "sliding_window_pattern"):
@@ -134,8 +138,8 @@ def _modernbert(reader: Reading) -> None:
 
 
 def _modernbert_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the window on both sides, rope's sections, which the class reads alone, and the padding token that it
-    demands."""
+    """Return local_attention (twice the window, if any), rope's sections, and pad_token_id 0, which the class
+    requires."""
     bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
     sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
     window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}

@@ -66,7 +66,10 @@ def _nemotron_layers(values: Values, layers: int) -> list[str]:
 
 
 def _only_scans(reader: Reading) -> None:
-    """Read a model of scans alone: its heads, or channels, are taken as those of the attention that it has not."""
+    """Set the heads of a model without attention and MLPs to those of its state space.
+
+    Without heads of their own (Mamba), its channels count as heads, with head_dim 1.
+    """
     fields = reader.fields
     sizes = fields["mixers"][0]["sizes"]
     heads = sizes.get("mamba_num_heads", sizes.get("ssm_intermediate_size"))
@@ -143,8 +146,10 @@ def _nemotron(reader: Reading) -> None:
 
 
 def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return layer_types (each layer has one part: attention, experts, MLP or state space) and the shared expert's
-    width."""
+    """Return each layer's type, and the shared expert's width if it is not 0.
+
+    A layer is attention, experts, an MLP or a state space alone.
+    """
     alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
     types = [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in model.kind_of_layer]
     width = model.experts.shared_expert_intermediate_size if model.experts else None

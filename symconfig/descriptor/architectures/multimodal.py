@@ -32,7 +32,10 @@ class Unfit(ValueError):
 
 
 def _steps(text: str, **widths: int) -> list[Fields]:
-    """Return steps by words: a kind, or the name of a linear layer's width, with a minus where it has no bias."""
+    """Return projector steps as dicts from words: a step's kind, or the name of a linear layer's width.
+
+    widths: output channels by name. A minus behind the name means no bias.
+    """
     names = [(word, word.removesuffix("-")) for word in text.split()]
     return [
         {"kind": "linear", "width": widths[name], "bias": name == word} if name in widths else {"kind": word}
@@ -41,11 +44,15 @@ def _steps(text: str, **widths: int) -> list[Fields]:
 
 
 def _wide(tower: Values, hidden: str = "hidden_size") -> int:
+    """Return the channels of one merged token: the tower's times spatial_merge_size squared."""
     return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
 
 
 def _shuffled(key: str, ratio: float) -> int:
-    """Return how many patches along a side become one token."""
+    """Return how many patches along a side become one token, the inverse of `ratio`.
+
+    Raises Unfit at `key` unless it is a whole number.
+    """
     side = round(1 / ratio) if 0 < ratio <= 1 else 0
     if not side or abs(side * ratio - 1) > 1e-9:
         raise Unfit(key, f"{ratio} is not one over a whole number")
@@ -53,7 +60,10 @@ def _shuffled(key: str, ratio: float) -> int:
 
 
 def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, int], Fields]:
-    """Return what makes the merger of Qwen2-VL and Qwen2.5-VL. hidden: the key of the tower's channels."""
+    """Return a function that makes Qwen2-VL's or Qwen2.5-VL's projector: norm, join, two linear layers.
+
+    norm: its kind. hidden: the key of the tower's channels.
+    """
     last = "hidden_size" if hidden == "embed_dim" else _OUT
     return lambda tower, around, out: {
         "projector": _steps(f"{norm} join wide activation out", wide=_wide(tower, hidden), out=tower[last])
@@ -61,7 +71,7 @@ def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, in
 
 
 def qwen3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Qwen3-VL's merger, and those of the layers whose patches go deeper."""
+    """Return Qwen3-VL's projector, and the deepstack's if the tower has deepstack_visual_indexes."""
     fields = qwen("layernorm")(tower, around, out)
     if tower.get("deepstack_visual_indexes"):
         fields["deepstack"] = _steps("join layernorm wide activation out", wide=_wide(tower), out=tower[_OUT])
@@ -69,13 +79,16 @@ def qwen3(tower: Values, around: Values, out: int) -> Fields:
 
 
 def glm(tower: Values, around: Values, out: int) -> Fields:
-    """Return GLM-4V's: a convolution joins patches, then a product, a norm and a gated MLP."""
+    """Return GLM-4V's projector: patches joined, two linear layers with a norm, a gated MLP."""
     gated = {"kind": "gated", "intermediate": tower["intermediate_size"]}
     return {"projector": [*_steps("join out out- layernorm activation", out=tower[_OUT]), gated]}
 
 
 def gemma3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Gemma 3's: the mean of neighbours, a norm and a product."""
+    """Return Gemma 3's projector (mean pooling, norm, linear layer) and how many patches a token has along a side.
+
+    Raises Unfit if the patches cannot be pooled into mm_tokens_per_image.
+    """
     side, tokens = tower["image_size"] // tower["patch_size"], isqrt(around["mm_tokens_per_image"])
     if tokens**2 != around["mm_tokens_per_image"] or side % tokens:
         what = f"{side} x {side} patches cannot be pooled into {around['mm_tokens_per_image']} tokens"
@@ -85,7 +98,8 @@ def gemma3(tower: Values, around: Values, out: int) -> Fields:
 
 
 def llama4(tower: Values, around: Values, out: int) -> Fields:
-    """Return Llama 4's: neighbours joined, two products with an activation behind each, and a last one."""
+    """Return Llama 4's projector (join, three linear layers) and spatial_merge_size. Raises Unfit for widths that
+    differ."""
     side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
     first, second = tower["projector_input_dim"], tower["projector_output_dim"]
     for key, given, need in (
@@ -100,21 +114,21 @@ def llama4(tower: Values, around: Values, out: int) -> Fields:
 
 
 def mistral3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Mistral 3's: a norm, neighbours joined by a product, and two products."""
+    """Return Mistral 3's projector (norm, joining linear layer, two linear layers) and spatial_merge_size."""
     merge, last = around["spatial_merge_size"], "out" if around["multimodal_projector_bias"] else "out-"
     text = f"rmsnorm {'join' if merge > 1 else ''} inner- {last} activation {last}"
     return {"spatial_merge_size": merge, "projector": _steps(text, inner=tower["hidden_size"], out=out)}
 
 
 def internvl(tower: Values, around: Values, out: int) -> Fields:
-    """Return InternVL's: neighbours joined, a norm and two products."""
+    """Return InternVL's projector (join, norm, two linear layers) and spatial_merge_size. Raises Unfit."""
     side = _shuffled("downsample_ratio", around["downsample_ratio"])
     text = f"{'join' if side > 1 else ''} layernorm out activation out"
     return {"spatial_merge_size": side, "projector": _steps(text, out=out)}
 
 
 def llava(tower: Values, around: Values, out: int) -> Fields:
-    """Return LLaVA's two products."""
+    """Return LLaVA's projector, two linear layers with an activation between."""
     last = "out" if around["multimodal_projector_bias"] else "out-"
     return {"projector": _steps(f"{last} activation {last}", out=out)}
 
@@ -161,7 +175,7 @@ _DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
 
 
 def _follows(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
-    """Return the rule of a tower's fields that follow from several keys."""
+    """Return, as a tuple, the rule that sets the fields which `fields` computes from the tower's values."""
     return (Rule(lambda reader: reader.fields.update(fields(reader.values))),)
 
 
@@ -169,10 +183,12 @@ USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolutio
 
 
 def _usual_size(values: Values) -> dict[str, Any]:
+    """Return the image's side in pixels for USUAL_TOKENS tokens, marked as changeable (any_resolution)."""
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
 def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
+    """Return the number of position embeddings: one for each patch, and `extra`."""
     return {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
 
 
