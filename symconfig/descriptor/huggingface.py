@@ -222,10 +222,10 @@ def _meant(kind: object) -> str | None:
 def _text_section(
     data: Mapping[str, Any], where: tuple[str, str], document: Document
 ) -> tuple[dict[str, Any], KeyPath]:
-    """Return the keys of a multimodal file's language model, and their path; the outer dtype and quantization are
-    inherited.
+    """Return the keys of a multimodal file's language model, and their path.
 
-    The path is empty where the language model has no section of its own. Raises InputError if the section is missing.
+    dtype, quantization and tied embeddings are inherited from the file. The path is empty where the language model has
+    no section of its own. Raises InputError if the section is missing.
 
     Args:
         data: The whole file.
@@ -249,8 +249,10 @@ def _text_section(
 
 
 def _name(original: object, file: str) -> str:
-    """Return the last part of `_name_or_path`, else the folder of a config.json, else the file's stem, else
-    "imported"."""
+    """Return the last part of `_name_or_path`, else a config.json's folder, else the file's stem, else "imported".
+
+    It has at most 200 characters.
+    """
     path = PurePath(file)
     of_file = path.parent.name if path.name == "config.json" else path.stem
     candidates = [PurePath(original).name if isinstance(original, str) else "", of_file, path.stem]
@@ -258,8 +260,10 @@ def _name(original: object, file: str) -> str:
 
 
 def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor:
-    """Return the descriptor of the fields by dotted name. Raises InputError at the places of the keys they came
-    from."""
+    """Return the descriptor made from the fields by dotted name.
+
+    Raises InputError, at the places of the keys that the fields came from.
+    """
     nested: dict[str, Any] = {"schema": "symconfig.model/1"}
     keys: dict[KeyPath, Place] = {}
     for path, value in fields.items():

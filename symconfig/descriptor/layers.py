@@ -62,7 +62,10 @@ class Mixer(Strict):
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """Return all that its operators depend on, where its sizes are symbols."""
+        """Return all that the block's operators depend on, except the sizes' values.
+
+        (block, sorted names of sizes above 0, switches)
+        """
         return (self.block, tuple(sorted(name for name, size in self.sizes.items() if size)), self.switches)
 
 
@@ -98,10 +101,10 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """Compose a name of the layer's parts.
+        """Return a name composed of the layer's parts.
 
-        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
-        attention's place or beside it, then what it shares with other layers.
+        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then the block in place of
+        attention or beside it, then what it shares with other layers.
         """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
@@ -114,7 +117,7 @@ class LayerKind:
 
 
 def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> list[str]:
-    """Say which lists, by name, have not one entry for each layer."""
+    """Return a problem for each list, by name, that has not one entry per layer; None entries are skipped."""
     return [
         f"{name} has {len(entries)} entries for {layers} layers"
         for name, entries in lists.items()
@@ -123,7 +126,10 @@ def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> 
 
 
 def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
-    """Say which layer, the first of them, has two blocks, or neither a block nor an MLP."""
+    """Return the problem of the first layer with two blocks, or with neither block nor MLP.
+
+    A list of one text, empty if there is none.
+    """
     everywhere = (True,) * layers
     for index in range(layers):
         own = [mixer.block for mixer in mixers if (mixer.layers or everywhere)[index]]
@@ -135,7 +141,7 @@ def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers
 
 
 def two_sizes(mixers: Sequence[Mixer]) -> list[str]:
-    """Say which sizes blocks give otherwise than another block does."""
+    """Return a problem for each size that two mixers give different values; empty if there is none."""
     sizes: dict[str, int] = {}
     every = [(name, size) for mixer in mixers for name, size in mixer.sizes.items()]
     return [
@@ -161,7 +167,7 @@ class Loop(Sparse):
     detached: tuple[bool, ...] | None = Field(default=None, description="per layer: it runs without gradients")
 
     def lists(self) -> dict[str, tuple[object, ...] | None]:
-        """Return its fields with one entry per layer."""
+        """Return the fields with one entry per layer, by dotted name; None where unset."""
         own = {"held": self.held, "joined": self.joined, "closed": self.closed, "detached": self.detached}
         return {f"loop.{name}": entries for name, entries in own.items()}
 
@@ -170,12 +176,15 @@ class Loop(Sparse):
         return self.detached is not None and self.detached[layer]
 
     def holder(self, layer: int) -> int:
-        """Return the layer that holds the weights of another: the first to run with them that is trained."""
+        """Return the first layer that runs with the same weights and is trained.
+
+        The first one at all if none of them is trained.
+        """
         same = [index for index, held in enumerate(self.held) if held == self.held[layer]]
         return next((index for index in same if not self.is_detached(index)), same[0])
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it."""
+        """Yield a problem if the stored layers are not numbered from 0 without gaps."""
         if sorted(set(self.held)) != list(range(len(set(self.held)))):
             yield "loop.held: layers that are held are numbered from 0, each at least once"
 
@@ -195,7 +204,10 @@ class SharedBlock(Sparse):
     attention_rank: Count = Field(default=0, description="of those beside queries, keys and values; 0: none")
 
     def holder(self, layer: int) -> int:
-        """Return the first layer that calls the block that a layer calls."""
+        """Return the first layer that calls the same block as this layer.
+
+        Raises ValueError for a layer that calls none.
+        """
         callers = [index for index, calls in enumerate(self.layers) if calls]
         return callers[callers.index(layer) % self.blocks]
 

@@ -81,17 +81,17 @@ class Optimizer(Strict):
 
     @property
     def usual(self) -> bool:
-        """Return whether it is Adam with everything in fp32, which every target has."""
+        """Return whether it is Adam with master weights and both moments in fp32, which every target has."""
         return self.name == "adam" and not self.narrow
 
     @property
     def narrow(self) -> bool:
-        """Return whether something that it keeps is narrower than fp32 by a setting of its own."""
+        """Return whether master weights or a moment are set to a type narrower than fp32."""
         return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
 
     @property
     def speed(self) -> float:
-        """Return the momentum, where it has one."""
+        """Return the momentum: as set, else 0.95 for Muon and 0.9 for all others."""
         return {"muon": 0.95}.get(self.name, 0.9) if self.momentum is None else self.momentum
 
 

@@ -96,26 +96,26 @@ class Training(Strict):
 
     @property
     def wsd_decay_iters(self) -> int:
-        """Count the iterations of decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
+        """Return the iterations of decay after WSD's stable phase; if not given, a tenth of the decay, at least 1."""
         return self.lr_wsd_decay_iters or max(1, self.decay_iters // 10)
 
     @property
     def decay_iters(self) -> int:
-        """Count the iterations until the learning rate is at its lowest."""
+        """Return the iterations until the learning rate is lowest; if not given, all iterations."""
         return self.lr_decay_iters or self.train_iters
 
     @property
     def blended(self) -> bool:
-        """Return whether data_path has weights and prefixes in turn.
+        """Return whether data_path is a list of weights and prefixes in turn, as Megatron-LM decides it.
 
-        Megatron-LM reads it so (core/datasets/utils.py, get_blend_from_list).
+        See core/datasets/utils.py, get_blend_from_list.
         """
         paths = self.data_path
         return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
 
     @property
     def held_out(self) -> float:
-        """Return the share of the data that is evaluated on: the second number of `split`.
+        """Return the share of data that is evaluated on, 0 to 1: the second number of `split` over the sum; else 0.0.
 
         Megatron-LM reads it like this (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split).
         """
@@ -125,12 +125,12 @@ class Training(Strict):
 
     @property
     def loads_its_own(self) -> bool:
-        """Return whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        """Return whether `load` and `save` are the same path, so that a run resumes from its own checkpoints."""
         return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
 
     @property
     def left_open(self) -> tuple[str, ...]:
-        """Name the fields that are still to be derived."""
+        """Return the names of the fields that are not set and still to be derived."""
         return tuple(name for name in DERIVED if getattr(self, name) is None)
 
 
@@ -144,7 +144,7 @@ class WholeTraining(Training):
 
     @staticmethod
     def of(training: Training) -> WholeTraining:
-        """Return the training of a plan; nothing of it may be open."""
+        """Return the training as a WholeTraining. Raises AssertionError if fields are still open."""
         if isinstance(training, WholeTraining):
             return training
         assert not training.left_open, f"training was not derived: {', '.join(training.left_open)}"

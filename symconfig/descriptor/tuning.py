@@ -71,12 +71,13 @@ class Preference(Strict):
 
     @classmethod
     def of(cls, loss: str, examples: int) -> Preference:
-        """Make the section of so many examples of a loss."""
+        """Return the section of a loss with this many examples (pairs or answers) per optimizer step."""
         counted = cls._counted(LOSSES[cast(LossName, loss)])
         return cls.model_validate({counted: examples, "loss": loss}, strict=False)
 
     @staticmethod
     def _counted(means: Loss) -> str:
+        """Return the field that counts the loss's examples: pairs, or answers for losses of single sequences."""
         return "pairs" if means.sequences > 1 else "answers"
 
     @model_validator(mode="after")
@@ -95,22 +96,25 @@ class Preference(Strict):
 
     @property
     def means(self) -> Loss:
-        """Return what the loss makes of an example."""
+        """Return the `Loss` of its name."""
         return LOSSES[self.loss]
 
     @property
     def sequences(self) -> int:
-        """Count the sequences of an optimizer step."""
+        """Return the number of sequences of an optimizer step."""
         return self.means.sequences * (self.pairs or self.answers or 0)
 
     @property
     def has_reference(self) -> bool:
-        """Return whether a frozen copy of the model gives log-probabilities, too."""
+        """Return whether the loss needs a frozen reference model."""
         return self.means.reference > 0
 
 
 def with_batch(document: Document) -> Document:
-    """Return a job's document with the task, batch and sequence that its sections say, where it says none."""
+    """Return the job's document with task, batch size and sequence length from its sections, where it states none.
+
+    Unchanged if its data is no mapping.
+    """
     data = document.data
     if not isinstance(data, dict):
         return document
@@ -118,8 +122,7 @@ def with_batch(document: Document) -> Document:
 
 
 def check_batch(document: Document) -> None:
-    """Refuse a job that says another batch than one of its sections does, or other lengths than `rl`: raise
-    InputError."""
+    """Raise InputError if a job states another batch size or sequence length than follows from its sections."""
     data = document.data if isinstance(document.data, dict) else {}
     rl = of_rl(data.get("rl"))
     follows = (
@@ -137,7 +140,10 @@ def check_batch(document: Document) -> None:
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a job that its sections `sequences` and `preference` say."""
+    """Return the seq_length, task and global_batch_size that follow from the sections `sequences` and `preference`.
+
+    Sizes are 1 for invalid sections, whose problems are reported elsewhere. Empty without these sections.
+    """
     derived: dict[str, Any] = {}
     sequences, preference = data.get("sequences"), data.get("preference")
     try:

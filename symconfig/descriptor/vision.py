@@ -178,8 +178,10 @@ class Vision(Strict):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kind of each block of the tower in order: embedding, layers, windowed layers, deepstack,
-        projector."""
+        """Return the kind of each block of the tower in order.
+
+        One embedding, then full layers, windowed layers, deepstack projectors, and one projector.
+        """
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)
         return tuple(kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count))

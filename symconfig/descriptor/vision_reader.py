@@ -116,9 +116,9 @@ def _unknown(
 
 
 def _need(value: Any, default: Any) -> str | None:
-    """Return what is needed, as text, if a value has not its default's type or is not positive; else None.
+    """Return what is needed, as text, if a value has not its default's type or is out of range; else None.
 
-    Zero and negative numbers are allowed if the default itself is negative.
+    Numbers must be above 0, unless the default itself is negative, and below 2^40.
     """
     types = "list[int]" if isinstance(default, list) else type(default).__name__
     if not fits(value, types):

@@ -138,8 +138,10 @@ def _modernbert(reader: Reading) -> None:
 
 
 def _modernbert_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return local_attention (twice the window, if any), rope's sections, and pad_token_id 0, which the class
-    requires."""
+    """Return local_attention (twice the window, if any), rope's sections, and a pad_token_id of 0.
+
+    The class reads rope from its sections only, and requires a padding token.
+    """
     bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
     sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
     window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}

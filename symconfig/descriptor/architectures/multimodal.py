@@ -98,8 +98,10 @@ def gemma3(tower: Values, around: Values, out: int) -> Fields:
 
 
 def llama4(tower: Values, around: Values, out: int) -> Fields:
-    """Return Llama 4's projector (join, three linear layers) and spatial_merge_size. Raises Unfit for widths that
-    differ."""
+    """Return Llama 4's projector (join, three linear layers) and spatial_merge_size.
+
+    Raises Unfit for widths that do not match.
+    """
     side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
     first, second = tower["projector_input_dim"], tower["projector_output_dim"]
     for key, given, need in (
