@@ -49,6 +49,7 @@ class Measured(Strict):
     @field_validator("*")
     @classmethod
     def _within(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return the value unchanged. Raises ValueError for a quantity out of its field's range."""
         if isinstance(value, Quantity):
             name = str(info.field_name)
             if name in SHARES and not 0 < value.value <= 1:
@@ -159,6 +160,10 @@ class ClusterDescriptor(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check names and sizes of the levels. Raises ValueError for the first problem.
+
+        Sizes must grow by whole factors from above 1, and only the last one is null.
+        """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"levels have two of the name {twice}")

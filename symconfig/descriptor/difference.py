@@ -320,6 +320,7 @@ def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
     """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
+        """Return the places without those of levels, and with the new paths added."""
         kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
         for there, here in changes.places.items():
             kept |= {(*there, *path[len(here):]): place for path, place in places.items()

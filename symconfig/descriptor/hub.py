@@ -103,8 +103,10 @@ def folder() -> Path:
 
 
 def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
-    """Return a copy of an imported model with the hub's id, name and source, which do not depend on the cache's
-    path."""
+    """Return a copy of an imported model with the hub's id, and name and source made from it.
+
+    They are the same wherever the cache is.
+    """
     fields = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
     return model.model_copy(update=fields)
 

@@ -255,6 +255,7 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
+        """Check that task, sections and sequence lengths go together. Raises ValueError for the first problem."""
         if self.rl is not None and self.preference is not None:
             raise ValueError("preference is of another task than the section rl (got both, need one)")
         preferring = None if self.preference is None else self.preference.means.task

@@ -105,9 +105,11 @@ def _places(
     stack: list[tuple[bool, Any]] = []  # (is an object, the key or index being read; None: a key comes next)
 
     def path() -> KeyPath:
+        """Return the path of the current key or index."""
         return tuple(key for _, key in stack)
 
     def report(what: str, place: Place, **parts: Unpack[ProblemParts]) -> None:
+        """Append a problem at the current path."""
         problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):

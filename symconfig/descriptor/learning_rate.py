@@ -217,8 +217,10 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """Return the next smaller and next larger published size; the same one twice for an equal size and beyond the
-    ends."""
+    """Return the next smaller and next larger published size.
+
+    The same one twice for an equal size, and beyond the smallest and largest.
+    """
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]

@@ -45,6 +45,7 @@ class MeshFile(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
         names = [level.name for level in self.levels]
         wrong = [f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         if prod(level.size for level in self.levels) > MAX_GPUS:
@@ -147,6 +148,7 @@ def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
     sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 
     def fits(count: int) -> bool:
+        """Return whether so many GPUs fill whole domains of every level."""
         return not any(_uneven(size, count) for size in sizes)
 
     below = next(count for count in range(gpus - 1, 0, -1) if fits(count))

@@ -202,6 +202,7 @@ class ModelDescriptor(ModelFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
         problems = []
         if self.num_attention_heads % self.num_key_value_heads:
             problems.append(

@@ -54,7 +54,8 @@ class Optimizer(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """Take `muon` for a section with that name, and refuse a name that is none."""
+        """Return the fields, of a name alone a dict with it. Raises ValueError for an unknown name, with the
+        nearest."""
         fields = {"name": value} if isinstance(value, str) else value
         name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
@@ -67,7 +68,7 @@ class Optimizer(Strict):
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:
-        """Refuse settings of another optimizer."""
+        """Return the section. Raises ValueError for settings, other than their default, of another optimizer."""
         strange = [
             f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
             for field, owners in _BELONGS.items()

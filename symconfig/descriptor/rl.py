@@ -83,6 +83,7 @@ class RewardModel(Strict):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        """Check that gpus, url and model fit the placement. Raises ValueError with all problems."""
         wrong = []
         if self.gpus is not None and self.placement != "apart":
             wrong.append(f"gpus is for placement: apart (got placement: {self.placement})")
@@ -135,6 +136,7 @@ class Rl(Strict):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        """Check updates, critic and rollout GPUs against the other fields. Raises ValueError with all problems."""
         wrong = []
         if self.sequences % self.updates:
             wrong.append(

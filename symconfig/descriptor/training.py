@@ -89,7 +89,7 @@ class Training(Strict):
     @field_validator("*")
     @classmethod
     def _passable(cls, value: Any) -> Any:
-        """Refuse text that no program can be given as an argument, and no path can hold."""
+        """Return the value unchanged. Raises ValueError for text with a NUL character."""
         if any("\0" in text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)):
             raise ValueError("it holds a NUL character")
         return value

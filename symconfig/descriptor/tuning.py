@@ -82,6 +82,7 @@ class Preference(Strict):
 
     @model_validator(mode="after")
     def _of_the_loss(self) -> Self:
+        """Check that the loss's kind of example is counted, and beta is set only if it has one. Raises ValueError."""
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
         if given != [need]:
             raise ValueError(f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})")
@@ -91,7 +92,7 @@ class Preference(Strict):
 
     @model_serializer(mode="wrap")
     def _as_counted(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what the loss is not of."""
+        """Return the fields to write, without those that are None."""
         return {name: value for name, value in data(self).items() if value is not None}
 
     @property

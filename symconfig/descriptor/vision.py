@@ -37,6 +37,7 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that width, intermediate and bias are set for the kinds that have them. Raises ValueError."""
         for name, owner in (("width", "linear"), ("intermediate", "gated")):
             value = getattr(self, name)
             if (value > 0) != (self.kind == owner):
@@ -95,6 +96,7 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
         problems = [*self._shapes(), *self._layers()]
         for name in ("projector", "deepstack"):
             steps: tuple[Step, ...] = getattr(self, name)

@@ -18,8 +18,10 @@ _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "
 
 
 def descriptor_yaml(model: ModelDescriptor) -> str:
-    """Return the model as YAML text: fields that differ from their default, in the class's order, newline at the
-    end."""
+    """Return the model as YAML text with a newline at the end.
+
+    It has the fields that differ from their default, in the class's order.
+    """
     fields = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines: list[str] = []
     for name, value in fields.items():

@@ -30,6 +30,7 @@ class Reading:
     def __init__(
         self, data: Mapping[str, Any], architecture: Architecture, document: Document, prefix: KeyPath
     ) -> None:
+        """Start with no problems, notes, values and fields; `data` is copied, its keys as text."""
         self.architecture, self.document, self.prefix = architecture, document, prefix
         self.problems: list[Problem] = []
         self.notes: list[str] = []

@@ -27,6 +27,7 @@ class Unfit(ValueError):
     """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
 
     def __init__(self, key: str, what: str) -> None:
+        """Keep the key of the value that does not fit."""
         super().__init__(what)
         self.key = key
 
