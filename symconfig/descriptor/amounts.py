@@ -25,7 +25,10 @@ _AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of amount. units: each with its factor; need: how a person writes one."""
+    """A kind of quantity, with its units.
+
+    units: factor to SI (bytes, bytes/s, s, FLOP/s) by unit. need: how a person writes one, for errors.
+    """
 
     units: Mapping[str, Decimal]
     need: str

@@ -58,7 +58,10 @@ def uncertainty(name: str) -> float:
 
 @dataclass(slots=True)
 class Given:
-    """The numbers of one document. source: of those that state none; problems: what cannot be read, so far."""
+    """A converter of a document's numbers to quantities.
+
+    source: the source of numbers that state none. problems: those of unreadable amounts, appended as they are found.
+    """
 
     document: Document
     source: str
@@ -151,7 +154,11 @@ FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if
 
 @dataclass(slots=True)
 class _Changes:
-    """A document of changes being read. short: what is given by the short names; problems: all so far."""
+    """The state of reading a document of changes.
+
+    fields: what is still to be merged into the base. places: the document's path of a cluster field given by a short
+    name. short: link and network speeds by short name. problems: all so far.
+    """
 
     base: ClusterDescriptor
     document: Document

@@ -31,8 +31,11 @@ _IN_ROPE = {"rope_theta", "partial_rotary_factor", "rotary_emb_base", "rotary_pc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """filled: keys that the file does not have, with the values of its class. left_out: keys of the file that say
-    nothing of the model, by why."""
+    """What became of the keys of a `config.json`.
+
+    family: its model_type. filled: keys that are absent, with their values from the class's defaults. left_out: keys
+    that do not describe the model, by the reason.
+    """
 
     family: str
     filled: Mapping[str, Any]

@@ -278,7 +278,7 @@ class Job(Strict):
 
     @model_serializer(mode="wrap")
     def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
+        """Return the fields to write, without the default optimizer and absent sections."""
         fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             fields.pop("optimizer", None)

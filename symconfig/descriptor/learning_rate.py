@@ -27,7 +27,7 @@ _OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "re
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A learning rate that somebody trained with."""
+    """A published learning rate for a model with this many parameters."""
 
     parameters: float
     lr: float

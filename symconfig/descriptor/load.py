@@ -346,7 +346,7 @@ def _config_in(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One kind of GPU, and how many there are."""
+    """One kind of GPU in a mixed cluster, and the number of GPUs of that kind."""
 
     cluster: ClusterDescriptor
     gpus: int
@@ -359,8 +359,10 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MixedCluster:
-    """Two kinds of GPUs under one network. over_bytes_per_s: of a GPU, in one direction, between the kinds; None: what
-    the slower of their own networks has."""
+    """Two kinds of GPUs under one network.
+
+    over_bytes_per_s: bandwidth between the kinds per GPU, one direction; None: that of the slower one's own network.
+    """
 
     name: str
     shares: tuple[Share, Share]

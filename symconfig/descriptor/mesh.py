@@ -26,10 +26,10 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class MeshLevel:
-    """`size` domains of the level inside are joined by links of this bandwidth.
+    """One level of the mesh: `size` domains of the level inside, joined by links.
 
-    Bytes/s per GPU, one direction, as the wire has it; seconds of one message. mesh: links between all pairs and no
-    switch.
+    bandwidth_bytes_per_s: of one GPU, one direction, on the wire. latency_s: of one message. mesh: direct links between
+    all pairs, without a switch.
     """
 
     name: str

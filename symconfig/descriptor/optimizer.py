@@ -54,8 +54,10 @@ class Optimizer(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """Return the fields, of a name alone a dict with it. Raises ValueError for an unknown name, with the
-        nearest."""
+        """Return the section's fields; a name alone becomes a section with this name.
+
+        Raises ValueError for an unknown name, with the nearest.
+        """
         fields = {"name": value} if isinstance(value, str) else value
         name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:

@@ -31,6 +31,7 @@ class Lengths(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        """Check that mean <= max and mean < p95 <= max. Raises ValueError."""
         if not self.mean <= self.max:
             raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
         if self.p95 is not None and not self.mean < self.p95 <= self.max:
@@ -129,7 +130,7 @@ class Rl(Strict):
     @model_validator(mode="before")
     @classmethod
     def _as_published(cls, data: object) -> object:
-        """Fill in whether there is a KL term, by the algorithm."""
+        """Return the section's fields with `reference`, if absent, as the algorithm has it: no KL term for some."""
         if not isinstance(data, dict):
             return data
         return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}

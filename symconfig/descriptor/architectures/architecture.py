@@ -21,10 +21,10 @@ OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": 
 
 
 class Reading:
-    """One `config.json` while it is read.
+    """One `config.json` while it is read; rules change `fields`, `key_of`, `problems` and `notes` in place.
 
-    data: the file in one spelling, its keys in sections as `section.key`. values: those of the keys that are read, with
-    the class's defaults. fields: the descriptor's by dotted name. key_of: the key that a field came from.
+    data: the file's keys, aliases resolved, nested ones as `section.key`. values: the keys that are read, with the
+    class's defaults filled in. fields: the descriptor's fields by dotted name. key_of: the key that a field came from.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a class makes of a few keys where no table of names can hold it, in both directions.
+    """A mapping between a few config.json keys and descriptor fields that a table cannot express, in both directions.
 
-    read: fills in fields. keys: words, those that it reads. write: the inverse; without it no field follows from the
-    keys alone.
+    read: sets fields of a Reading. keys: the keys that it reads, as words. write: returns the keys of a model; None:
+    the rule writes none.
     """
 
     read: Callable[[Reading], None]

@@ -18,10 +18,10 @@ Values = Mapping[str, Any]  # config.json's values by key, with the class's defa
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size that its key does not give as it stands.
+    """A size that is computed from keys, not copied from one.
 
-    keys: that it reads. of: the size, of a file's values. write: the keys, of the model and the size; the first key is
-    the size without it.
+    keys: the keys that it reads. of: returns the size, from a file's values. write: returns the keys, from the model
+    and the size; None: the size is written to the first key.
     """
 
     keys: tuple[str, ...]
@@ -31,7 +31,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A kind of block. sizes, switches: each with its key; a switch without one is on, as the class has it."""
+    """A block in place of attention, or beside it, with the keys of its sizes and switches.
+
+    sizes: a key or `Size` for each name. switches: a key for each name; "" means that the switch is always on.
+    """
 
     name: str
     sizes: Mapping[str, str | Size] = field(default_factory=dict)

@@ -103,9 +103,9 @@ def _stepped(name: str, layers: Sequence[bool]) -> dict[str, int]:
 
 
 def _granite(reader: Reading) -> None:
-    """Read Granite 4: each layer has an MLP, which is a shared expert where there are others.
+    """Set Granite 4's attention scale, and its MLP: the shared expert where there are experts, else a dense one.
 
-    Scores have a factor of their own.
+    Position is "none" unless position_embedding_type is rope.
     """
     values, fields = reader.values, reader.fields
     fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2
@@ -185,9 +185,13 @@ def _olmo(reader: Reading) -> None:
 
 
 def _expand(key: str) -> Rule:
-    """Return the rule of a class that wants its heads as wide together as the stream, times a factor."""
+    """Return a rule that writes `key` (Mamba-2's inner width over hidden_size), and reads nothing.
+
+    The key is left out unless it is a whole number above 0.
+    """
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
+        """Return the key with the ratio, empty without Mamba-2 or for a fraction."""
         sizes = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
         factors = [one["mamba_num_heads"] * one["mamba_head_dim"] / model.hidden_size for one in sizes]
         return {key: int(factors[0])} if factors and factors[0] and factors[0].is_integer() else {}
