@@ -116,11 +116,11 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
         alone: The owner, `gpu` or `node`, of a speed without ports and owner; None: that is an error.
     """
     rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
-    _, rest = _taken(_OVER, rest)
-    ports, rest = _taken(_PORTS, rest)
-    speed, rest = _taken(_A_SPEED, rest)
-    share, rest = _taken(_SHARE, rest)
-    both, rest = _taken(_BOTH, rest)
+    _, rest = _extract(_OVER, rest)
+    ports, rest = _extract(_PORTS, rest)
+    speed, rest = _extract(_A_SPEED, rest)
+    share, rest = _extract(_SHARE, rest)
+    both, rest = _extract(_BOTH, rest)
     unknown = re.sub(r"[\s,;/+]+", " ", _KINDS.sub(" ", rest)).strip()
     if speed is None or unknown:
         what = f"{unknown!r} is not understood" if unknown else "states no speed"
@@ -185,7 +185,7 @@ def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
     return level.model_copy(update={"bandwidth_bytes_per_s": Quantity(value=bytes_per_s, source=source)})
 
 
-def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
+def _extract(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
     """Return the pattern's first match, None if there is none, and the text without it."""
     match = pattern.search(text)
     return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"

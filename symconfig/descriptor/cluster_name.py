@@ -109,10 +109,10 @@ def changes_of(fields: Mapping[str, Any]) -> dict[str, str]:
 
     Raises InputError for what no name can hold.
     """
-    return dict(_flat({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
+    return dict(_dotted_fields({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
 
 
-def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
+def _dotted_fields(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
     """Yield (dotted field, value as text) of each field: `levels.rail.size`, `128`.
 
     Raises InputError for a value that the name would not give back.
@@ -121,7 +121,7 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
         value = {str(one.get("name")): {k: v for k, v in one.items() if k != "name"} for one in value}
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _flat(item, (*path, str(name)))
+            yield from _dotted_fields(item, (*path, str(name)))
         return
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     field = ".".join(map(str, path))

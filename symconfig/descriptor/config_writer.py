@@ -82,7 +82,7 @@ def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tup
     mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
     for name in sorted({*mine, *theirs}):
         if (own := mine.get(name, plain.get(name))) != theirs.get(name):
-            yield name, _short(own), _short(theirs.get(name))
+            yield name, _as_text(own), _as_text(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:
@@ -186,7 +186,7 @@ def _computed(model: ModelDescriptor) -> dict[str, object]:
     return {name: value for name, value in {**meaning(model), **trained}.items() if not name.startswith("adapter.")}
 
 
-def _short(value: object) -> str:
+def _as_text(value: object) -> str:
     """Return a value as text for a message: "none" for None, and a list of mixers by their blocks' names."""
     if isinstance(value, list) and value and all(isinstance(one, dict) and "block" in one for one in value):
         return ", ".join(str(one["block"]) for one in value)
@@ -204,14 +204,14 @@ def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping
     defaults, windows = architecture.defaults, any(model.sliding_layers)
     width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
     own: Json = {}
-    unless = _usual(architecture, values, model.num_hidden_layers)
+    unless = _default_types(architecture, values, model.num_hidden_layers)
     if width in defaults and (windows or (defaults[width] is not None and unless != [FULL] * len(unless))):
         own[width] = model.sliding_window
     if "use_sliding_window" in defaults:
         own["use_sliding_window"] = windows
     yield from own.items()
     types = list(_types(model, architecture))
-    usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
+    usual = _default_types(architecture, {**values, **own}, model.num_hidden_layers)
     if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
         yield "layer_types", types
 
@@ -228,7 +228,7 @@ def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
             yield (CHUNKED if model.chunked_attention else SLIDING) if kind.window else full
 
 
-def _usual(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
+def _default_types(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
     """Return each layer's type that a file without layer_types means."""
     if isinstance(listed := architecture.defaults.get("layer_types"), list):
         return listed

@@ -215,9 +215,9 @@ def changed(
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
-    cluster = _validated(Document(fields, document.file, *_moved(changes), unread), changes)
+    cluster = _validated(Document(fields, document.file, *_cluster_places(changes), unread), changes)
     stated = Kernels.model_fields if kernels is not None else data.get("kernels")
-    return carried(base, _shortly(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
+    return carried(base, _with_short_fields(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
 
 
 def _unknown_names(changes: _Changes) -> None:
@@ -248,10 +248,10 @@ def _short_names(changes: _Changes) -> None:
                     changes.wrong(what, (name,), of_key=True, hint="one of them")
         else:
             need = "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
-            changes.wrong("has no unit", (name,), got=_shown(value), need=need)
+            changes.wrong("has no unit", (name,), got=_as_text(value), need=need)
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a value as an error shows it, null for None."""
     return "null" if value is None else shorten(value)
 
@@ -274,7 +274,7 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
             raise ValueError("has no unit")
         section = {**section, last: amount(value, kind)}
     except ValueError as error:
-        changes.wrong(str(error), (name,), got=_shown(value), need=kind.need)
+        changes.wrong(str(error), (name,), got=_as_text(value), need=kind.need)
         return
     changes.fields[str(above)] = section
     changes.places[path] = (name,)
@@ -323,7 +323,7 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
         levels.insert(next(later, len(levels)), {**value, "name": name})
 
 
-def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
+def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
     """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
@@ -347,12 +347,12 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         return validate(document, ClusterDescriptor)
     except InputError as error:
         called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        problems = [one if one in document.unread else _called(one, called) for one in error.problems]
+        problems = [one if one in document.unread else _with_level_name(one, called) for one in error.problems]
         known = {level.name for level in changes.base.levels}
         changes.problems.clear()
         changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
         try:
-            _shortly(changes.base, changes)
+            _with_short_fields(changes.base, changes)
         except InputError as other:
             problems += other.problems
         first = {(problem.line, problem.field): problem for problem in reversed(problems)}
@@ -360,23 +360,23 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
 
 
-def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
+def _with_level_name(problem: Problem, names: Mapping[str, str]) -> Problem:
     """Return the problem with the section in brackets renamed by `names`; unchanged if it has no such section."""
     head, bracket, rest = (problem.field or "").partition("]")
     return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
 
 
-def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
+def _with_short_fields(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
     """Return the cluster with the speeds of its short names; raises InputError with all recorded problems."""
     for name, value in changes.short.items():
-        make = _networked if name == "network" else partial(_linked, name=name)
+        make = _with_network_speed if name == "network" else partial(_with_link_speed, name=name)
         cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
     if changes.problems:
         raise InputError(changes.problems)
     return cluster
 
 
-def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
+def _with_network_speed(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
     """Return the cluster with another network between nodes. Raises InputError if it has no level of a network."""
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
@@ -384,7 +384,7 @@ def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> Clus
     return with_network(cluster, text, f"{changes.source}: {text}")
 
 
-def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
+def _with_link_speed(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
     """Return the cluster with another bandwidth of the link `name` within its nodes.
 
     Raises InputError for a link that it does not have, an unreadable speed, and a speed that is twice the base's

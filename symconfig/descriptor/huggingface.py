@@ -143,7 +143,7 @@ def imported(
     if data is not whole and "hidden_size" in fields:
         fields["vision"] = tower.read(fields["hidden_size"])
         notes += tower.notes
-    if together := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:
+    if together := [*reader.problems, *tower.problems, *_not_finite(document, prefix, architecture)]:
         problems = sorted(together, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
@@ -154,7 +154,7 @@ def imported(
     return _descriptor(fields, reader), account(around | reader.data, reader.values, architecture, outside)
 
 
-def _infinite(document: Document, prefix: KeyPath, architecture: Architecture) -> Iterator[Problem]:
+def _not_finite(document: Document, prefix: KeyPath, architecture: Architecture) -> Iterator[Problem]:
     """Yield a problem for each number that is not finite, except in keys that the architecture ignores."""
     for path, value in _leaves(document.data, ()):
         idle = path[: len(prefix)] == prefix and path[len(prefix)] in architecture.ignored
@@ -197,7 +197,7 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     if (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
-    what, hint = "this architecture is not known, and is not guessed", _meant(kind)
+    what, hint = "this architecture is not known, and is not guessed", _misspelt_family(kind)
     if kind in families():
         what = "transformers has this architecture, and its file is not read yet"
     elif data.get("auto_map"):
@@ -208,7 +208,7 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
 
 
-def _meant(kind: object) -> str | None:
+def _misspelt_family(kind: object) -> str | None:
     """Return the known family that `kind` is a misspelling of, else None.
 
     Another release or variant is no misspelling, as llama4 or llama-nas of llama.

@@ -123,7 +123,7 @@ def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescript
 
 def is_mixed(name: str, base: Path | None = None) -> bool:
     """Return whether a name is that of a cluster of two kinds of GPUs; False where a file has that name."""
-    return _lies(name, base) != "file" and kinds(name) is not None
+    return _path_kind(name, base) != "file" and kinds(name) is not None
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
@@ -158,7 +158,7 @@ def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
     if is_mixed(name, base):
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
         raise InputError(what, field=CLUSTER, got=shorten(name), hint="one of its kinds")
-    return (name, {}) if _lies(name, base) else split(name)
+    return (name, {}) if _path_kind(name, base) else split(name)
 
 
 def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
@@ -264,7 +264,7 @@ def _zoo(kind: str) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
+def _path_kind(name: str, base: Path | None) -> Literal["file", "folder"] | None:
     """Return whether there is a file or a folder of this name below `base`.
 
     None: neither, it may not be read, or the name is empty or no valid path.
@@ -296,7 +296,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
     zoo = _zoo(kind)
     if name in zoo:
         return data_dir("model_zoo") / kind / f"{name}.yaml"
-    path, lies = (base or Path()) / name, _lies(name, base)
+    path, lies = (base or Path()) / name, _path_kind(name, base)
     if lies == "folder" and kind == "models":
         return path
     is_file = lies == "file"

@@ -36,7 +36,7 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
     How it is trained (TRAINED) is not in it.
     """
     fields: dict[str, object] = flat(model)
-    for name in _idle(model):
+    for name in _without_effect(model):
         fields.pop(name, None)
     if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn":
         for name, value in _YARN.items():
@@ -70,7 +70,7 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
     )
 
 
-def _idle(model: ModelDescriptor) -> Iterator[str]:
+def _without_effect(model: ModelDescriptor) -> Iterator[str]:
     """Yield the names of fields without effect on what this model computes; a name may come twice."""
     yield from TRAINED
     if model.position is not Position.LEARNED:

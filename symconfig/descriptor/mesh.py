@@ -81,7 +81,7 @@ class Mesh:
         finest = max(map(sum, counts))
         spread = min(sum(count * count for count in each) for each in counts if sum(each) == finest)
         even = [each for each in counts if sum(each) == finest and sum(count * count for count in each) == spread]
-        cuts = (product(*(_cuts(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
+        cuts = (product(*(_splits(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
         return tuple(self.axes(cut) for some in cuts for cut in some)
 
 
@@ -96,7 +96,7 @@ def primes(number: int) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
+def _splits(size: int, parts: int) -> list[tuple[int, ...]]:
     """Return all nondecreasing factorisations of `size` into `parts` factors above 1, or as many as it has primes.
 
     Of 8 in 2: (2, 4); of 128: (2, 64), (4, 32), (8, 16). Of 1: one empty tuple.
@@ -108,7 +108,7 @@ def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
         (first, *rest)
         for first in range(2, size + 1)
         if size % first == 0
-        for rest in _cuts(size // first, parts - 1)
+        for rest in _splits(size // first, parts - 1)
         if rest and len(rest) == parts - 1 and first <= rest[0]
     ]
     return cuts or [(size,)]

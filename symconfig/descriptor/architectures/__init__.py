@@ -31,7 +31,7 @@ def architectures() -> Mapping[str, Architecture]:
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     tables: list[dict[str, Architecture]] = [getattr(module, "ARCHITECTURES", {}) for module in modules]
     complete = {kind: _complete(kind, one) for table in tables for kind, one in table.items()}
-    return MappingProxyType(dict(_around(complete)) | complete)
+    return MappingProxyType(dict(_multimodal(complete)) | complete)
 
 
 @cache
@@ -40,7 +40,7 @@ def refused() -> Mapping[str, str]:
     return MappingProxyType({kind: why for kind, why in REFUSED.items() if kind not in architectures()})
 
 
-def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
+def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
     """Yield (model_type, table) of each multimodal family whose text model is among `known`.
 
     The tables have `text_of` only.

@@ -44,7 +44,7 @@ def _longcat(reader: Reading) -> None:
     reader.fields["num_hidden_layers"] *= 2
 
 
-def _lengthened(queries: str, keys: str) -> Rule:
+def _low_rank_scales(queries: str, keys: str) -> Rule:
     """Return a rule that lists the factors of low-rank queries and of keys/values as particulars.
 
     `queries` and `keys` are the names of the particulars; each factor is sqrt(hidden_size / rank), a null rank counting
@@ -76,7 +76,7 @@ def _shared_as_routed(reader: Reading) -> None:
 shared_as_routed = Rule(_shared_as_routed)
 
 
-def _choices(chosen: Any, reader: Reading) -> int:
+def _experts_per_tok(chosen: Any, reader: Reading) -> int:
     """Return num_experts_per_tok; where it is null (or 0) 6, with a note for null: it is DeepSeek-V2's."""
     if chosen is None:
         reader.notes.append("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of "
@@ -84,7 +84,7 @@ def _choices(chosen: Any, reader: Reading) -> int:
     return chosen or 6
 
 
-def _glm_choices(values: Values, layers: int) -> Any:
+def _glm_indexers(values: Values, layers: int) -> Any:
     """Return "full" (an indexer of its own) or "shared" for each layer, or index_topk_pattern where it is given.
 
     Else every index_topk_freq-th layer has one (default 1: all), shifted by index_skip_topk_offset.
@@ -95,7 +95,7 @@ def _glm_choices(values: Values, layers: int) -> Any:
     ]
 
 
-def _hunyuan_choices(values: Values, layers: int) -> list[str]:
+def _hunyuan_indexers(values: Values, layers: int) -> list[str]:
     """Return "full" (an indexer of its own) for layer 0 and every fourth from layer 1 on, else "shared"."""
     return ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
 
@@ -275,7 +275,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             link(
                 "num_experts_per_tok",
                 "experts.num_experts_per_tok",
-                _choices,
+                _experts_per_tok,
                 lambda model: model.experts and model.experts.num_experts_per_tok,
             ),
         )),
@@ -296,7 +296,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
-            _lengthened("mla_scale_q_lora", "mla_scale_kv_lora"))),
+            _low_rank_scales("mla_scale_q_lora", "mla_scale_kv_lora"))),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
         rules=(
             *MINICPM,
@@ -344,7 +344,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="""num_nextn_predict_layers=0 index_topk_freq=1 index_skip_topk_offset=2 index_topk_pattern=null""",
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
-        rules=(rules.indexers(_glm_choices, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
+        rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
     "axk2": family(V3 + "attention_gate=channel latent.queries_of_both", names="gated_norm_rank=norm_gate_rank",
         defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=_IDLE,
         known_layers=(INDEXED,)),
@@ -367,13 +367,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             sliding_window_size=sliding_window swa_rope_theta=rope_local_base_freq""", known_layers=(INDEXED,),
         layers=rules.by(lambda values, i, _: i < 2 or i % 4 == 1, INDEXED, SLIDING), blocks={SLIDING: _WINDOW},
         rules=(Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
-            _lengthened("q_lora_scale", "kv_lora_scale"))),
+            _low_rank_scales("q_lora_scale", "kv_lora_scale"))),
     "hy_v4": family(
         V3
         + """attention_gate=channel attention_sinks experts.first_k_dense_replace=1
             streams.mixing=injected""", names="hc_mult=streams.count",
         only="hc_magnitude=2.0 hc_eps=1e-6 attention_bias=false", ignored=LATENT_IGNORED + "learnable_sink_init",
-        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_choices), rules.particulars({"swiglu_limit": None}))),
+        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_indexers), rules.particulars({"swiglu_limit": None}))),
     "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias streams.mixing=hyper",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",

@@ -127,7 +127,7 @@ def _llama4_experts(values: Values, layers: int) -> list[bool]:
     return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
 
 
-def _tuned(reader: Reading) -> None:
+def _temperature_tuning(reader: Reading) -> None:
     """List attn_scale and floor_scale as particulars, unless attn_temperature_tuning is false or 0; null means on."""
     if reader.values["attn_temperature_tuning"] is None or reader.values["attn_temperature_tuning"]:
         rules.particulars({"attn_scale": None, "floor_scale": None}).read(reader)
@@ -143,7 +143,7 @@ def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     return {**values, "attn_temperature_tuning": bool(values), "moe_layers": listed}
 
 
-def _rotary_share(reader: Reading, otherwise: float) -> float:
+def _sliding_rotary_factor(reader: Reading, otherwise: float) -> float:
     """Return partial_rotary_factor of layers with a window from rope_parameters; `otherwise` if it is not stated."""
     sections = reader.data.get("rope_parameters")
     local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
@@ -163,7 +163,7 @@ def _laguna(reader: Reading) -> None:
         what = "layers with different heads are not described"
         reader.problem(what, "num_attention_heads_per_layer", got=heads, need=f"{own} on each layer")
     fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
-    share = _rotary_share(reader, 1.0)
+    share = _sliding_rotary_factor(reader, 1.0)
     if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
         fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
@@ -248,7 +248,7 @@ def _mimo(reader: Reading) -> None:
         fields["experts.first_k_dense_replace"] = min(1, number)
     for mixer in fields.get("mixers", ()):
         mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
-    fields["partial_rotary_factor"] = _rotary_share(reader, values["partial_rotary_factor"])
+    fields["partial_rotary_factor"] = _sliding_rotary_factor(reader, values["partial_rotary_factor"])
 
 
 def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -345,7 +345,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored="for_llm_compressor", layers=_chunks,
         rules=(rules.rope_by_layer,
             replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
-            Rule(_tuned, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
+            Rule(_temperature_tuning, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
     "afmoe": family(SIGMOID + "qk_norm norm_after_sublayer attention_gate=channel experts.norm_topk_prob",
         names="""route_scale=experts.routed_scaling_factor num_dense_layers=experts.first_k_dense_replace
             mup_enabled=scale_embeddings""",

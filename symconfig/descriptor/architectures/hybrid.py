@@ -43,7 +43,7 @@ STARTS = """time_step_floor time_step_max time_step_min time_step_scale time_ste
 UNLIMITED = "max_position_embeddings=1048576 "
 
 
-def _scales(names: str) -> dict[str, str]:
+def _notes(names: str) -> dict[str, str]:
     """Return the note that a factor is left out, for each key (words)."""
     why = "is a factor of activations that changes no shape and no cost, and is left out"
     return {name: f"{name} {why}" for name in names.split()}
@@ -88,11 +88,11 @@ def _jamba(reader: Reading) -> None:
 
 def _jamba_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return period and offset of layers with attention and with experts; num_experts 1 without experts."""
-    keys = _stepped("attn_layer", [kind.attends for kind in model.kind_of_layer])
-    return keys | (_stepped("expert_layer", model.moe_layers) if model.experts else {"num_experts": 1})
+    keys = _period_and_offset("attn_layer", [kind.attends for kind in model.kind_of_layer])
+    return keys | (_period_and_offset("expert_layer", model.moe_layers) if model.experts else {"num_experts": 1})
 
 
-def _stepped(name: str, layers: Sequence[bool]) -> dict[str, int]:
+def _period_and_offset(name: str, layers: Sequence[bool]) -> dict[str, int]:
     """Return NAME_period and NAME_offset of the layers that are true, from the first two of them.
 
     With one such layer, or none, the period is longer than the model.
@@ -256,7 +256,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             _expand("mamba_expand"),
         )),
     "falcon_h1": family(
-        noted=_scales("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
+        noted=_notes("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
             ssm_in_multiplier ssm_multipliers ssm_out_multiplier"""),
         # expansion_factor and mlp_expansion_factor are how its own code derives mamba_d_ssm and intermediate_size.
         ignored=STARTS + "mamba_norm_before_gate mamba_use_mlp expansion_factor mlp_expansion_factor time_step_rank",
@@ -354,7 +354,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names="""num_dense_layers=experts.first_k_dense_replace use_expert_bias=experts.e_score_correction_bias""",
         ignored=_LFM2_IGNORED, same_as="tie_embedding=tie_word_embeddings", blocks={"conv": blocks.short_conv}),
     "minimax": family(NO_DENSE + "experts.norm_topk_prob", names=WIDTH,
-        noted=_scales("""full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
+        noted=_notes("""full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
             mlp_alpha_factor mlp_beta_factor"""), layers=attending(lambda values, i, _: i % 2 == 0),
         blocks={LINEAR: blocks.lightning}),
     "recurrent_gemma": family(UNLIMITED + "attention_out_bias mlp_bias norm_zero_centered scale_embeddings",

@@ -44,12 +44,12 @@ def _steps(text: str, **widths: int) -> list[Fields]:
     ]
 
 
-def _wide(tower: Values, hidden: str = "hidden_size") -> int:
+def _merged_width(tower: Values, hidden: str = "hidden_size") -> int:
     """Return the channels of one merged token: the tower's times spatial_merge_size squared."""
     return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
 
 
-def _shuffled(key: str, ratio: float) -> int:
+def _patches_per_side(key: str, ratio: float) -> int:
     """Return how many patches along a side become one token, the inverse of `ratio`.
 
     Raises Unfit at `key` unless it is a whole number.
@@ -67,7 +67,7 @@ def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, in
     """
     last = "hidden_size" if hidden == "embed_dim" else _OUT
     return lambda tower, around, out: {
-        "projector": _steps(f"{norm} join wide activation out", wide=_wide(tower, hidden), out=tower[last])
+        "projector": _steps(f"{norm} join wide activation out", wide=_merged_width(tower, hidden), out=tower[last])
     }
 
 
@@ -75,7 +75,7 @@ def qwen3(tower: Values, around: Values, out: int) -> Fields:
     """Return Qwen3-VL's projector, and the deepstack's if the tower has deepstack_visual_indexes."""
     fields = qwen("layernorm")(tower, around, out)
     if tower.get("deepstack_visual_indexes"):
-        fields["deepstack"] = _steps("join layernorm wide activation out", wide=_wide(tower), out=tower[_OUT])
+        fields["deepstack"] = _steps("join layernorm wide activation out", wide=_merged_width(tower), out=tower[_OUT])
     return fields
 
 
@@ -103,7 +103,7 @@ def llama4(tower: Values, around: Values, out: int) -> Fields:
 
     Raises Unfit for widths that do not match.
     """
-    side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
+    side = _patches_per_side("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
     first, second = tower["projector_input_dim"], tower["projector_output_dim"]
     for key, given, need in (
         ("intermediate_size", tower["intermediate_size"], tower["hidden_size"] * side**2),
@@ -125,7 +125,7 @@ def mistral3(tower: Values, around: Values, out: int) -> Fields:
 
 def internvl(tower: Values, around: Values, out: int) -> Fields:
     """Return InternVL's projector (join, norm, two linear layers) and spatial_merge_size. Raises Unfit."""
-    side = _shuffled("downsample_ratio", around["downsample_ratio"])
+    side = _patches_per_side("downsample_ratio", around["downsample_ratio"])
     text = f"{'join' if side > 1 else ''} layernorm out activation out"
     return {"spatial_merge_size": side, "projector": _steps(text, out=out)}
 
@@ -177,7 +177,7 @@ NAMES = pairs("depth=num_hidden_layers num_heads=num_attention_heads in_channels
 _DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
 
 
-def _follows(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
+def _derived(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
     """Return, as a tuple, the rule that sets the fields which `fields` computes from the tower's values."""
     return (Rule(lambda reader: reader.fields.update(fields(reader.values))),)
 
@@ -200,7 +200,7 @@ _QWEN_FIELDS = "by_image fused_qkv rope "
 _QWEN2 = family(
     _QWEN_FIELDS + "patch_bias=false",
     reads=_PATCHES + "embed_dim mlp_ratio",
-    rules=_follows(
+    rules=_derived(
         lambda values: {
             **_usual_size(values),
             "hidden_size": values["embed_dim"],
@@ -213,14 +213,14 @@ _QWEN2 = family(
 _QWEN25 = family(
     _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
     reads=_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
-    rules=_follows(_usual_size),
+    rules=_derived(_usual_size),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
 _QWEN35 = family(
     _QWEN_FIELDS,
     reads=_PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
-    rules=_follows(_usual_size),
+    rules=_derived(_usual_size),
     same_as=_DEPTH,
     only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
 )
@@ -230,16 +230,16 @@ _GLM = family(
     + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
     reads=_PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    rules=_follows(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
+    rules=_derived(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
     names="attention_bias=qkv_bias",
     same_as=_DEPTH,
 )
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
 )
-_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_follows(_positions), only="vision_use_head=false")
+_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_derived(_positions), only="vision_use_head=false")
 _CLIP_FIELDS = "class_token norm_before norm_after patch_bias=false "
-_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_follows(lambda values: _positions(values, 1)))
+_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_derived(lambda values: _positions(values, 1)))
 _LLAMA4 = family(
     _CLIP_FIELDS + "rope",
     reads=_VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
@@ -256,7 +256,7 @@ _NORMS = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
 _INTERNVL = family(
     "class_token layer_scale",
     reads=_VIT + "attention_bias use_qk_norm norm_type",
-    rules=_follows(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
+    rules=_derived(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
     names="attention_bias=qkv_bias use_qk_norm=qk_norm",
     only="""use_mask_token=false use_absolute_position_embeddings use_mean_pooling
         norm_type=layer_norm|rms_norm""",
