@@ -192,11 +192,11 @@ def merged(base: Any, over: Any) -> Any:
 
 
 def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, source: str) -> list[dict[str, Any]]:
-    """Return the levels of a cluster whose nodes have `now` GPUs and had `before`.
+    """Return the levels of a cluster whose nodes have `now` GPUs in place of `before`, as new dicts.
 
-    The level that joins a node's GPUs joins as many as there are, one within the node at most so many, and switches
-    join as many nodes as they did. Racks with a fast link across nodes stay as they are. A level that joins no more
-    than the one inside it is left out. Bandwidths are of one GPU and stay; of links to each peer there are fewer.
+    The node's level gets `now` GPUs, levels within it at most `now`, and network levels join as many nodes as before. A
+    level no larger than the one inside it is dropped. Bandwidths per GPU stay, except for direct links, of which there
+    are fewer. Unchanged if a fast link spans several nodes.
     """
     if now == before or any((each["size"] or 0) > before for each in levels if each["name"] not in NETWORK):
         return levels

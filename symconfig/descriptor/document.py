@@ -26,8 +26,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Data as JSON knows it (dict, list, str, int, float, bool, None); `keys` and `values` say where each path is.
-    unread: values that could not be read, which are None in the data."""
+    """Parsed data of a file with the places of its keys and values, for error messages.
+
+    data: dict, list, str, int, float, bool, None. keys, values: place by path. unread: problems of values that could
+    not be read, which are None in the data.
+    """
 
     data: Any
     file: str

@@ -211,7 +211,7 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
 def _misspelt_family(kind: object) -> str | None:
     """Return the known family that `kind` is a misspelling of, else None.
 
-    Another release or variant is no misspelling, as llama4 or llama-nas of llama.
+    None also for a family of Transformers, and for another release or variant, as llama4 or llama-nas of llama.
     """
     if not isinstance(kind, str) or kind in families():
         return None

@@ -15,7 +15,7 @@ NO_MIXER = "none"  # a block's name, for layers of an MLP only
 
 
 class Mlp(StrEnum):
-    """The part of a layer that follows the tokens' mixing."""
+    """The kind of a layer's MLP."""
 
     DENSE = "dense"
     MOE = "moe"
@@ -31,7 +31,7 @@ class Keys(StrEnum):
 
 
 class Turn(StrEnum):
-    """A layer's turn of the block that several layers share."""
+    """Whether a layer uses a block whose weights several layers share."""
 
     NONE = ""
     HOLDS = "sharing"  # calls it first, and so holds its weights
@@ -58,6 +58,7 @@ class Mixer(Strict):
     )
 
     def __hash__(self) -> int:
+        """Return a hash that does not depend on the order of `sizes`."""
         return hash((self.block, tuple(sorted(self.sizes.items())), self.switches, self.layers, self.beside_attention))
 
     @property
@@ -71,11 +72,14 @@ class Mixer(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """A kind of layer. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns queries
-    and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. input_norm:
-    what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that runs, too.
-    joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its MLP is
-    as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is."""
+    """What distinguishes one layer's structure from another's; equal kinds have equal operators.
+
+    mixer: block in place of attention, else the attention's name. window: attention sees a window or chunk only. rope:
+    rope rotates queries and keys. beside: a second block with the same input as attention. attends: has attention.
+    keys: which keys attention reads. again: runs with the weights of another layer. joins, closes, detached: see
+    `Loop`. calls: use of a shared block. pairs: origin of keys and values. wide: its MLP has `wide_intermediate_size`.
+    cut: some of the MLP's gates are cut off. input_norm: has the norm before the mixer, where the model has one there.
+    """
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -213,7 +217,7 @@ class SharedBlock(Sparse):
 
 
 class Mixing(StrEnum):
-    """The way in which layers read and write several residual streams."""
+    """How layers read and write several residual streams."""
 
     PREDICTED = "predicted"  # mixed before a layer, corrected behind it; the layer works on the first one (AltUp)
     HYPER = "hyper"  # each sublayer reads a weighed sum, is written into each, and they are mixed (DeepSeek-V4)

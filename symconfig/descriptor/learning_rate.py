@@ -36,9 +36,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """The usual training of a task.
+    """The usual training of a task, as published.
 
-    floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations.
+    rates: by ascending number of parameters. floor: min_lr / lr. warmup: share of the decay's iterations, at most
+    `most_warmup` iterations.
     """
 
     name: str

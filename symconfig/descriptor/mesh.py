@@ -12,7 +12,7 @@ NETWORK = frozenset({"rail", "spine"})
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One factor of a level. stride: distance in ranks between neighbours along it."""
+    """One factor of a level's size. stride: distance in ranks between neighbours along the axis."""
 
     level: str
     size: int
@@ -41,7 +41,7 @@ class MeshLevel:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Levels, innermost first. gpus = product of their sizes."""
+    """Levels, innermost first; the number of GPUs is the product of their sizes."""
 
     levels: tuple[MeshLevel, ...]
 

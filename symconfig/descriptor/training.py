@@ -17,7 +17,7 @@ Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 
 
 def _several(value: object) -> object:
-    """Take one text for a list of one; a validator in front of a strict tuple is past JSON, so it makes the tuple."""
+    """Return one text, or a list, as a tuple; other values unchanged, for pydantic to refuse."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -27,6 +27,7 @@ Prefixes = Annotated[tuple[str, ...], BeforeValidator(_several)]
 
 
 def _is_number(text: str) -> bool:
+    """Return whether the text can be parsed as a float."""
     try:
         float(text)
     except ValueError:

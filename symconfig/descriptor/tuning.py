@@ -20,11 +20,11 @@ LossName = Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo", "kto", "ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a loss makes of an example.
+    """What a preference loss needs for one example.
 
-    task: whose it is. sequences: of an example, which the trained model reads in one forward. read: further forwards of
-    as many by that model, from which nothing is learnt; reference: those of a frozen copy of it. scores: the model
-    gives one number of a sequence, and no logits. scaled: it has a beta.
+    task: the task it belongs to. sequences: sequences of an example that are trained on. read: forward passes of the
+    trained model without gradients, each over as many sequences; reference: those of the frozen reference model.
+    scores: the model has one output per sequence in place of logits. scaled: the loss has a beta.
     """
 
     task: Task = "dpo"

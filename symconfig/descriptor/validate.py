@@ -111,9 +111,9 @@ def _written(path: KeyPath, document: Document) -> KeyPath:
 
 
 def _known(loc: KeyPath, document: Document) -> KeyPath:
-    """Return the longest start of a pydantic location that is a path of the data.
+    """Return the longest leading part of a pydantic location that is a path of the data.
 
-    Pydantic adds the names of union members behind it.
+    Pydantic adds the names of union members to locations.
     """
     data = document.data
     for length, part in enumerate(loc):

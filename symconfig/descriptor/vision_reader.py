@@ -19,7 +19,10 @@ _SQUARE = ("image_size", "patch_size", "temporal_patch_size")  # may be lists of
 
 
 class VisionReader(Reading):
-    """A reader of one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
+    """A reader of one file's vision tower; it collects problems and notes.
+
+    A tower that is not supported is left out as a whole, with a note.
+    """
 
     def __init__(self, data: Mapping[str, Any], document: Document) -> None:
         super().__init__(data, Architecture(), document, ())

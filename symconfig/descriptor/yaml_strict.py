@@ -39,7 +39,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML 
 
 @dataclass(slots=True)
 class Open:
-    """A mapping or sequence that is being filled."""
+    """A mapping or sequence whose end is not yet parsed. key: the mapping's key that waits for its value."""
 
     path: KeyPath
     into: dict[str, Any] | list[Any]
@@ -48,9 +48,10 @@ class Open:
 
 @dataclass(slots=True)
 class Builder:
-    """A builder that turns parser events into data, without recursion.
+    """A builder of data and places from PyYAML's events, without recursion.
 
-    `problems` collects what does not stop the reading.
+    data: the document's value once it is complete. stack: open containers, outermost first. keys, values: places by
+    path. problems: those that do not stop reading. documents: number of documents so far.
     """
 
     file: str

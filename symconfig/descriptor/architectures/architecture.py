@@ -109,20 +109,20 @@ def link(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A table by which one `model_type` is read. Keys on the left are config.json's, names on the right the
-    descriptor's.
+    """A table by which one `model_type` is read and written.
 
-    constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
-    transformers' own class where there is one; those given here come on top. types: of keys whose default does not say
-    it. names: where a key goes, if not as in NAMES. only: understood with these values only (a key of the class that
-    goes nowhere is understood with its default only). noted: left out with a note, when set. ignored: without effect on
-    the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
-    not list them. blocks: a type of layer, and the mixer that such layers have. rules: what no table holds, one after
-    the other. reads: keys that `layers` reads, and in the end all that the blocks and the rules do.
-    groups_with: n_group and topk_group apply with this topk_method only. text_of: the model is this section of the
-    file, of this type. of_class: the model_type whose class it is, where its own has none. known_layers: types of
-    layers, if not the usual ones. kinds: of keys whose default is null or text, and that hold something else.
-    may_be_zero: keys that say by 0 that there is none.
+    Left-hand keys are config.json's, right-hand names the descriptor's fields.
+
+    constants: fields that the class fixes. defaults: keys of the class with their defaults; Transformers' own are added
+    below these. types: types of keys whose default does not show them. names: fields that a key sets, if not as in
+    NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their default.
+    noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model. same_as: aliases
+    of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of each type of
+    layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. kinds: KINDS of keys whose default
+    is null or text. may_be_zero: keys of which 0 means none. groups_with: the topk_method with which n_group and
+    topk_group apply. text_of: (section, type) of the text model in a multimodal file. of_class: the model_type whose
+    class is used, if it has none of its own. known_layers: types of layers that files may list, beside those of
+    `blocks`.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)

@@ -55,7 +55,10 @@ def _falcon(reader: Reading) -> None:
 
 
 def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a model's generation: the first shares one norm, and one key and value or none between heads."""
+    """Return the keys of Falcon's generation: heads, parallel branches, norms and ALiBi.
+
+    It is the new decoder architecture if key/value heads are grouped, or if parallel branches have a norm each.
+    """
     heads, kv = model.num_attention_heads, model.num_key_value_heads
     new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
     return {

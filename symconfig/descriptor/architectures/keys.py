@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Derived(Enum):
-    """Defaults that follow from other keys."""
+    """Defaults that are computed from other keys."""
 
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
@@ -20,7 +20,7 @@ class Derived(Enum):
 
 
 def words(text: str) -> frozenset[str]:
-    """Split a text into the set of its words."""
+    """Return the set of a text's words."""
     return frozenset(text.split())
 
 

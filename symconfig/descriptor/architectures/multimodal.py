@@ -24,7 +24,7 @@ _OUT = "out_hidden_size"
 
 
 class Unfit(ValueError):
-    """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
+    """An error for sizes that do not fit each other. key: the config.json key with the wrong value."""
 
     def __init__(self, key: str, what: str) -> None:
         """Keep the key of the value that does not fit."""
@@ -140,12 +140,12 @@ def llava(tower: Values, around: Values, out: int) -> Fields:
 class Multimodal:
     """A table by which a multimodal `config.json` is read around its sections.
 
-    tower: the table of its `vision_config`; a key goes to the tower's field in NAMES, else to that of its own name.
-    towers: the model_types that its vision_config may have; the first is that of its class. projector: from the tower's
-    values, those around it, and the language model's hidden_size. text: the type of its language model; empty: as the
-    families have it. tied: its tie_word_embeddings where it does not say it; ties: that of the language model's own
-    section counts, too. flat: the language model may stand in no section of its own. defaults: of the keys around the
-    sections that matter. noted: what to say of a key's value.
+    tower: the table of its `vision_config`; a key sets the field in NAMES, else the field of its own name. towers: the
+    model_types that `vision_config` may have, that of its class first. projector: returns the projector's fields, from
+    the tower's values, those around it, and the language model's hidden_size. text: the language model's type; "": as
+    in transformers.json. tied: the default of tie_word_embeddings; ties: the text section's value counts, too. flat:
+    the language model may have no section of its own. defaults: of keys around the sections that matter. noted: a note
+    for each (key, value).
     """
 
     tower: Architecture

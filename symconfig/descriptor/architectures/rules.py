@@ -39,9 +39,9 @@ def short(value: float) -> float:
 
 
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
-    """Return a rule that reads a key to a factor field: `of` of its value, unset for null or 1; otherwise a problem.
+    """Return a rule that sets `field` to `of` the key's value; null and 1 leave it unset, other values are a problem.
 
-    `of` must be its own inverse, for it also writes the key, 1.0 where the field is unset.
+    `of` must be its own inverse: the key is written as `of` the field, or of 1.0 where that is unset.
     """
 
     def read(value: Any, reader: Reading) -> float | None:
@@ -205,9 +205,9 @@ def without_experts(fields: dict[str, Any]) -> None:
 
 
 def shared_experts(number: str) -> Rule:
-    """Return a rule that reads the key of the number of shared experts to their total width; null counts as 0.
+    """Return a rule that reads the key of the number of shared experts to their total width.
 
-    Each is as wide as a routed expert. Other than a whole number >= 0 is a problem.
+    Each is as wide as a routed expert; null counts as 0. Anything but a whole number >= 0 is a problem.
     """
 
     def read(shared: Any, reader: Reading) -> int:
@@ -229,10 +229,11 @@ _LETTERS = {"F": "full", "S": "shared"}
 
 
 def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
-    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types ("full": an indexer of its own).
+    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types.
 
-    `listed` returns the types where the file states none, from the values and the number of layers; it reads `keys`.
-    Sets nothing if every layer has its own; wrong types or a wrong length are a problem.
+    "full" is an indexer of the layer's own, "shared" is not. `listed` returns the types where the file states none,
+    from the values and the number of layers; it reads `keys`. Sets nothing if every layer has its own; wrong types or a
+    wrong length are a problem.
     """
 
     def read(reader: Reading) -> None:
@@ -255,11 +256,11 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
 
 
 def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the first mixer (empty without one) and the sizes that per_layer_config states for the layers it is on.
+    """Return the first mixer (empty without one) and the sizes that per_layer_config states for its layers.
 
-    All those layers must have the same sizes, and no others any, else it is a problem, whose need is `where`, and the
-    sizes are empty. They are empty without per_layer_config, too. A size of `known` that it leaves out is the file's
-    own.
+    The sizes are empty without per_layer_config. They must be equal for all layers of the mixer and stated for no other
+    layer; else they are empty and a problem is recorded, with `where` as its need. A size of `known` that is not stated
+    is the file's value of that key.
     """
     section = reader.values["per_layer_config"]
     mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
