@@ -25,7 +25,10 @@ _AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(?P<unit>[A-
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of amount. units: each with its factor; need: how a person writes one."""
+    """A kind of quantity, with its units.
+
+    units: factor to SI (bytes, bytes/s, s, FLOP/s) by unit. need: how a person writes one, for errors.
+    """
 
     units: Mapping[str, Decimal]
     need: str
@@ -49,11 +52,10 @@ PEAK = Kind(
 
 
 def amount(text: str, kind: Kind) -> float:
-    """Return the amount in bytes, bytes/s, seconds or FLOP/s. Raises ValueError with what is wrong.
+    """Return an amount with its unit as a number of bytes, bytes/s, seconds or FLOP/s, as `kind` says.
 
-    Amounts with units, as people write them: `96GB`, `90GiB`, `300GB/s`, `400Gb/s`, `3.4us`, `989 TFLOP/s`.
-
-    Units are read by the letter: a small b is a bit, a capital B is a byte, k to P are powers of a thousand.
+    As `96GB`, `90GiB`, `400Gb/s`, `3.4us`, `989 TFLOP/s`: a small b is a bit, a capital B a byte, and k to P are powers
+    of 1000. Raises ValueError for text without a number or a known unit.
     """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None:
@@ -70,7 +72,7 @@ def amount(text: str, kind: Kind) -> float:
 
 
 def _wrong_unit(unit: str, kind: Kind) -> str:
-    """Say why a unit is none here; bits and bytes, which differ by one letter, by their names."""
+    """Return why the unit is not one of this kind, with the spelling that may be meant."""
     alike = [known for known in kind.units if known.lower() == unit.lower()]
     if len(alike) > 1:
         named = [f"{known} ({'bytes' if 'B' in known else 'bits'})" for known in alike]
@@ -104,19 +106,21 @@ FASTEST_PORT_BYTES_PER_S = 100e9
 
 
 def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> float:
-    """Return what one GPU has of the stated network, one direction.
+    """Return one GPU's bandwidth in bytes/s, one direction, of a text as `4x100 Gb/s` or `400 Gb/s per GPU`.
 
-    Ports are those of a node, which its GPUs share, if the text does not say `per GPU`. alone: `gpu` or `node`, what a
-    speed without ports and owner is meant for. Raises InputError for a text of which a word is not understood.
+    Raises InputError for text with an unknown word, and for speeds whose owner is not stated.
 
-    A network as people state it, `4x100 Gb/s` or `400 Gb/s per GPU, 2:1`, read into the levels of a cluster.
+    Args:
+        text: The network. Ports are a node's, unless it says `per GPU`; a speed in both directions is halved.
+        gpus_per_node: The GPUs that share what a node has.
+        alone: The owner, `gpu` or `node`, of a speed without ports and owner; None: that is an error.
     """
     rest = re.sub(r"\([^)]*\)", " ", text).strip()  # the name of a system stands in parentheses
-    _, rest = _taken(_OVER, rest)
-    ports, rest = _taken(_PORTS, rest)
-    speed, rest = _taken(_A_SPEED, rest)
-    share, rest = _taken(_SHARE, rest)
-    both, rest = _taken(_BOTH, rest)
+    _, rest = _extract(_OVER, rest)
+    ports, rest = _extract(_PORTS, rest)
+    speed, rest = _extract(_A_SPEED, rest)
+    share, rest = _extract(_SHARE, rest)
+    both, rest = _extract(_BOTH, rest)
     unknown = re.sub(r"[\s,;/+]+", " ", _KINDS.sub(" ", rest)).strip()
     if speed is None or unknown:
         what = f"{unknown!r} is not understood" if unknown else "states no speed"
@@ -139,12 +143,15 @@ def gpu_bytes_per_s(text: str, gpus_per_node: int, alone: str | None = None) -> 
 
 
 def says_direction(text: str) -> bool:
-    """Return whether a stated speed says of which directions it is."""
+    """Return whether the text says that its speed is of one direction or of both."""
     return bool(_BOTH.search(text) or re.search(r"direction", text))
 
 
 def oversubscription(text: str) -> float | None:
-    """Return the oversubscription that a stated network has, `2:1` or `oversubscription 2`. Raises InputError."""
+    """Return the stated oversubscription, `2:1` or `oversubscription 2`; None if there is none.
+
+    Raises InputError for a ratio below 1.
+    """
     over = _OVER.search(text)
     if over is None:
         return None
@@ -157,9 +164,9 @@ def oversubscription(text: str) -> float | None:
 def with_network(
     cluster: ClusterDescriptor, text: str, source: str, gpus_per_node: int | None = None
 ) -> ClusterDescriptor:
-    """Return the cluster with the stated network between its nodes.
+    """Return the cluster with the stated speed on all its network levels; a stated oversubscription is the outermost's.
 
-    All levels of switches have this speed, and a stated oversubscription is that of the outermost.
+    Raises InputError.
     """
     rate = gpu_bytes_per_s(text, gpus_per_node or cluster.gpus_per_node)
     levels = tuple(at_rate(level, rate, source) if level.name in NETWORK else level for level in cluster.levels)
@@ -174,16 +181,17 @@ def oversubscribed(cluster: ClusterDescriptor, ratio: float, source: str) -> Clu
 
 
 def at_rate(level: Level, bytes_per_s: float, source: str) -> Level:
-    """Return the level with another bandwidth."""
+    """Return the level with this bandwidth, per GPU and direction."""
     return level.model_copy(update={"bandwidth_bytes_per_s": Quantity(value=bytes_per_s, source=source)})
 
 
-def _taken(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
-    """Return the first match, and the text without it."""
+def _extract(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None, str]:
+    """Return the pattern's first match, None if there is none, and the text without it."""
     match = pattern.search(text)
     return match, text if match is None else f"{text[: match.start()]} {text[match.end() :]}"
 
 
 def _misread(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:
+    """Return the Problem of a network's text that cannot be read."""
     need = "ports and their speed, or the speed of a GPU or a node"
     return Problem(what, field="network", got=text, need=need, hint=hint)

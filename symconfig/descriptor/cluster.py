@@ -49,6 +49,7 @@ class Measured(Strict):
     @field_validator("*")
     @classmethod
     def _within(cls, value: Any, info: ValidationInfo) -> Any:
+        """Return the value unchanged. Raises ValueError for a quantity out of its field's range."""
         if isinstance(value, Quantity):
             name = str(info.field_name)
             if name in SHARES and not 0 < value.value <= 1:
@@ -107,6 +108,7 @@ class KernelsFile(Kernels):
 
     @property
     def constants(self) -> Kernels:
+        """Return the constants alone, without the file's schema."""
         return Kernels(**{name: getattr(self, name) for name in Kernels.model_fields})
 
 
@@ -150,11 +152,18 @@ class ClusterDescriptor(Strict):
 
     @property
     def joined_gpus(self) -> int:
-        """Count the GPUs that other links than a network's join: of a node, or of a rack of nodes."""
+        """Return the GPUs in the largest domain below the network: those of a node, or of a rack.
+
+        It is 1 without such a level.
+        """
         return max((level.size or 1 for level in self.levels if level.name not in NETWORK), default=1)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check names and sizes of the levels. Raises ValueError for the first problem.
+
+        Sizes must grow by whole factors from above 1, and only the last one is null.
+        """
         names, sizes = [level.name for level in self.levels], [level.size for level in self.levels]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(f"levels have two of the name {twice}")
@@ -173,18 +182,21 @@ class ClusterDescriptor(Strict):
 
 
 def merged(base: Any, over: Any) -> Any:
-    """Return `over` laid over the base, field by field; a number with its source is one field."""
+    """Return a new value with `over` merged into `base`, mapping by mapping.
+
+    `over` replaces the base where either is no mapping, and where it is a quantity (has `value`).
+    """
     if not isinstance(over, dict) or not isinstance(base, dict) or "value" in over:
         return over
     return {**base, **{name: merged(base.get(name), value) for name, value in over.items()}}
 
 
 def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, source: str) -> list[dict[str, Any]]:
-    """Return the levels of a cluster whose nodes have `now` GPUs and had `before`.
+    """Return the levels of a cluster whose nodes have `now` GPUs in place of `before`, as new dicts.
 
-    The level that joins a node's GPUs joins as many as there are, one within the node at most so many, and switches
-    join as many nodes as they did. Racks with a fast link across nodes stay as they are. A level that joins no more
-    than the one inside it is left out. Bandwidths are of one GPU and stay; of links to each peer there are fewer.
+    The node's level gets `now` GPUs, levels within it at most `now`, and network levels join as many nodes as before. A
+    level no larger than the one inside it is dropped. Bandwidths per GPU stay, except for direct links, of which there
+    are fewer. Unchanged if a fast link spans several nodes.
     """
     if now == before or any((each["size"] or 0) > before for each in levels if each["name"] not in NETWORK):
         return levels
@@ -197,6 +209,10 @@ def with_gpus_per_node(levels: list[dict[str, Any]], before: int, now: int, sour
 
 
 def _size(level: dict[str, Any], before: int, now: int) -> int | None:
+    """Return a level's size for nodes of `now` GPUs in place of `before`; None stays (the whole cluster).
+
+    Network levels scale; the node's level gets `now`; smaller ones get at most `now`.
+    """
     size: int | None = level["size"]
     if size is None:
         return None
@@ -206,7 +222,10 @@ def _size(level: dict[str, Any], before: int, now: int) -> int | None:
 
 
 def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict[str, Any]:
-    """Return a level of links between all pairs with the links that its GPUs have left."""
+    """Return a level of direct links with its bandwidth reduced to the links to the GPUs that are left.
+
+    Returned unchanged if it is switched or no smaller than `before`.
+    """
     now = level["size"]
     if not level.get("mesh") or before is None or now is None or now >= before:
         return level
@@ -227,7 +246,10 @@ _WORDS = {"network": "another network", "links": "other links", "peak": "another
 
 
 def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozenset[str]) -> ClusterDescriptor:
-    """Return the cluster with less trust in the base's constants that belong to hardware which is another one now."""
+    """Return the cluster with a larger uncertainty of the kernel constants that were fitted on hardware it changes.
+
+    Their source says so. Constants named in `stated` stay; unchanged if no hardware differs from the base's.
+    """
     update: dict[str, Quantity] = {}
     before, now = _hardware(base), _hardware(cluster)
     for what, constants in CARRIED.items():
@@ -246,7 +268,10 @@ def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozens
 
 
 def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
-    """Return what the kernels' constants are shares of, by name."""
+    """Return the bandwidths (bytes/s) of network, links and memory and the peaks (FLOP/s), by group and name.
+
+    The groups are those of CARRIED; precisions that the GPU does not have are left out.
+    """
     rates = {level.name: _link(level) for level in cluster.levels}
     gpu = cluster.gpu
     peaks: dict[str, Quantity | None] = {name: getattr(gpu.peak_flops, name) for name in Precisions.model_fields}
@@ -259,6 +284,6 @@ def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
 
 
 def _link(level: Level) -> float:
-    """Return the bandwidth of a level's port, or of one of its links to each peer."""
+    """Return a level's bandwidth in bytes/s: of the GPU's port, or of one link to a peer where it has no switch."""
     rate = level.bandwidth_bytes_per_s.value
     return rate / (level.size - 1) if level.mesh and level.size else rate

@@ -31,8 +31,11 @@ _NEED = "a number or a plain text, or all of it in a file"
 
 
 def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | None:
-    """Return two kinds of GPUs with their numbers and the network between them, of `h100*16 + a100-80gb*16 over
-    400Gb/s`; None where the name is of one kind. Raises InputError for what stands behind them otherwise."""
+    """Return ((name, GPUs), (name, GPUs), network) of a name as `h100*16 + a100-80gb*16 over 400Gb/s`.
+
+    The network is None where none is stated. None for a name of one kind. Raises InputError for other text behind the
+    two.
+    """
     match = _KINDS.fullmatch(name)
     if match is None:
         return None
@@ -47,7 +50,10 @@ def kinds(name: str) -> tuple[tuple[str, int], tuple[str, int], str | None] | No
 
 
 def split(name: str) -> tuple[str, dict[str, str]]:
-    """Return a name's base and its changes, `field: value`; none where it is a plain name. Raises InputError."""
+    """Return a name's base and its changes as text by field; no changes for a plain name.
+
+    `base@network` changes the network. Raises InputError.
+    """
     match = _WITH.fullmatch(name)
     if match is not None:
         return match["base"], pairs(_NEXT.split(match["changes"]), CLUSTER)
@@ -56,7 +62,10 @@ def split(name: str) -> tuple[str, dict[str, str]]:
 
 
 def pairs(words: list[str], field: str) -> dict[str, str]:
-    """Return `FIELD=VALUE` words as a mapping. field: what the words were given as. Raises InputError."""
+    """Return `FIELD=VALUE` words as a mapping. Raises InputError for other words, and fields with two values.
+
+    field: the option that errors name.
+    """
     if len(words) > _MOST:
         raise InputError("too many fields differ", field=field, got=str(len(words)), need=f"at most {_MOST}, or a file")
     fields: dict[str, str] = {}
@@ -75,7 +84,7 @@ def pairs(words: list[str], field: str) -> dict[str, str]:
 
 
 def joined(base: str, changes: Mapping[str, str]) -> str:
-    """Return the name of a base with changes; those that the name has already give way."""
+    """Return a cluster's name with changes; a change replaces one of the same field that the name has already."""
     if not changes:
         return base
     plain_name, before = split(base)
@@ -84,9 +93,9 @@ def joined(base: str, changes: Mapping[str, str]) -> str:
 
 
 def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
-    """Return the name of a cluster that is given as fields, as a file has them. base: where they name none.
+    """Return the name of a cluster that is given as fields, like a file's.
 
-    Raises InputError where there is no base, or for what no name can hold.
+    base: the base where the fields name none. Raises InputError without a base, and for values that no name can hold.
     """
     named = fields.get("base", base)
     if not isinstance(named, str) or not named:
@@ -96,17 +105,23 @@ def spelled(fields: Mapping[str, Any], base: str | None = None) -> str:
 
 
 def changes_of(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return what differs, of fields as a file has them, as `field: value`. Raises InputError."""
-    return dict(_flat({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
+    """Return the fields but `base` and `schema` as text by dotted field.
+
+    Raises InputError for what no name can hold.
+    """
+    return dict(_dotted_fields({name: value for name, value in fields.items() if name not in ("base", "schema")}, ()))
 
 
-def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
-    """Yield each field with its value, sections by dots: `levels.rail.size=128`."""
+def _dotted_fields(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
+    """Yield (dotted field, value as text) of each field: `levels.rail.size`, `128`.
+
+    Raises InputError for a value that the name would not give back.
+    """
     if isinstance(value, list | tuple) and path == ("levels",) and all(isinstance(one, Mapping) for one in value):
         value = {str(one.get("name")): {k: v for k, v in one.items() if k != "name"} for one in value}
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _flat(item, (*path, str(name)))
+            yield from _dotted_fields(item, (*path, str(name)))
         return
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     field = ".".join(map(str, path))
@@ -118,7 +133,10 @@ def _flat(value: Any, path: KeyPath) -> Iterator[tuple[str, str]]:
 
 
 def as_document(changes: Mapping[str, str]) -> Document:
-    """Return the changes as a file would hold them. Raises InputError where two of them stand in each other's way."""
+    """Return the changes as the document of a file without a name.
+
+    Raises InputError if a field is a value and a section.
+    """
     data: dict[str, Any] = {}
     for field, text in changes.items():
         *above, last = field.split(".")
@@ -134,7 +152,7 @@ def as_document(changes: Mapping[str, str]) -> Document:
 
 
 def _value(text: str) -> Any:
-    """Parse the value of a field, as YAML reads it; what it refuses stays text."""
+    """Return the text's value as YAML reads it; text that YAML refuses stays text."""
     try:
         return plain(text)
     except ValueError:

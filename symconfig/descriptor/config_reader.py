@@ -36,7 +36,10 @@ class ConfigReader(Reading):
     """A reader of one `config.json` by its architecture's table; gathers problems, notes and fields."""
 
     def read(self) -> dict[str, Any]:
-        """Read descriptor fields by dotted name. With problems the result is incomplete."""
+        """Return the descriptor's fields by dotted name; empty, with `problems`, if the file cannot be read.
+
+        Fills `values`, `fields`, `key_of` and `notes`; moves keys of sections and aliases within `data`.
+        """
         for section in self.architecture.sections & self.data.keys():
             inner = self.data.pop(section)
             if isinstance(inner, Mapping):
@@ -92,7 +95,10 @@ class ConfigReader(Reading):
         return fields
 
     def _check_keys(self) -> None:
-        """Check that every key is read, checked, noted or known to have no effect."""
+        """Append a problem for each unknown key, and for values that are not supported for this family.
+
+        Unknown keys that are null or false are only noted.
+        """
         table = self.architecture
         known = {*table.defaults, *table.ignored, *table.noted, *COMMON_IGNORED, *COMMON_NOTED, *DTYPE_KEYS}
         if "rope_scaling" in table.defaults:
@@ -118,7 +124,11 @@ class ConfigReader(Reading):
                 self.problems.append(unknown)
 
     def _value(self, key: str, default: Any) -> Any:
-        """Return the key's value, of the type that its default has."""
+        """Return the key's value, or its default if it is absent or null; a wrong type or range is a problem.
+
+        Null stays None where it means that there is none. A missing key without default that a field requires is a
+        problem.
+        """
         if key not in self.data:
             if default is None and any(_needs_value(field) for field in self.architecture.fields_of(key)):
                 self.problem("this key is missing", key)
@@ -151,6 +161,11 @@ class ConfigReader(Reading):
         return value
 
     def _derive(self, value: Any, values: Mapping[str, Any]) -> Any:
+        """Return the value, or if it is a `Derived` what follows from other keys.
+
+        LAYERS: the number of listed layers, 0 without a list. HEAD_DIM is rounded down; it is a problem if the heads do
+        not divide hidden_size where the family's class refuses that.
+        """
         if not isinstance(value, Derived):
             return value
         if value is Derived.LAYERS:
@@ -169,7 +184,7 @@ class ConfigReader(Reading):
 
 
 def _needs_value(field: str) -> bool:
-    """Return whether a field of the descriptor is nothing without a value."""
+    """Return whether the descriptor's field cannot be None; False for unknown fields."""
     section, _, leaf = field.rpartition(".")
     holder: type[Strict] = _SECTIONS[section] if section else ModelDescriptor
     info = holder.model_fields.get(leaf)
@@ -205,7 +220,10 @@ _OF_JSON: Mapping[str, tuple[type, ...]] = {
 
 
 def type_of(key: str, default: object, annotated: str | None) -> str:
-    """Return what a key must be: as its class says, else what its default is; empty: anything, where that is null."""
+    """Return the types that a key's value may have, joined by `|`: as annotated, else its default's.
+
+    Empty (any type) if there is neither an annotation nor a default.
+    """
     if key in FRACTIONS:
         return "float"
     if annotated is not None:
@@ -217,12 +235,12 @@ def type_of(key: str, default: object, annotated: str | None) -> str:
 
 
 def fits(value: Any, types: str) -> bool:
-    """Return whether a value is of one of these types. true is no number."""
+    """Return whether a value is of one of the types, joined by `|`; true and false are no numbers, int is a float."""
     return any(_is(value, one) for one in types.split("|"))
 
 
 def spoken(types: str) -> str:
-    """Return the types as a person reads them."""
+    """Return the types, joined by `|`, as a message names them: "a whole number or a list"."""
     return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
 
 
@@ -237,6 +255,7 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _is(value: Any, one: str) -> bool:
+    """Return whether a value is of one type such as int or list[int], whose items are then checked, too."""
     outer, _, inner = one.partition("[")
     if not isinstance(value, _OF_JSON[outer]) or (isinstance(value, bool) and outer != "bool"):
         return False

@@ -25,7 +25,10 @@ _MOE_LAYERS = {"dense": False, "sparse": True, "moe": True, "hash_moe": True}
 
 
 def rope(reader: Reading) -> None:
-    """Read rope_scaling (before transformers 5) or rope_parameters; both may hold the base and the fraction too."""
+    """Set rope_theta, partial_rotary_factor and rope_scaling from rope_scaling or rope_parameters.
+
+    Does nothing for a model without rope. Unknown keys and types are problems; keys without effect are noted.
+    """
     fields, data = reader.fields, reader.data
     if fields.get("position", "rope") != "rope":
         return
@@ -61,7 +64,10 @@ def rope(reader: Reading) -> None:
 
 
 def _rope_by_layer_type(reader: Reading, key: str, raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Read Gemma 3's rope of transformers 5: a section for sliding-window layers; return the one for the others."""
+    """Return the rope section of layers without a window, and set rope_local_base_freq from that with one.
+
+    Scaled rope on layers with a window, and sections that are no objects, are problems; for those the result is empty.
+    """
     local, whole = raw.get(SLIDING) or {}, raw.get(FULL) or raw.get(INDEXED) or {}
     if not isinstance(local, Mapping) or not isinstance(whole, Mapping):
         reader.problem("wrong value", key, got=repr(raw), need="an object for each kind of layer")
@@ -87,13 +93,16 @@ def _is_usual_factor(raw: Mapping[str, Any]) -> bool:
 
 
 def _of_other_types(scaling: Mapping[str, Any]) -> list[str]:
-    """List the keys that rope of this type does not have."""
+    """Return the keys that rope of this type does not have; empty for an unknown type."""
     needed, optional = ROPE_FIELDS.get(str(scaling["rope_type"]), ((), tuple(scaling)))
     return [name for name in scaling if name not in ("rope_type", "factor", *needed, *optional)]
 
 
 def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the scaling with the defaults that transformers fills in; None where rope is not scaled."""
+    """Return the scaling with Transformers' defaults filled in; None if rope is not scaled.
+
+    longest: the model's max_position_embeddings, the default of original_max_position_embeddings.
+    """
     kind = raw.get("rope_type", raw.get("type")) or "default"
     phi3 = values.get("original_max_position_embeddings")
     if phi3 and kind in ("su", "yarn"):  # Phi-3's older spellings
@@ -112,7 +121,7 @@ def _rope_scaling(raw: Mapping[str, Any], longest: int, values: Mapping[str, Any
 
 
 def layers(reader: Reading) -> None:
-    """Read windows, chunks, rope and other blocks by layer."""
+    """Set windows and mixers by each layer's type; nothing if neither file nor class gives types."""
     values, fields = reader.values, reader.fields
     types = _layer_types(reader)
     if types is None:
@@ -128,7 +137,10 @@ def layers(reader: Reading) -> None:
 
 
 def _layer_types(reader: Reading) -> list[str] | None:
-    """Return the type of each layer: as the file lists them, or as its class fills them in."""
+    """Return each layer's type: listed in the file, else as the class fills it in.
+
+    None if all are full: no list and no rule, or windows are switched off; also, with a problem, for a wrong list.
+    """
     values, number, rule = reader.values, reader.fields["num_hidden_layers"], reader.architecture.layers
     listed = values.get("layer_types")
     if values.get("use_sliding_window") is False and not reader.architecture.blocks:
@@ -146,7 +158,10 @@ def _layer_types(reader: Reading) -> list[str] | None:
 
 
 def _windows(reader: Reading, types: list[str]) -> None:
-    """Read which layers see a window or a chunk only. A list without a width for it has none."""
+    """Set sliding_window, its pattern and chunked_attention by the layers' types.
+
+    The window is deleted where no layer has it or no width is given; the pattern is left out if all layers have it.
+    """
     fields, chunked = reader.fields, CHUNKED in types
     window = reader.values.get("attention_chunk_size" if chunked else "sliding_window")
     pattern = [kind in (SLIDING, CHUNKED) for kind in types]
@@ -161,7 +176,7 @@ def _windows(reader: Reading, types: list[str]) -> None:
 
 
 def experts(reader: Reading) -> None:
-    """Read shared experts by their number, groups where they apply, and the layers that have experts."""
+    """Set shared experts, expert groups and the layers with experts; wrong lists of layers are problems."""
     values, fields, architecture = reader.values, reader.fields, reader.architecture
     if "n_shared_experts" in values and "experts.moe_intermediate_size" in fields:
         shared_experts("n_shared_experts").read(reader)

@@ -27,7 +27,11 @@ Json = dict[str, Any]
 
 
 def config_json(model: ModelDescriptor) -> Json:
-    """Return `config.json` of a model's class. Raises InfeasibleError where Transformers has none."""
+    """Return the content of the `config.json` of the model's Transformers class.
+
+    Raises InfeasibleError where Transformers has no class for it. What the class cannot express is left out: see
+    `unsaid`.
+    """
     kind, architecture = _family(model)
     values = _values(model, architecture, kind)
     values |= dict(_windows(model, architecture, {**architecture.defaults, **values}))
@@ -54,7 +58,10 @@ def config_json(model: ModelDescriptor) -> Json:
 
 @lru_cache(maxsize=128)
 def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
-    """Return what is lost of a model in the `config.json` of its class: read back, it is another model."""
+    """Return a Problem for each field that the model loses in its class's `config.json`, cached; empty if none.
+
+    Found by reading the written file back. Errors of writing or reading are returned as Problems, not raised.
+    """
     try:
         config = config_json(model)
         reread = import_config(config, "config.json", "model")
@@ -68,25 +75,28 @@ def unsaid(model: ModelDescriptor) -> tuple[Problem, ...]:
 
 
 def differences(model: ModelDescriptor, reread: ModelDescriptor) -> Iterator[tuple[str, str, str]]:
-    """Yield the fields in which another model computes something else, or is trained otherwise.
+    """Yield (field, value of `model`, value of `reread`), both as text, of fields that differ in meaning.
 
-    What a model has there, and what the other.
+    Only what is computed and how it is trained counts, not names and notes.
     """
     mine, theirs, plain = _computed(model), _computed(reread), flat(model)  # plain: what stands for nothing in it, too
     for name in sorted({*mine, *theirs}):
         if (own := mine.get(name, plain.get(name))) != theirs.get(name):
-            yield name, _short(own), _short(theirs.get(name))
+            yield name, _as_text(own), _as_text(theirs.get(name))
 
 
 def class_of_network(model: ModelDescriptor) -> str:
-    """Return the model_type of the class that computes what a model does, of a multimodal one that of its text."""
+    """Return the model_type of the Transformers class that computes the model; of a multimodal one its text model's."""
     kind = SAME_NETWORK.get(model.model_type, model.model_type)
     known = architectures().get(kind)
     return kind if known is None or known.text_of is None else known.text_of[1]
 
 
 def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
-    """Return a model's family in Transformers; of a multimodal one that of its text model."""
+    """Return the model_type in Transformers (of the text model) and its table.
+
+    Raises InfeasibleError if Transformers has no such class for causal modelling.
+    """
     known, kind = architectures(), class_of_network(model)
     if kind in known and kind not in families() and row_of(kind) is not None:
         what = f"Transformers has {kind} inside a multimodal model only: AutoModelForCausalLM builds none of it alone"
@@ -102,7 +112,10 @@ def _family(model: ModelDescriptor) -> tuple[str, Architecture]:
 
 
 def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return the keys that stand for a field of the descriptor, and rope's."""
+    """Return the keys that are copies of descriptor fields, and rope's keys.
+
+    Keys of fields that the class fixes are left out, and None where its class has a default in place of none.
+    """
     fields, values = _fields(model), Json()
     for key, default in architecture.defaults.items():
         named = [name for name in architecture.fields_of(key) if name not in architecture.constants]
@@ -122,7 +135,7 @@ def _values(model: ModelDescriptor, architecture: Architecture, kind: str) -> Js
 
 
 def _fields(model: ModelDescriptor) -> Json:
-    """Return a descriptor's fields by dotted name, those of sections that it has among them."""
+    """Return the model's fields by dotted name; sections are opened, and omitted flags filled in."""
     values: Json = {}
     for name, value in model.model_dump(mode="json").items():
         opened = value.items() if isinstance(value, dict) else ()
@@ -142,7 +155,10 @@ def _activation(name: str, default: object) -> str:
 
 
 def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json:
-    """Return rope's scaling, in the spelling of before transformers 5, which all releases read."""
+    """Return rope's keys in the spelling of before Transformers 5; empty if the class has no rope_scaling.
+
+    Where that spelling cannot say that scaling is off, rope_parameters instead.
+    """
     keys, values = architecture.defaults, Json()
     if "rope_scaling" not in keys:
         return values
@@ -164,13 +180,14 @@ def _rope(model: ModelDescriptor, architecture: Architecture, kind: str) -> Json
 
 
 def _computed(model: ModelDescriptor) -> dict[str, object]:
-    """Return what a model computes and how it is trained, without its adapter, which no `config.json` has."""
+    """Return what the model computes and how it is trained, by field, without its adapter."""
     plain = flat(model)
     trained = {name: plain.get(name) for name in TRAINED}
     return {name: value for name, value in {**meaning(model), **trained}.items() if not name.startswith("adapter.")}
 
 
-def _short(value: object) -> str:
+def _as_text(value: object) -> str:
+    """Return a value as text for a message: "none" for None, and a list of mixers by their blocks' names."""
     if isinstance(value, list) and value and all(isinstance(one, dict) and "block" in one for one in value):
         return ", ".join(str(one["block"]) for one in value)
     return "none" if value is None else shorten(value)
@@ -180,23 +197,27 @@ Pairs = Iterator[tuple[str, Any]]
 
 
 def _windows(model: ModelDescriptor, architecture: Architecture, values: Mapping[str, Any]) -> Pairs:
+    """Yield the keys of the window's or chunk's width and of layer_types, where the class has them.
+
+    layer_types is left out if all layers are full, as the class has it anyway, and it has no blocks.
+    """
     defaults, windows = architecture.defaults, any(model.sliding_layers)
     width = "attention_chunk_size" if model.chunked_attention else "sliding_window"
     own: Json = {}
-    unless = _usual(architecture, values, model.num_hidden_layers)
+    unless = _default_types(architecture, values, model.num_hidden_layers)
     if width in defaults and (windows or (defaults[width] is not None and unless != [FULL] * len(unless))):
         own[width] = model.sliding_window
     if "use_sliding_window" in defaults:
         own["use_sliding_window"] = windows
     yield from own.items()
     types = list(_types(model, architecture))
-    usual = _usual(architecture, {**values, **own}, model.num_hidden_layers)
+    usual = _default_types(architecture, {**values, **own}, model.num_hidden_layers)
     if "layer_types" in defaults and (architecture.blocks or not types == usual == [FULL] * len(types)):
         yield "layer_types", types
 
 
 def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
-    """Yield the type of each layer, as its class calls it."""
+    """Yield each layer's type as the class calls it."""
     called = {block.name: kind for kind, block in reversed(tuple(architecture.blocks.items()))}
     for kind in model.kind_of_layer:
         own = kind.beside or (None if kind.attends else kind.mixer)
@@ -207,8 +228,8 @@ def _types(model: ModelDescriptor, architecture: Architecture) -> Iterator[str]:
             yield (CHUNKED if model.chunked_attention else SLIDING) if kind.window else full
 
 
-def _usual(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
-    """Return the types that a file without a list of them means."""
+def _default_types(architecture: Architecture, values: Mapping[str, Any], layers: int) -> list[str]:
+    """Return each layer's type that a file without layer_types means."""
     if isinstance(listed := architecture.defaults.get("layer_types"), list):
         return listed
     if values.get("use_sliding_window") is False and not architecture.blocks:
@@ -217,6 +238,7 @@ def _usual(architecture: Architecture, values: Mapping[str, Any], layers: int) -
 
 
 def _experts(model: ModelDescriptor, architecture: Architecture) -> Pairs:
+    """Yield the keys of shared experts, expert groups and the layers with experts; nothing for a dense model."""
     experts, defaults = model.experts, architecture.defaults
     if experts is None:
         return

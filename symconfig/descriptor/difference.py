@@ -44,25 +44,35 @@ _MEASURED = frozenset({"latency_s", "context_bytes", "launching", "clock", *Kern
 
 
 def given_in(file: str) -> str:
-    """Return the source of a number of a person's own file."""
+    """Return the text for the source of a number in a user's own file."""
     return f"given by the user in {file}"
 
 
 def uncertainty(name: str) -> float:
-    """Return how far off a field's number may be where the person who gives it does not say."""
+    """Return the relative standard deviation of a field's number where the user states none.
+
+    0.1 for fields that only a measurement gives, 0 for those that a data sheet prints.
+    """
     return MEASURED if name in _MEASURED else PRINTED
 
 
 @dataclass(slots=True)
 class Given:
-    """The numbers of one document. source: of those that state none; problems: what cannot be read, so far."""
+    """A converter of a document's numbers to quantities.
+
+    source: the source of numbers that state none. problems: those of unreadable amounts, appended as they are found.
+    """
 
     document: Document
     source: str
     problems: list[Problem] = field(default_factory=list)
 
     def section(self, value: Any, model: type[BaseModel], path: KeyPath = ()) -> Any:
-        """Return a section as its class holds it: each number and amount in it a quantity."""
+        """Return a section with each number and amount in it as a quantity (a dict), by `model`'s fields.
+
+        Other values stay as they are, for the descriptor to refuse. Amounts that cannot be read are added to
+        `problems`.
+        """
         if isinstance(value, list):
             return [self.section(item, model, (*path, index)) for index, item in enumerate(value)]
         if model is Quantity:
@@ -76,12 +86,14 @@ class Given:
         }
 
     def _field(self, value: Any, name: str, kind: type[BaseModel], path: KeyPath, owner: type[BaseModel]) -> Any:
+        """Return a field's value as a quantity, or as a section of the class `kind`."""
         return self.quantity(value, name, path, owner) if kind is Quantity else self.section(value, kind, path)
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
-        """Return a field's number with its source and uncertainty.
+        """Return a field's number as a dict of value, source and uncertainty; stated ones come before the defaults.
 
-        What is no number stays for the descriptor to refuse.
+        An amount as text is converted to SI units; None, with a problem recorded, if it cannot be read. Anything that
+        is no number is returned unchanged, for the descriptor to refuse.
         """
         whole = value if isinstance(value, dict) else {"value": value}
         number = whole.get("value")
@@ -95,6 +107,10 @@ class Given:
         return {**usual, **whole, "value": number}
 
     def _amount(self, text: str, kind: Kind | None, path: KeyPath) -> float | None:
+        """Return an amount's number in SI units; None, with a problem recorded, if it cannot be read.
+
+        kind: the units that the field takes; None: it takes a plain number only, so text is a problem.
+        """
         if kind is None:
             self.problems.append(self.document.problem("wrong value", path, got=shorten(text), need="a number"))
             return None
@@ -106,7 +122,7 @@ class Given:
 
 
 def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
-    """Return the kind of a field's unit, which its name's end says."""
+    """Return the units that a field takes, by its class and the suffix of its name; None if it has no unit."""
     if owner is Precisions:
         return PEAK
     ends = {"_bytes_per_s": SPEED, "_bytes": SIZE, "_s": SPAN}
@@ -114,9 +130,9 @@ def _kind(name: str, owner: type[BaseModel]) -> Kind | None:
 
 
 def quantified(document: Document, model: type[BaseModel], source: str) -> Document:
-    """Return the document with all its numbers as quantities; those that cannot be read are its `unread`.
+    """Return the document with all its numbers as quantities; problems of unreadable ones are added to `unread`.
 
-    A person's own numbers, `96e9` or `96GB`, made the quantities of a descriptor, with a source and an uncertainty.
+    source: the source of numbers that state none. The document itself is not changed.
     """
     given = Given(document, source)
     data = given.section(document.data, model)
@@ -138,7 +154,11 @@ FIELDS = frozenset({*SHORT, *(name for name in ClusterDescriptor.model_fields if
 
 @dataclass(slots=True)
 class _Changes:
-    """A document of changes being read. short: what is given by the short names; problems: all so far."""
+    """The state of reading a document of changes.
+
+    fields: what is still to be merged into the base. places: the document's path of a cluster field given by a short
+    name. short: link and network speeds by short name. problems: all so far.
+    """
 
     base: ClusterDescriptor
     document: Document
@@ -149,10 +169,14 @@ class _Changes:
     problems: list[Problem] = field(default_factory=list)
 
     def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
+        """Record a problem at a path of the document."""
         self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
     def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
-        """Return what is made of a short field; what is wrong with it is kept, at its place."""
+        """Return what `make` returns; None if it raises InputError.
+
+        Its problems are then recorded at the short field `name`.
+        """
         try:
             return make()
         except InputError as error:
@@ -164,12 +188,16 @@ class _Changes:
 def changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
 ) -> ClusterDescriptor:
-    """Return the base with the document's fields over its own.
+    """Return the base cluster with the document's fields in place of its own.
 
-    name: where the document states none. given: the source of numbers, where it states none. kernels: of the file that
-    the document names, which is not among its fields then. Raises InputError with all that is wrong, at its lines.
+    Raises InputError with all problems, at the document's lines.
 
-    A cluster as the difference from another one: the fields that a person changes, laid over those of a base.
+    Args:
+        base: The cluster to change.
+        document: The fields, by the descriptor's names and the short ones (SHORT).
+        name: The new name, where the document states none.
+        given: The source of numbers, where the document states none.
+        kernels: The constants of a file that the document names; None: the base's.
     """
     data = document.data
     own = data.get("source")
@@ -187,12 +215,13 @@ def changed(
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
-    cluster = _validated(Document(fields, document.file, *_moved(changes), unread), changes)
+    cluster = _validated(Document(fields, document.file, *_cluster_places(changes), unread), changes)
     stated = Kernels.model_fields if kernels is not None else data.get("kernels")
-    return carried(base, _shortly(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
+    return carried(base, _with_short_fields(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
 
 
 def _unknown_names(changes: _Changes) -> None:
+    """Record a problem for each unknown field, with the nearest name, and delete it from `changes.fields`."""
     for name in [name for name in changes.fields if name not in FIELDS]:
         hint = nearest(name, FIELDS)
         need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
@@ -201,7 +230,11 @@ def _unknown_names(changes: _Changes) -> None:
 
 
 def _short_names(changes: _Changes) -> None:
-    """Take the short fields out: amounts go where the descriptor has them, links and network wait for its levels."""
+    """Move the short names out of `changes.fields`.
+
+    Amounts go to the descriptor's fields, link and network speeds to `changes.short`. Values without a unit, and those
+    that a full field states, too, are recorded as problems.
+    """
     for name in [name for name in SHORT if name in changes.fields]:
         value = changes.fields.pop(name)
         if name in AMOUNTS:
@@ -215,14 +248,19 @@ def _short_names(changes: _Changes) -> None:
                     changes.wrong(what, (name,), of_key=True, hint="one of them")
         else:
             need = "ports and their speed as 4x200Gb/s" if name == "network" else "a speed as 300GB/s"
-            changes.wrong("has no unit", (name,), got=_shown(value), need=need)
+            changes.wrong("has no unit", (name,), got=_as_text(value), need=need)
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
+    """Return a value as an error shows it, null for None."""
     return "null" if value is None else shorten(value)
 
 
 def _amount(changes: _Changes, name: str, value: Any) -> None:
+    """Set the descriptor's field of a short name to its amount in SI units, and record its place.
+
+    Text that cannot be read, and a field that is stated itself, too, are recorded as problems.
+    """
     path, kind = AMOUNTS[name]
     above, last = path
     section = changes.fields.get(str(above), {})
@@ -236,14 +274,17 @@ def _amount(changes: _Changes, name: str, value: Any) -> None:
             raise ValueError("has no unit")
         section = {**section, last: amount(value, kind)}
     except ValueError as error:
-        changes.wrong(str(error), (name,), got=_shown(value), need=kind.need)
+        changes.wrong(str(error), (name,), got=_as_text(value), need=kind.need)
         return
     changes.fields[str(above)] = section
     changes.places[path] = (name,)
 
 
 def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the base's levels, for nodes of as many GPUs as are stated, with those of the document merged by name."""
+    """Return the base's levels with those of the document merged by name, for the stated GPUs per node.
+
+    Takes `levels` out of `changes.fields`; problems and places are recorded.
+    """
     gpus = changes.fields.get("gpus_per_node")
     if type(gpus) is int and gpus > 0:
         of_base = with_gpus_per_node(of_base, changes.base.gpus_per_node, gpus, changes.source)
@@ -261,7 +302,10 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
 
 
 def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value: Any) -> None:
-    """Merge a level into others: null takes it out, a name that the base does not have goes where its size belongs."""
+    """Merge a level into `levels` in place: null deletes it; a new name is inserted by its size.
+
+    Deleting an unknown level and a value that is no section are recorded as problems.
+    """
     path = ("levels", name)
     here = next((index for index, each in enumerate(levels) if each["name"] == name), None)
     if value is None and here is None:
@@ -279,10 +323,11 @@ def _put_level(changes: _Changes, levels: list[dict[str, Any]], name: str, value
         levels.insert(next(later, len(levels)), {**value, "name": name})
 
 
-def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
-    """Return the document's places, also under the paths that its fields have in the cluster."""
+def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
+    """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
+        """Return the places without those of levels, and with the new paths added."""
         kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
         for there, here in changes.places.items():
             kept |= {(*there, *path[len(here):]): place for path, place in places.items()
@@ -293,18 +338,21 @@ def _moved(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath, Any]]:
 
 
 def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster; where something is wrong, levels are called by their names, and the short fields' mistakes
-    are said in the same go."""
+    """Return the validated cluster.
+
+    Raises InputError with the problems of the fields and of the short names, sorted by line; levels are called by their
+    names in place of indexes.
+    """
     try:
         return validate(document, ClusterDescriptor)
     except InputError as error:
         called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        problems = [one if one in document.unread else _called(one, called) for one in error.problems]
+        problems = [one if one in document.unread else _with_level_name(one, called) for one in error.problems]
         known = {level.name for level in changes.base.levels}
         changes.problems.clear()
         changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
         try:
-            _shortly(changes.base, changes)
+            _with_short_fields(changes.base, changes)
         except InputError as other:
             problems += other.problems
         first = {(problem.line, problem.field): problem for problem in reversed(problems)}
@@ -312,31 +360,36 @@ def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
         raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
 
 
-def _called(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """Return the problem with another name for the section that its field is in."""
+def _with_level_name(problem: Problem, names: Mapping[str, str]) -> Problem:
+    """Return the problem with the section in brackets renamed by `names`; unchanged if it has no such section."""
     head, bracket, rest = (problem.field or "").partition("]")
     return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
 
 
-def _shortly(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster with its short fields: links within nodes, the network between them."""
+def _with_short_fields(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
+    """Return the cluster with the speeds of its short names; raises InputError with all recorded problems."""
     for name, value in changes.short.items():
-        make = _networked if name == "network" else partial(_linked, name=name)
+        make = _with_network_speed if name == "network" else partial(_with_link_speed, name=name)
         cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
     if changes.problems:
         raise InputError(changes.problems)
     return cluster
 
 
-def _networked(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
+def _with_network_speed(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
+    """Return the cluster with another network between nodes. Raises InputError if it has no level of a network."""
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
         raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)
     return with_network(cluster, text, f"{changes.source}: {text}")
 
 
-def _linked(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
-    """Return the cluster with another speed of a link within its nodes."""
+def _with_link_speed(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
+    """Return the cluster with another bandwidth of the link `name` within its nodes.
+
+    Raises InputError for a link that it does not have, an unreadable speed, and a speed that is twice the base's
+    without a stated direction: data sheets add both directions.
+    """
     place = next((i for i, level in enumerate(cluster.levels) if level.name == name), None)
     if place is None:
         inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)

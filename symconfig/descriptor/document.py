@@ -26,8 +26,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Data as JSON knows it (dict, list, str, int, float, bool, None); `keys` and `values` say where each path is.
-    unread: values that could not be read, which are None in the data."""
+    """Parsed data of a file with the places of its keys and values, for error messages.
+
+    data: dict, list, str, int, float, bool, None. keys, values: place by path. unread: problems of values that could
+    not be read, which are None in the data.
+    """
 
     data: Any
     file: str
@@ -36,7 +39,10 @@ class Document:
     unread: tuple[Problem, ...] = ()
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the nearest known place: of the path itself, else of what contains it."""
+        """Return the place of the path, else of the nearest container around it; None if no place is known.
+
+        of_key: the key's place before the value's.
+        """
         for length in range(len(path), -1, -1):
             first, second = (self.keys, self.values) if of_key else (self.values, self.keys)
             place = first.get(path[:length]) or second.get(path[:length])
@@ -54,7 +60,7 @@ class Document:
         need: str | None = None,
         hint: str | None = None,
     ) -> Problem:
-        """Return a Problem at this path of this file."""
+        """Return a Problem with this file and the place of the path; it is not recorded."""
         place = self.place(path, of_key=of_key)
         return Problem(
             what=what,
@@ -75,7 +81,7 @@ class ProblemParts(Right, total=False):
 
 
 def dotted(path: KeyPath) -> str:
-    """Join a path to `experts.num_experts` or `levels[2].size`."""
+    """Return a path as text of at most 200 characters: `experts.num_experts`, `levels[2].size`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else (f".{part}" if text else part)
@@ -83,19 +89,25 @@ def dotted(path: KeyPath) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """Shorten a value for a message: printable, and never longer than `limit`."""
+    """Return a value as printable text of at most `limit` characters; a longer one ends in "…".
+
+    Characters that cannot be printed become "?".
+    """
     text = value if isinstance(value, str) else repr(value)
     text = "".join(ch if ch.isprintable() else "?" for ch in text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def called(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that a word is, whatever its case; None where there is none."""
+    """Return the first known name equal to the word but for case; None if there is none."""
     return next((name for name in known if name.lower() == word.lower()), None)
 
 
 def read_text(path: Path, limit: int = MAX_BYTES) -> str:
-    """Read the file as text. Raises InputError: missing, no regular file, too large, not UTF-8."""
+    """Return the file's text without a byte order mark. Raises InputError: missing, irregular, too large, not UTF-8.
+
+    limit: the largest size in bytes.
+    """
     file, raw = str(path), content(path, limit)
     try:
         return raw.decode("utf-8-sig")

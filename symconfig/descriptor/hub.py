@@ -27,13 +27,13 @@ _REVISION = re.compile(r"[0-9a-f]{40}")
 
 
 def is_id(name: str) -> bool:
-    """Return whether a name may be an id of the hub, and is not the name of a descriptor's file."""
+    """Return whether a name has the form OWNER/NAME of a Hugging Face id and no suffix of a YAML or JSON file."""
     return _ID.fullmatch(name) is not None and not name.endswith((".yaml", ".yml", ".json"))
 
 
 @cache
 def of_zoo() -> tuple[tuple[str, str], ...]:
-    """Return (name in the zoo, id on the hub) of models without an adapter, from the files' own lines."""
+    """Return (name in the zoo, id on the hub) of the zoo's models without an adapter, cached; read from their files."""
     pairs = []
     for path in sorted((data_dir("model_zoo") / "models").glob("*.yaml")):
         text = path.read_text(encoding="utf-8")
@@ -44,18 +44,18 @@ def of_zoo() -> tuple[tuple[str, str], ...]:
 
 
 def in_zoo(name: str) -> str | None:
-    """Return the zoo's name of an id, whose case the hub does not mind."""
+    """Return the zoo's name of a Hugging Face id, whatever its case; None if the zoo does not have it."""
     return next((own for own, hub in of_zoo() if hub.lower() == name.lower()), None)
 
 
 def same(given: str, known: str) -> bool:
-    """Return whether the last parts of both are one name but for case and a word for how the weights were tuned."""
+    """Return whether the last parts of two ids are equal but for case and suffixes such as -instruct or -base."""
     one, other = (_TUNED.sub("", name.rstrip("/").rpartition("/")[2]).lower() for name in (given, known))
     return one == other
 
 
 def cached(name: str) -> Path | None:
-    """Return the config.json of an id's main branch in the cache of huggingface_hub; None where it has none."""
+    """Return the path of an id's config.json (main branch) in huggingface_hub's cache; None if it is not there."""
     model = folder() / f"models--{name.replace('/', '--')}"
     try:
         revision = (model / "refs" / "main").read_text(encoding="utf-8").strip()
@@ -66,7 +66,10 @@ def cached(name: str) -> Path | None:
 
 
 def fetched(name: str) -> Path:
-    """Fetch an id's config.json into the cache of huggingface_hub and return it. Raises InputError."""
+    """Download an id's config.json into huggingface_hub's cache and return its path.
+
+    Raises InputError without huggingface_hub, where the hub cannot be reached, and for missing or gated models.
+    """
     try:
         from huggingface_hub import get_session, hf_hub_download, hf_hub_url
     except ImportError:
@@ -87,7 +90,10 @@ def fetched(name: str) -> Path:
 
 
 def folder() -> Path:
-    """Return the cache of huggingface_hub, whether or not there is one."""
+    """Return the path of huggingface_hub's cache, whether it exists or not.
+
+    HF_HUB_CACHE, else HUGGINGFACE_HUB_CACHE, else HF_HOME/hub, else huggingface/hub in XDG_CACHE_HOME or ~/.cache.
+    """
     env = os.environ
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if env.get(variable):
@@ -97,13 +103,19 @@ def folder() -> Path:
 
 
 def named(model: ModelDescriptor, name: str) -> ModelDescriptor:
-    """Return an imported model as the hub knows it, the same wherever the cache lies."""
+    """Return a copy of an imported model with the hub's id, and name and source made from it.
+
+    They are the same wherever the cache is.
+    """
     fields = {"name": name.rpartition("/")[2], "huggingface_id": name, "source": f"imported from {HUB}/{name}"}
     return model.model_copy(update=fields)
 
 
 def absent(name: str, why: str, *ways: str) -> InputError:
-    """Say where the config.json of an id comes from. why: it was not fetched; ways: what else helps."""
+    """Return, without raising it, the InputError for an id whose config.json is not on this machine.
+
+    why: the reason that it was not downloaded. ways: further remedies, before that of `hf download`.
+    """
     alike = next((own for own, known in of_zoo() if same(name, known)), None)
     similar = f", or --model {alike}, which is tuned otherwise" if alike else ""
     file = f"{HUB}/{name}/resolve/main/{CONFIG}"

@@ -31,15 +31,18 @@ _IN_ROPE = {"rope_theta", "partial_rotary_factor", "rotary_emb_base", "rotary_pc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """filled: keys that the file does not have, with the values of its class. left_out: keys of the file that say
-    nothing of the model, by why."""
+    """What became of the keys of a `config.json`.
+
+    family: its model_type. filled: keys that are absent, with their values from the class's defaults. left_out: keys
+    that do not describe the model, by the reason.
+    """
 
     family: str
     filled: Mapping[str, Any]
     left_out: Mapping[str, tuple[str, ...]]
 
     def sentences(self) -> Iterator[str]:
-        """Yield what a person is told of it."""
+        """Yield one sentence on the keys that were filled in, and one for each reason to leave keys out."""
         if self.filled:
             filled = ", ".join(f"{key} {shorten(json.dumps(value), 40)}" for key, value in sorted(self.filled.items()))
             owner = class_of(self.family) or f"the code of {self.family}"
@@ -51,9 +54,13 @@ class Account:
 def account(
     data: Mapping[str, Any], values: Mapping[str, Any], architecture: Architecture, outside: tuple[str, ...] = ()
 ) -> Account:
-    """Return what became of a file's keys. values: as they were read. outside: keys around a text model's section.
+    """Return what became of a file's keys: filled in from the class's defaults, or left out, by reason.
 
-    What became of a `config.json`'s keys: which the class's defaults filled in, and which say nothing of the model.
+    Args:
+        data: The file's keys.
+        values: The values as they were read.
+        architecture: The family's table.
+        outside: Keys around the text model's section, which are left out.
     """
     known = {
         *(key for key in data if data[key] is not None),
@@ -88,10 +95,15 @@ __all__ = ["descriptor_yaml", "import_config"]
 def import_config(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None
 ) -> ModelDescriptor:
-    """Return the descriptor of a parsed `config.json`. Raises InputError: unknown architecture, key or value.
+    """Return the model descriptor of a parsed `config.json`.
 
-    `name` defaults to the file's `_name_or_path`, else its folder. `document` gives line numbers to the messages.
-    What has no effect on training but is left out is listed in the descriptor's `notes`.
+    Raises InputError for an unknown architecture, key or value.
+
+    Args:
+        data: The file's content.
+        file: Its path, for messages and the name.
+        name: The model's name; None: that of `_name_or_path`, else of the folder.
+        document: The places of keys, for line numbers in messages.
     """
     return imported(data, file, name, document)[0]
 
@@ -99,9 +111,10 @@ def import_config(
 def imported(
     data: Mapping[str, Any], file: str, name: str | None, document: Document | None = None, like: str | None = None
 ) -> tuple[ModelDescriptor, Account]:
-    """Return the descriptor of a parsed `config.json` like `import_config`, and what became of its keys.
+    """Return the descriptor of a parsed `config.json`, and the account of its keys. Raises InputError.
 
-    `like` is the family that the file is read as one of, whatever it says itself.
+    Parts that are left out are listed in the descriptor's `notes`. like: the family to read the file as, in place of
+    its model_type. The other parameters are those of `import_config`.
     """
     document = document or Document(dict(data), file)
     if not isinstance(data, Mapping):
@@ -130,7 +143,7 @@ def imported(
     if data is not whole and "hidden_size" in fields:
         fields["vision"] = tower.read(fields["hidden_size"])
         notes += tower.notes
-    if together := [*reader.problems, *tower.problems, *_infinite(document, prefix, architecture)]:
+    if together := [*reader.problems, *tower.problems, *_not_finite(document, prefix, architecture)]:
         problems = sorted(together, key=lambda problem: (problem.line or 0, problem.column or 0))
         raise InputError(problems[:MAX_PROBLEMS])
     fields["name"] = name or _name(original, file)
@@ -141,8 +154,8 @@ def imported(
     return _descriptor(fields, reader), account(around | reader.data, reader.values, architecture, outside)
 
 
-def _infinite(document: Document, prefix: KeyPath, architecture: Architecture) -> Iterator[Problem]:
-    """Yield a problem for each number without an end, but for those of keys that say nothing of the model."""
+def _not_finite(document: Document, prefix: KeyPath, architecture: Architecture) -> Iterator[Problem]:
+    """Yield a problem for each number that is not finite, except in keys that the architecture ignores."""
     for path, value in _leaves(document.data, ()):
         idle = path[: len(prefix)] == prefix and path[len(prefix)] in architecture.ignored
         if isinstance(value, float) and not math.isfinite(value) and not idle:
@@ -150,7 +163,7 @@ def _infinite(document: Document, prefix: KeyPath, architecture: Architecture) -
 
 
 def _leaves(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the values of parsed JSON that hold no others, with their places."""
+    """Yield (path, value) of each value of parsed JSON that is no object or list."""
     inner = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else None
     if inner is None:
         yield path, data
@@ -160,7 +173,7 @@ def _leaves(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _read_as(like: str, kind: object) -> str:
-    """Return the note that a file is read as one of another family. Raises InputError where there is no such family."""
+    """Return the note that a file is read as family `like`. Raises InputError if there is no such family."""
     known = architectures()
     if like not in known:
         hint = nearest(like, known)
@@ -170,6 +183,10 @@ def _read_as(like: str, kind: object) -> str:
 
 
 def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
+    """Return the table of the file's model_type.
+
+    Raises InputError if that is missing, or unknown, with a similar family as hint.
+    """
     if "model_type" not in data:
         raise InputError(document.problem("model_type is missing, so the architecture is not known", need=_LIST))
     kind = data["model_type"]
@@ -180,7 +197,7 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     if (why := refused().get(kind)) is not None:
         what = f"models of this family cannot be described: {why}"
         raise InputError(document.problem(what, ("model_type",), got=shorten(kind)))
-    what, hint = "this architecture is not known, and is not guessed", _meant(kind)
+    what, hint = "this architecture is not known, and is not guessed", _misspelt_family(kind)
     if kind in families():
         what = "transformers has this architecture, and its file is not read yet"
     elif data.get("auto_map"):
@@ -191,9 +208,11 @@ def _architecture(data: Mapping[str, Any], document: Document) -> Architecture:
     raise InputError(document.problem(what, ("model_type",), got=shorten(kind), need=_LIST, hint=hint))
 
 
-def _meant(kind: object) -> str | None:
-    """Return the family whose name was misspelt; another release or kind of a family is no misspelling, as llama4 or
-    llama-nas of llama."""
+def _misspelt_family(kind: object) -> str | None:
+    """Return the known family that `kind` is a misspelling of, else None.
+
+    None also for a family of Transformers, and for another release or variant, as llama4 or llama-nas of llama.
+    """
     if not isinstance(kind, str) or kind in families():
         return None
     hint = nearest(kind, architectures(), most=1, alike=0.8)
@@ -206,9 +225,15 @@ def _meant(kind: object) -> str | None:
 def _text_section(
     data: Mapping[str, Any], where: tuple[str, str], document: Document
 ) -> tuple[dict[str, Any], KeyPath]:
-    """Return the language model of a multimodal file, with what it inherits from the file around it, and its place.
+    """Return the keys of a multimodal file's language model, and their path.
 
-    where: its section, and its type.
+    dtype, quantization and tied embeddings are inherited from the file. The path is empty where the language model has
+    no section of its own. Raises InputError if the section is missing.
+
+    Args:
+        data: The whole file.
+        where: The section's key, and the text model's type.
+        document: The file, for messages.
     """
     (section, kind), around = where, MULTIMODAL.get(data["model_type"])
     text = data.get(section)
@@ -227,7 +252,10 @@ def _text_section(
 
 
 def _name(original: object, file: str) -> str:
-    """Return a name for people: the last part of `_name_or_path`, else the folder of a config.json, else the file."""
+    """Return the last part of `_name_or_path`, else a config.json's folder, else the file's stem, else "imported".
+
+    It has at most 200 characters.
+    """
     path = PurePath(file)
     of_file = path.parent.name if path.name == "config.json" else path.stem
     candidates = [PurePath(original).name if isinstance(original, str) else "", of_file, path.stem]
@@ -235,6 +263,10 @@ def _name(original: object, file: str) -> str:
 
 
 def _descriptor(fields: dict[str, Any], reader: ConfigReader) -> ModelDescriptor:
+    """Return the descriptor made from the fields by dotted name.
+
+    Raises InputError, at the places of the keys that the fields came from.
+    """
     nested: dict[str, Any] = {"schema": "symconfig.model/1"}
     keys: dict[KeyPath, Place] = {}
     for path, value in fields.items():

@@ -65,14 +65,20 @@ _BEGIN = {
 
 
 def pin_meant(name: str) -> str | None:
-    """Return the pin of this name, or of the choice that a framework's option of this name makes."""
+    """Return the pin of this name, or that of a framework option with this name; None if there is none.
+
+    Case, leading dashes and underscores do not matter.
+    """
     words = name.lower().lstrip("-").replace("_", "-")
     known = {pin.replace("_", "-"): pin for pin in PIN_NAMES}
     return known.get(words) or next((pin for begin, pin in _BEGIN.items() if words.startswith(begin)), None)
 
 
 def _pins(value: Any) -> Any:
-    """Read pins: `tp: 8` and `sp: true` as the text that `--pin tp=8 --pin sp=true` gives; unknown names are errors."""
+    """Return pins with lower-case names and text values. Raises ValueError for unknown names, with the nearest.
+
+    A value that is no mapping is returned unchanged, for pydantic to refuse.
+    """
     if not isinstance(value, dict):
         return value
     value = {str(name).lower(): item for name, item in value.items()}
@@ -84,10 +90,12 @@ def _pins(value: Any) -> Any:
 
 
 def _lower(value: Any) -> Any:
+    """Return text in lower case, other values unchanged."""
     return value.lower() if isinstance(value, str) else value
 
 
 def _pin(name: str, value: Any) -> Any:
+    """Return a pin's value as text: integers and bools converted, case lowered except for stage layouts."""
     text = str(value) if isinstance(value, int) else value
     cased = not isinstance(text, str) or (name == "layout" and text.lower() not in ("equal", "ends"))
     return text if cased else _lower(text.strip())
@@ -104,7 +112,7 @@ ALL_LINEAR, OF_ATTENTION, OF_MLP = TARGET_GROUPS = ("all-linear", "attention", "
 
 
 def _listed(value: Any) -> Any:
-    """Split `q_proj,v_proj` into the list that it is."""
+    """Return a comma-separated text, or a list, as a tuple; other values unchanged."""
     return tuple(value.split(",")) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -157,16 +165,16 @@ class Limits(Strict):
 
     @property
     def load(self) -> float:
-        """Return the tokens on the busiest expert-parallel rank over the mean that steps are priced with."""
+        """Return the tokens on the busiest expert-parallel rank over the mean; 1.0 if the job sets no imbalance."""
         return self.expert_imbalance or 1.0
 
     def usable_bytes(self, memory_bytes: float) -> float:
-        """Return what a plan may take of a GPU with this much memory."""
+        """Return the bytes that a plan may use of a GPU with `memory_bytes`: all but the margin."""
         return memory_bytes * (1 - self.memory_margin)
 
 
 def _task(value: Any) -> Any:
-    """Return the task. Raises ValueError for what is a choice within one, and names the section that has it."""
+    """Return the task unchanged. Raises ValueError for an RL algorithm or a loss, and names its section."""
     if not isinstance(value, str) or value in TASKS:
         return value
     if value in get_args(Rl.model_fields["algorithm"].annotation):
@@ -247,6 +255,7 @@ class Job(Strict):
 
     @model_validator(mode="after")
     def _of_a_task(self) -> Self:
+        """Check that task, sections and sequence lengths go together. Raises ValueError for the first problem."""
         if self.rl is not None and self.preference is not None:
             raise ValueError("preference is of another task than the section rl (got both, need one)")
         preferring = None if self.preference is None else self.preference.means.task
@@ -269,7 +278,7 @@ class Job(Strict):
 
     @model_serializer(mode="wrap")
     def _as_before(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the usual optimizer and sections that are absent: such jobs read as before there were others."""
+        """Return the fields to write, without the default optimizer and absent sections."""
         fields: dict[str, Any] = data(self)
         if self.optimizer == ADAM:
             fields.pop("optimizer", None)
@@ -280,24 +289,29 @@ class Job(Strict):
 
     @property
     def puts_head(self) -> bool:
-        """Return whether its program puts a head of one number of its own in the place of that over the vocabulary."""
+        """Return whether the program replaces the vocabulary head by one with a single output.
+
+        So do RL and losses that score sequences.
+        """
         return self.rl is not None or (self.preference is not None and self.preference.means.scores)
 
     @property
     def wants_adapters(self) -> bool:
-        """Return whether it trains adapters, also over a model that has none of its own."""
+        """Return whether the job trains adapters of its own: task lora, or a section lora."""
         return self.task == "lora" or self.lora is not None
 
     def beyond(self, model: ModelDescriptor) -> int:
-        """Return the tokens of its longest sequence, or packed document, where the model says that it takes fewer; else
-        0. A table of learned positions ends there, and rope does not."""
+        """Return the tokens of the longest sequence or packed document if the model's maximum is below that, else 0."""
         longest = self.seq_length or 0
         if self.packing is not None:
             longest = min(longest, max(self.packing.lengths))
         return longest if longest > model.max_position_embeddings else 0
 
     def task_of(self, model: ModelDescriptor) -> Task:
-        """Return what is done with this model: adapters are trained whatever the job calls it, but for pairs."""
+        """Return the task for this model: the job's (default pretrain), but lora for a model with an adapter.
+
+        Tasks that work with or without adapters stay.
+        """
         if model.adapter is None or self.task in WITH_OR_WITHOUT:
             return self.task or "pretrain"
         return "lora"

@@ -29,14 +29,17 @@ _TOO_DEEP = "the file is nested too deeply"
 
 
 def load_json_strict(path: Path, limit: int = MAX_BYTES, *, infinite: bool = False) -> Document:
-    """Load data and places of a JSON file. Raises InputError with every problem found."""
+    """Load a JSON file to data with the place of each key and value. Raises InputError with all problems.
+
+    limit: the largest size of the file in bytes. infinite: allows Infinity and -Infinity.
+    """
     return parse_json_strict(read_text(path, limit), str(path), infinite=infinite)
 
 
 def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Document:
-    """Parse data and places of JSON text. Raises InputError with every problem found.
+    """Parse JSON text to data with the place of each key and value. Raises InputError.
 
-    infinite: the words Infinity and -Infinity, which Python writes for a limit that is none, are left to the caller.
+    infinite: allows Infinity and -Infinity, which become floats; NaN and duplicate keys are always refused.
     """
     if text.count(",") > _MAX_VALUES:
         raise InputError("the file holds too many values", file=file, need=f"<= {_MAX_VALUES:,}")
@@ -57,6 +60,7 @@ def parse_json_strict(text: str, file: str, *, infinite: bool = False) -> Docume
 
 
 def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Problem:
+    """Return the Problem of text that is not JSON: empty, cut off at the end, or the parser's message at its place."""
     end = len(text.rstrip())
     if end == 0:
         return Problem("the file is empty", file=file)
@@ -66,6 +70,7 @@ def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Problem:
 
 
 def _encodable(data: Any) -> bool:
+    """Return whether all strings can be encoded as UTF-8, without lone surrogates."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -74,6 +79,7 @@ def _encodable(data: Any) -> bool:
 
 
 def _tokens(text: str) -> Iterator[tuple[str, Place]]:
+    """Yield each JSON token with its line and column, counted from 1."""
     line, start = 1, 0
     last = 0
     for match in TOKEN.finditer(text):
@@ -88,9 +94,10 @@ def _tokens(text: str) -> Iterator[tuple[str, Place]]:
 def _places(
     text: str, file: str, allowed: tuple[str, ...]
 ) -> tuple[dict[KeyPath, Place], dict[KeyPath, Place], list[Problem]]:
-    """Locate each key and value of valid JSON.
+    """Return the places of keys, the places of values, and the problems of valid JSON text.
 
-    Duplicate keys and numbers that are not finite are problems, but for those that are allowed.
+    Problems are duplicate keys and numbers that are not finite, except words in `allowed`. Raises InputError beyond
+    MAX_DEPTH levels.
     """
     keys: dict[KeyPath, Place] = {}
     values: dict[KeyPath, Place] = {}
@@ -98,9 +105,11 @@ def _places(
     stack: list[tuple[bool, Any]] = []  # (is an object, the key or index being read; None: a key comes next)
 
     def path() -> KeyPath:
+        """Return the path of the current key or index."""
         return tuple(key for _, key in stack)
 
     def report(what: str, place: Place, **parts: Unpack[ProblemParts]) -> None:
+        """Append a problem at the current path."""
         problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):

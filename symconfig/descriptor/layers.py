@@ -15,7 +15,7 @@ NO_MIXER = "none"  # a block's name, for layers of an MLP only
 
 
 class Mlp(StrEnum):
-    """The part of a layer that follows the tokens' mixing."""
+    """The kind of a layer's MLP."""
 
     DENSE = "dense"
     MOE = "moe"
@@ -31,7 +31,7 @@ class Keys(StrEnum):
 
 
 class Turn(StrEnum):
-    """A layer's turn of the block that several layers share."""
+    """Whether a layer uses a block whose weights several layers share."""
 
     NONE = ""
     HOLDS = "sharing"  # calls it first, and so holds its weights
@@ -58,21 +58,28 @@ class Mixer(Strict):
     )
 
     def __hash__(self) -> int:
+        """Return a hash that does not depend on the order of `sizes`."""
         return hash((self.block, tuple(sorted(self.sizes.items())), self.switches, self.layers, self.beside_attention))
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """Return all that its operators depend on, where its sizes are symbols."""
+        """Return all that the block's operators depend on, except the sizes' values.
+
+        (block, sorted names of sizes above 0, switches)
+        """
         return (self.block, tuple(sorted(name for name, size in self.sizes.items() if size)), self.switches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerKind:
-    """A kind of layer. mixer: a block's name. window: attention sees a window or a chunk only. rope: it turns queries
-    and keys. beside: a second block that reads what attention reads. keys: which ones attention reads. input_norm:
-    what mixes tokens reads a norm, where layers have one there. again: with the weights of a layer that runs, too.
-    joins, closes, detached: see `Loop`. calls: a block of several layers. pairs: keys and values. wide: its MLP is
-    as wide as `wide_intermediate_size` says. cut: a share of the MLP's gates is."""
+    """What distinguishes one layer's structure from another's; equal kinds have equal operators.
+
+    mixer: block in place of attention, else the attention's name. window: attention sees a window or chunk only. rope:
+    rope rotates queries and keys. beside: a second block with the same input as attention. attends: has attention.
+    keys: which keys attention reads. again: runs with the weights of another layer. joins, closes, detached: see
+    `Loop`. calls: use of a shared block. pairs: origin of keys and values. wide: its MLP has `wide_intermediate_size`.
+    cut: some of the MLP's gates are cut off. input_norm: has the norm before the mixer, where the model has one there.
+    """
 
     mixer: str
     mlp: Mlp = Mlp.DENSE
@@ -98,10 +105,10 @@ class LayerKind:
 
     @property
     def name(self) -> str:
-        """Compose a name of the layer's parts.
+        """Return a name composed of the layer's parts.
 
-        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then what stands in
-        attention's place or beside it, then what it shares with other layers.
+        dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, `_unnormed`, then the block in place of
+        attention or beside it, then what it shares with other layers.
         """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
@@ -114,7 +121,7 @@ class LayerKind:
 
 
 def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> list[str]:
-    """Say which lists, by name, have not one entry for each layer."""
+    """Return a problem for each list, by name, that has not one entry per layer; None entries are skipped."""
     return [
         f"{name} has {len(entries)} entries for {layers} layers"
         for name, entries in lists.items()
@@ -123,7 +130,10 @@ def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> 
 
 
 def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers: int) -> list[str]:
-    """Say which layer, the first of them, has two blocks, or neither a block nor an MLP."""
+    """Return the problem of the first layer with two blocks, or with neither block nor MLP.
+
+    A list of one text, empty if there is none.
+    """
     everywhere = (True,) * layers
     for index in range(layers):
         own = [mixer.block for mixer in mixers if (mixer.layers or everywhere)[index]]
@@ -135,7 +145,7 @@ def misplaced(mixers: Sequence[Mixer], mlp_layers: Sequence[bool] | None, layers
 
 
 def two_sizes(mixers: Sequence[Mixer]) -> list[str]:
-    """Say which sizes blocks give otherwise than another block does."""
+    """Return a problem for each size that two mixers give different values; empty if there is none."""
     sizes: dict[str, int] = {}
     every = [(name, size) for mixer in mixers for name, size in mixer.sizes.items()]
     return [
@@ -161,7 +171,7 @@ class Loop(Sparse):
     detached: tuple[bool, ...] | None = Field(default=None, description="per layer: it runs without gradients")
 
     def lists(self) -> dict[str, tuple[object, ...] | None]:
-        """Return its fields with one entry per layer."""
+        """Return the fields with one entry per layer, by dotted name; None where unset."""
         own = {"held": self.held, "joined": self.joined, "closed": self.closed, "detached": self.detached}
         return {f"loop.{name}": entries for name, entries in own.items()}
 
@@ -170,12 +180,15 @@ class Loop(Sparse):
         return self.detached is not None and self.detached[layer]
 
     def holder(self, layer: int) -> int:
-        """Return the layer that holds the weights of another: the first to run with them that is trained."""
+        """Return the first layer that runs with the same weights and is trained.
+
+        The first one at all if none of them is trained.
+        """
         same = [index for index, held in enumerate(self.held) if held == self.held[layer]]
         return next((index for index in same if not self.is_detached(index)), same[0])
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with it."""
+        """Yield a problem if the stored layers are not numbered from 0 without gaps."""
         if sorted(set(self.held)) != list(range(len(set(self.held)))):
             yield "loop.held: layers that are held are numbered from 0, each at least once"
 
@@ -195,13 +208,16 @@ class SharedBlock(Sparse):
     attention_rank: Count = Field(default=0, description="of those beside queries, keys and values; 0: none")
 
     def holder(self, layer: int) -> int:
-        """Return the first layer that calls the block that a layer calls."""
+        """Return the first layer that calls the same block as this layer.
+
+        Raises ValueError for a layer that calls none.
+        """
         callers = [index for index, calls in enumerate(self.layers) if calls]
         return callers[callers.index(layer) % self.blocks]
 
 
 class Mixing(StrEnum):
-    """The way in which layers read and write several residual streams."""
+    """How layers read and write several residual streams."""
 
     PREDICTED = "predicted"  # mixed before a layer, corrected behind it; the layer works on the first one (AltUp)
     HYPER = "hyper"  # each sublayer reads a weighed sum, is written into each, and they are mixed (DeepSeek-V4)

@@ -27,7 +27,7 @@ _OF_ADAPTERS: Mapping[Task, Task | AdapterTask] = {"dpo": "dpo of adapters", "re
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A learning rate that somebody trained with."""
+    """A published learning rate for a model with this many parameters."""
 
     parameters: float
     lr: float
@@ -36,9 +36,10 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habit:
-    """The usual training of a task.
+    """The usual training of a task, as published.
 
-    floor: min_lr over lr. warmup: share of the decay, at most `most_warmup` iterations.
+    rates: by ascending number of parameters. floor: min_lr / lr. warmup: share of the decay's iterations, at most
+    `most_warmup` iterations.
     """
 
     name: str
@@ -152,13 +153,21 @@ _DIGITS = 2  # of a derived rate: a published one has no more
 
 
 def row(task: Task, *, adapters: bool) -> Task | AdapterTask:
-    """Return the row of the table that a task is trained by."""
+    """Return the key of USUAL for a task: KTO is trained as DPO, and some tasks with adapters have their own."""
     own = _AS.get(task, task)
     return _OF_ADAPTERS.get(own, own) if adapters else own
 
 
 def derived(training: Training, task: Task | AdapterTask, parameters: float) -> WholeTraining:
-    """Fill in what the job leaves open. parameters: those of the base model that work on a token."""
+    """Return the training with lr, min_lr, warm-up and weight decay filled in where the job leaves them open.
+
+    The filled fields are named in `derived`.
+
+    Args:
+        training: The job's settings.
+        task: A key of USUAL.
+        parameters: The base model's parameters that are active for a token.
+    """
     if not (left := training.left_open):
         return WholeTraining.of(training)
     habit = USUAL[task]
@@ -177,7 +186,7 @@ def derived(training: Training, task: Task | AdapterTask, parameters: float) -> 
 
 
 def check(training: WholeTraining) -> None:
-    """Raise InputError for a schedule that no program can run."""
+    """Raise InputError if the warm-up does not end before the decay, or if min_lr is above lr."""
     warmup, decay, problems = training.lr_warmup_iters, training.decay_iters, list[Problem]()
     if warmup >= decay:
         problems.append(
@@ -197,7 +206,10 @@ def check(training: WholeTraining) -> None:
 
 
 def rate(habit: Habit, parameters: float) -> float:
-    """Return the learning rate of a size."""
+    """Return the learning rate for a number of parameters, interpolated log-log between published sizes.
+
+    Rounded to two digits; below the smallest and above the largest size it is that of the end.
+    """
     below, above = neighbours(habit, parameters)
     if below.parameters == above.parameters:
         return below.lr
@@ -206,15 +218,20 @@ def rate(habit: Habit, parameters: float) -> float:
 
 
 def neighbours(habit: Habit, parameters: float) -> tuple[Published, Published]:
-    """Return the published sizes next to this one; the same one twice at and beyond the ends."""
+    """Return the next smaller and next larger published size.
+
+    The same one twice for an equal size, and beyond the smallest and largest.
+    """
     below = [each for each in habit.rates if each.parameters <= parameters]
     above = [each for each in habit.rates if each.parameters >= parameters]
     return (below or above)[-1 if below else 0], (above or below)[0 if above else -1]
 
 
 def why(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> tuple[str, ...]:
-    """Say which values were derived, from what, as sentences; none where the job says them all. of: the parameters'
-    kind."""
+    """Return, in a tuple, the text that says which values were derived and from what; empty if none was.
+
+    of: the unit of `parameters` in the text, such as "active parameters".
+    """
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ()
@@ -230,7 +247,7 @@ def why(training: Training, task: Task | AdapterTask, parameters: float, of: str
 
 
 def short(training: Training, task: Task | AdapterTask, parameters: float, of: str = "parameters") -> str:
-    """Summarise the derived fields in a line, for a terminal; nothing where the job says them all. of: as in `why`."""
+    """Return one line with the derived values, for a terminal; empty if none was derived. of: as in `why`."""
     names = [name for name in DERIVED if name in training.derived]
     if not names:
         return ""
@@ -239,8 +256,10 @@ def short(training: Training, task: Task | AdapterTask, parameters: float, of: s
 
 
 def _rounded(value: float) -> float:
+    """Return the value rounded to two significant digits."""
     return float(f"{value:.{_DIGITS - 1}e}")
 
 
 def _size(parameters: float) -> str:
+    """Return a number of parameters as text: 7B, 350M."""
     return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"

@@ -47,32 +47,39 @@ class AdapterModel(Strict):
 
 
 def zoo_models() -> list[str]:
-    """List the models that come with symconfig."""
+    """Return the sorted names of the models that come with symconfig."""
     return _zoo("models")
 
 
 def zoo_clusters() -> list[str]:
-    """List the clusters that come with symconfig."""
+    """Return the sorted names of the clusters that come with symconfig."""
     return _zoo("clusters")
 
 
 def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
-    """Load a zoo name, a descriptor, a `config.json` or a folder with one, an id of Hugging Face.
+    """Load a model by zoo name, descriptor file, `config.json` or its folder, or Hugging Face id.
 
-    Paths start at `base`.
-
-    Raises InputError.
+    Relative paths start at `base`, by default the working directory. A file with `base` and `adapter` gives its base
+    model with the adapter. Raises InputError.
     """
     return _model_named(name_or_path, base, adapters=True)
 
 
 def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescriptor:
+    """Load a model; one that comes from Hugging Face's cache by its id gets that id's name. Raises InputError.
+
+    adapters: False refuses a file that adds an adapter to a base.
+    """
     path = find(name, "models", base)
     model = _load_model(path, adapters=adapters)
     return hub.named(model, name) if hub.is_id(name) and path == hub.cached(name) else model
 
 
 def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
+    """Load a model from a descriptor, a `config.json` (JSON without `schema`), or the folder of one.
+
+    A file with `base` is loaded as an adapter over that model, refused where `adapters` is False. Raises InputError.
+    """
     if path.is_dir():
         path = _config_in(path)
     if path.suffix == ".json":
@@ -92,8 +99,11 @@ def _load_model(path: Path, *, adapters: bool) -> ModelDescriptor:
 
 
 def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor, Account | None]:
-    """Load a `config.json`, or a folder with one, and what became of its keys. family: that it is read as one of,
-    whatever it says itself. Raises InputError."""
+    """Load a `config.json`, or a folder with one, and the account of its keys: filled in by defaults, or left out.
+
+    The account is None for a JSON file that is a descriptor already. family: the family to read the file as, in place
+    of its model_type. Raises InputError.
+    """
     from symconfig.descriptor.huggingface import imported
 
     path = _config_in(path) if path.is_dir() else path
@@ -104,25 +114,28 @@ def load_config(path: Path, family: str | None = None) -> tuple[ModelDescriptor,
 
 
 def load_cluster(name_or_path: str, base: Path | None = None) -> ClusterDescriptor:
-    """Load a zoo name or a descriptor file, and what differs: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
+    """Load a cluster by zoo name or file, with changes: `h100 with network=4x100Gb/s`, or `h100@4x100Gb/s`.
 
-    Paths are relative to `base`. Raises InputError.
+    Paths are relative to `base`. Raises InputError, also for a cluster of two kinds of GPUs.
     """
     return _load_cluster(name_or_path, base, ())
 
 
 def is_mixed(name: str, base: Path | None = None) -> bool:
-    """Return whether a cluster's name is of two kinds of GPUs, and not a file's."""
-    return _lies(name, base) != "file" and kinds(name) is not None
+    """Return whether a name is that of a cluster of two kinds of GPUs; False where a file has that name."""
+    return _path_kind(name, base) != "file" and kinds(name) is not None
 
 
 def find_cluster(name_or_path: str, base: Path | None = None) -> Path:
-    """Find the file of a cluster, or of what it differs from. Raises InputError."""
+    """Return the path of the cluster's file, without the changes that the name states. Raises InputError."""
     return find(_split(name_or_path, base)[0], "clusters", base)
 
 
 def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> ClusterDescriptor:
-    """Return the cluster with other values of some fields, and a name that says so. Raises InputError."""
+    """Return the cluster with the fields changed, and a name that states the changes, cut at LONGEST_NAME.
+
+    changes: values as text, by dotted field or short name. Raises InputError for each wrong field, and for `base`.
+    """
     if "base" in changes:
         raise InputError("stands before `with`", field=f"{CLUSTER}.base", got=shorten(changes["base"]))
     name = shorten(joined(cluster.name, changes), LONGEST_NAME)
@@ -133,26 +146,37 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
 
 
 def _of_name(problem: Problem) -> Problem:
-    """Return a problem of a field that differs, where a cluster's name is given and not a file."""
+    """Return the problem with its field below `cluster`, and without a file."""
     return replace(problem, field=f"{CLUSTER}.{problem.field}" if problem.field else CLUSTER, file=None)
 
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:
-    """Split a cluster's name and what differs; a file may have a name that looks like both."""
+    """Return a cluster's base name and its changes as text by field; no changes where a file or folder has that name.
+
+    Raises InputError for two kinds of GPUs.
+    """
     if is_mixed(name, base):
         what = "has two kinds of GPUs, and only symconfig plan takes such a cluster (symconfig.plan_mixed in Python)"
         raise InputError(what, field=CLUSTER, got=shorten(name), hint="one of its kinds")
-    return (name, {}) if _lies(name, base) else split(name)
+    return (name, {}) if _path_kind(name, base) else split(name)
 
 
 def _load_cluster(name: str, folder: Path | None, above: tuple[Path, ...]) -> ClusterDescriptor:
-    """Load a cluster; above: the files that have it as their base, the outermost first."""
+    """Load a cluster with the changes of its name. Raises InputError.
+
+    above: the resolved files that have this one as their base, outermost first.
+    """
     plain, changes = _split(name, folder)
     cluster = _cluster_file(find(plain, "clusters", folder), above)
     return with_changes(cluster, changes) if changes else cluster
 
 
 def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
+    """Load a cluster's file: a whole descriptor, or changes over its `base`.
+
+    A whole one gets its name and source from the file where it states none, and may name a file of kernel constants.
+    Raises InputError, also for bases that form a cycle (`above` holds the files so far).
+    """
     document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
     if isinstance(document.data, dict) and "base" in document.data:
         stated, chain = document.data["base"], (*above, path.resolve())
@@ -189,7 +213,10 @@ def _cluster_file(path: Path, above: tuple[Path, ...]) -> ClusterDescriptor:
 def _changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, folder: Path | None
 ) -> ClusterDescriptor:
-    """Lay the document's fields over the base, and the constants of the file that it may name."""
+    """Return the base with the document's fields in place of its own. Raises InputError.
+
+    If its `kernels` is text, the kernel constants are those of the file that it names, below `folder`.
+    """
     constants = None
     if isinstance(document.data.get("kernels"), str):
         constants = _kernels(document, folder)
@@ -199,7 +226,10 @@ def _changed(
 
 
 def _kernels(document: Document, folder: Path | None) -> Kernels:
-    """Load the constants of the GPU type that the cluster names."""
+    """Load the kernel constants of a GPU type from the file or zoo name in the document's `kernels`.
+
+    Raises InputError.
+    """
     name = document.data["kernels"]
     try:
         path = find(name, "kernels", folder)
@@ -210,7 +240,10 @@ def _kernels(document: Document, folder: Path | None) -> Kernels:
 
 
 def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
-    """Lay this file's adapter over the base model."""
+    """Return the base model with the document's fields and adapter; the notes of both are joined.
+
+    Raises InputError if the base cannot be loaded or has an adapter itself.
+    """
     added = validate(document, AdapterModel)
     try:
         base = _model_named(added.base, path.parent, adapters=False)
@@ -226,12 +259,16 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
 
 
 def _zoo(kind: str) -> list[str]:
+    """Return the sorted names of the zoo's files of a kind: models, clusters, kernels."""
     folder = data_dir("model_zoo") / kind
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
-def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
-    """Return whether there is a file or a folder of this name."""
+def _path_kind(name: str, base: Path | None) -> Literal["file", "folder"] | None:
+    """Return whether there is a file or a folder of this name below `base`.
+
+    None: neither, it may not be read, or the name is empty or no valid path.
+    """
     path = (base or Path()) / name
     try:
         return None if not name or not may_read(path) or not path.exists() else "folder" if path.is_dir() else "file"
@@ -240,7 +277,7 @@ def _lies(name: str, base: Path | None) -> Literal["file", "folder"] | None:
 
 
 def located(name: str, base: Path | None) -> str:
-    """Return a model's name as it holds in any folder: a file, or a folder, by its whole path, which starts at `base`.
+    """Return a model's name so that it holds in any folder: a path below `base` becomes absolute, others stay.
 
     Raises InputError where there is no such model.
     """
@@ -249,13 +286,17 @@ def located(name: str, base: Path | None) -> str:
 
 
 def find(name: str, kind: str, base: Path | None) -> Path:
-    """Find the file or folder that `name` means. A zoo name comes first; write ./name for a file of the same name. A
-    model's id on Hugging Face is the zoo's model, else what huggingface_hub has in its cache or fetches.
+    """Return the file (for models, also the folder) that a name means. Raises InputError with the nearest names.
+
+    The order is: zoo name, path below `base`, another spelling of a zoo name, and for models a Hugging Face id: the
+    zoo's model of that id, else Hugging Face's cache, else a download. Write ./name for a file with a zoo name.
+
+    kind: models, clusters or kernels.
     """
     zoo = _zoo(kind)
     if name in zoo:
         return data_dir("model_zoo") / kind / f"{name}.yaml"
-    path, lies = (base or Path()) / name, _lies(name, base)
+    path, lies = (base or Path()) / name, _path_kind(name, base)
     if lies == "folder" and kind == "models":
         return path
     is_file = lies == "file"
@@ -296,6 +337,7 @@ def find(name: str, kind: str, base: Path | None) -> Path:
 
 
 def _config_in(folder: Path) -> Path:
+    """Return the path of the folder's config.json. Raises InputError where there is none."""
     path = folder / "config.json"
     if not path.is_file():
         raise InputError("this folder has no config.json", file=str(folder))
@@ -304,21 +346,23 @@ def _config_in(folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One kind of GPU, and how many there are."""
+    """One kind of GPU in a mixed cluster, and the number of GPUs of that kind."""
 
     cluster: ClusterDescriptor
     gpus: int
 
     @property
     def nodes(self) -> int:
-        """Count the hosts that they fill."""
+        """Return the number of full nodes."""
         return self.gpus // self.cluster.gpus_per_node
 
 
 @dataclass(frozen=True, slots=True)
 class MixedCluster:
-    """Two kinds of GPUs under one network. over_bytes_per_s: of a GPU, in one direction, between the kinds; None: what
-    the slower of their own networks has."""
+    """Two kinds of GPUs under one network.
+
+    over_bytes_per_s: bandwidth between the kinds per GPU, one direction; None: that of the slower one's own network.
+    """
 
     name: str
     shares: tuple[Share, Share]
@@ -326,14 +370,14 @@ class MixedCluster:
 
     @property
     def gpus(self) -> int:
-        """Count the GPUs of both kinds."""
+        """Return the number of GPUs of both kinds."""
         return sum(share.gpus for share in self.shares)
 
 
 def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
-    """Load a cluster of two kinds by its name; paths of its kinds are relative to `base`.
+    """Load a cluster of two kinds of GPUs by its name; None if the name is not that of such a cluster.
 
-    None: the name is of no such cluster. Raises InputError for kinds that cannot train together.
+    Paths of the kinds are relative to `base`. Raises InputError, also for kinds that cannot train together.
     """
     if not is_mixed(name, base) or (stated := kinds(name)) is None:
         return None
@@ -348,13 +392,16 @@ def load_mixed(name: str, base: Path | None = None) -> MixedCluster | None:
 
 
 def mixed_of(document: Document, base: Path | None = None) -> MixedCluster | None:
-    """Load the cluster of two kinds that a job names; None: it names another one, or none. Raises InputError."""
+    """Load the cluster of two kinds of GPUs that a job's document names; None if it names another one or none.
+
+    Raises InputError.
+    """
     name = document.data.get(CLUSTER) if isinstance(document.data, dict) else None
     return load_mixed(name, base) if isinstance(name, str) else None
 
 
 def _check_kinds(first: Share, second: Share) -> None:
-    """Raise InputError for kinds of GPUs that one run of a framework cannot span."""
+    """Raise InputError if one run cannot span both kinds: other vendors or node sizes, or nodes that are not full."""
     one, other = first.cluster, second.cluster
     problems = []
     if one.gpu.vendor != other.gpu.vendor:

@@ -19,7 +19,7 @@ Meaning = Mapping[str, object]
 
 
 def flat(model: ModelDescriptor) -> dict[str, Any]:
-    """Flatten fields to dotted names, sections opened; what is not set is not there."""
+    """Return the model's fields by dotted name, without unset ones and FOR_PEOPLE (names, source, notes)."""
     fields: dict[str, Any] = {}
     for name, value in model.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_none=True).items():
         if isinstance(value, dict):
@@ -30,9 +30,13 @@ def flat(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def meaning(model: ModelDescriptor) -> dict[str, object]:
-    """Return what is computed, by field: two descriptors with equal meanings are one model, however it is written."""
+    """Return what the model computes, by field; two descriptors are the same model if this is equal.
+
+    Fields without effect are left out, and alternative spellings (experts' layers, windows, YaRN's defaults) unified.
+    How it is trained (TRAINED) is not in it.
+    """
     fields: dict[str, object] = flat(model)
-    for name in _idle(model):
+    for name in _without_effect(model):
         fields.pop(name, None)
     if model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn":
         for name, value in _YARN.items():
@@ -58,7 +62,7 @@ def meaning(model: ModelDescriptor) -> dict[str, object]:
 
 
 def _mixer(mixer: Mixer) -> dict[str, object]:
-    """Return a block with its sizes, switches and layers, in an order of its own."""
+    """Return a mixer as a dict in canonical order; `layers` is empty if all layers have it."""
     where = () if mixer.layers is None or all(mixer.layers) else mixer.layers
     sizes, switches = dict(sorted(mixer.sizes.items())), sorted(mixer.switches)
     return {"block": mixer.block, "sizes": sizes, "switches": switches, "layers": list(where)} | (
@@ -66,8 +70,8 @@ def _mixer(mixer: Mixer) -> dict[str, object]:
     )
 
 
-def _idle(model: ModelDescriptor) -> Iterator[str]:
-    """Yield fields that say nothing about this model."""
+def _without_effect(model: ModelDescriptor) -> Iterator[str]:
+    """Yield the names of fields without effect on what this model computes; a name may come twice."""
     yield from TRAINED
     if model.position is not Position.LEARNED:
         yield "max_position_embeddings"  # a bound on the sequence
@@ -100,9 +104,9 @@ def _idle(model: ModelDescriptor) -> Iterator[str]:
 
 
 def leading_and_every(moe: tuple[bool, ...]) -> tuple[int, int] | None:
-    """Return first_k_dense_replace and moe_layer_freq of these layers.
+    """Return (first_k_dense_replace, moe_layer_freq) of one bool per layer, true for experts.
 
-    None: no descriptor has them, or none has experts.
+    None if those two cannot express the layers, or if no layer has experts.
     """
     which = [layer for layer, has in enumerate(moe) if has]
     if not which:

@@ -181,7 +181,10 @@ class Measurements(Strict):
 
 
 def load_measurements(path: Path) -> Measurements:
-    """Load a measurement file. Raises InputError with every problem found."""
+    """Load a file of measurements. Raises InputError with every problem.
+
+    Ids that occur twice and a file without rows are problems, too.
+    """
     document = load_yaml_strict(path)
     measurements = validate(document, Measurements)
     first: dict[str, int] = {}

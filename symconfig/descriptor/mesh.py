@@ -12,7 +12,7 @@ NETWORK = frozenset({"rail", "spine"})
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One factor of a level. stride: distance in ranks between neighbours along it."""
+    """One factor of a level's size. stride: distance in ranks between neighbours along the axis."""
 
     level: str
     size: int
@@ -20,15 +20,16 @@ class Axis:
 
     @property
     def name(self) -> str:
+        """Return the axis as text: level, size, stride, as nvlink8@1."""
         return f"{self.level}{self.size}@{self.stride}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeshLevel:
-    """`size` domains of the level inside are joined by links of this bandwidth.
+    """One level of the mesh: `size` domains of the level inside, joined by links.
 
-    Bytes/s per GPU, one direction, as the wire has it; seconds of one message. mesh: links between all pairs and no
-    switch.
+    bandwidth_bytes_per_s: of one GPU, one direction, on the wire. latency_s: of one message. mesh: direct links between
+    all pairs, without a switch.
     """
 
     name: str
@@ -40,16 +41,21 @@ class MeshLevel:
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """Levels, innermost first. gpus = product of their sizes."""
+    """Levels, innermost first; the number of GPUs is the product of their sizes."""
 
     levels: tuple[MeshLevel, ...]
 
     @property
     def gpus(self) -> int:
+        """Return the number of GPUs, the product of the levels' sizes."""
         return prod(level.size for level in self.levels)
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:
-        """Cut levels into axes; factors: of each level, innermost first; by default its primes, smallest first."""
+        """Return the axes that the levels are split into, innermost first.
+
+        factors: each level's factors, innermost first, whose product is its size; by default its primes, smallest
+        first.
+        """
         factors = factors if factors is not None else tuple(primes(level.size) for level in self.levels)
         result, stride = [], 1
         for level, cut in zip(self.levels, factors, strict=True):
@@ -60,10 +66,10 @@ class Mesh:
         return tuple(result)
 
     def shapes(self, most: int = 4) -> tuple[tuple[Axis, ...], ...]:
-        """Return every way of cutting the levels into at most so many axes together.
+        """Return every way of splitting the levels into at most `most` axes in all, each as a tuple of axes.
 
-        Each is cut into its primes where that is possible, else as finely as there is room, shared evenly among levels
-        (factors in rising order).
+        The split into primes alone where that is few enough, else all splits with as many axes as possible, spread as
+        evenly as possible among the levels.
         """
         if len(self.axes()) <= most:
             return (self.axes(),)
@@ -75,12 +81,12 @@ class Mesh:
         finest = max(map(sum, counts))
         spread = min(sum(count * count for count in each) for each in counts if sum(each) == finest)
         even = [each for each in counts if sum(each) == finest and sum(count * count for count in each) == spread]
-        cuts = (product(*(_cuts(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
+        cuts = (product(*(_splits(level.size, n) for level, n in zip(self.levels, each, strict=True))) for each in even)
         return tuple(self.axes(cut) for some in cuts for cut in some)
 
 
 def primes(number: int) -> tuple[int, ...]:
-    """Return the prime factors, smallest first; none of 1."""
+    """Return the prime factors, smallest first; empty for 1."""
     result, divisor = [], 2
     while number > 1:
         while number % divisor == 0:
@@ -90,10 +96,10 @@ def primes(number: int) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
-    """Return nondecreasing factors, as many as `parts` and the primes allow.
+def _splits(size: int, parts: int) -> list[tuple[int, ...]]:
+    """Return all nondecreasing factorisations of `size` into `parts` factors above 1, or as many as it has primes.
 
-    Of 8 (2, 4), of 128 (2, 64) (4, 32) (8, 16).
+    Of 8 in 2: (2, 4); of 128: (2, 64), (4, 32), (8, 16). Of 1: one empty tuple.
     """
     parts = min(parts, len(primes(size)))
     if parts <= 1:
@@ -102,7 +108,7 @@ def _cuts(size: int, parts: int) -> list[tuple[int, ...]]:
         (first, *rest)
         for first in range(2, size + 1)
         if size % first == 0
-        for rest in _cuts(size // first, parts - 1)
+        for rest in _splits(size // first, parts - 1)
         if rest and len(rest) == parts - 1 and first <= rest[0]
     ]
     return cuts or [(size,)]

@@ -45,6 +45,7 @@ class MeshFile(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
         names = [level.name for level in self.levels]
         wrong = [f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
         if prod(level.size for level in self.levels) > MAX_GPUS:
@@ -55,7 +56,7 @@ class MeshFile(Strict):
 
 
 def load_mesh(path: str | Path) -> Mesh:
-    """Load a mesh file; levels of one domain vanish. Raises InputError with all that is wrong."""
+    """Load a mesh from a YAML or JSON file; levels of size 1 are dropped. Raises InputError with all problems."""
     path = Path(path)
     document = load_json_strict(path) if path.suffix == ".json" else read_yaml(read_text(path), str(path))
     levels = validate(document, MeshFile).levels
@@ -63,11 +64,10 @@ def load_mesh(path: str | Path) -> Mesh:
 
 
 def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
-    """Return the levels that so many GPUs span, each with more than one domain of the level inside it.
+    """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, without those of size 1.
 
-    One that is as fast as that inside is a part of it, with its longer latency.
-
-    They lie in one domain of a level, which they need not fill, or fill whole ones. Raises InputError.
+    Network levels of equal bandwidth are merged, with the latency of the outermost that is reached. Bandwidths include
+    oversubscription. Raises InputError if the GPUs neither fit into one domain of a level nor fill whole ones.
     """
     _check(cluster, gpus)
     levels, inside = [], 1
@@ -81,7 +81,7 @@ def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
 
 
 def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
-    """Group levels of one speed: where one of their inner domains ends makes no difference but in latency."""
+    """Return the cluster's levels in groups, innermost first; network levels of equal bandwidth are one group."""
     spans: list[list[Level]] = []
     for level in cluster.levels:
         if spans and _alike(spans[-1][-1], level):
@@ -92,22 +92,27 @@ def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
 
 
 def _alike(inner: Level, outer: Level) -> bool:
+    """Return whether both levels are switched network levels with the same bandwidth after oversubscription."""
     switched = not (inner.mesh or outer.mesh) and {inner.name, outer.name} <= NETWORK
     return switched and _wire(inner) == _wire(outer)
 
 
 def _wire(level: Level) -> float:
-    """Return the bytes/s that go through the level."""
+    """Return the level's bandwidth per GPU in bytes/s after oversubscription."""
     return level.bandwidth_bytes_per_s.value / (level.oversubscription.value if level.oversubscription else 1.0)
 
 
 def _level(level: Level, domain: int, inside: int) -> MeshLevel:
-    """Return the level of a mesh; a part of a mesh without a switch has the links among its own GPUs only."""
+    """Return a mesh level of domain // inside domains, `domain` and `inside` in GPUs.
+
+    If the level has direct links without a switch, only the bandwidth of the links among these GPUs counts.
+    """
     links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
     return MeshLevel(level.name, domain // inside, _wire(level) * links, level.latency_s.value, level.mesh)
 
 
 def _check(cluster: ClusterDescriptor, gpus: int) -> None:
+    """Raise InputError for less than 1 GPU, more than the cluster has, or domains that are not filled."""
     problems = []
     if gpus < 1:
         problems.append(Problem("a mesh needs a GPU", field="gpus", got=str(gpus), need=">= 1"))
@@ -131,14 +136,19 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
 
 
 def _uneven(domain: int, gpus: int) -> bool:
+    """Return whether more GPUs than one domain has do not fill whole domains."""
     return gpus > domain and gpus % domain != 0
 
 
 def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
-    """Return the nearest counts on both sides that do: 1 always does, and multiples of all sizes."""
+    """Return the nearest numbers of GPUs below and above that fill whole domains, as text.
+
+    Only the one below where the one above is more than the cluster has.
+    """
     sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 
     def fits(count: int) -> bool:
+        """Return whether so many GPUs fill whole domains of every level."""
         return not any(_uneven(size, count) for size in sizes)
 
     below = next(count for count in range(gpus - 1, 0, -1) if fits(count))

@@ -202,6 +202,7 @@ class ModelDescriptor(ModelFields):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
         problems = []
         if self.num_attention_heads % self.num_key_value_heads:
             problems.append(
@@ -242,26 +243,35 @@ class ModelDescriptor(ModelFields):
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Return the notes of what the model is planned without: layers, a tower, a factor."""
+        """Return the notes on parts of the original model that the descriptor lacks: layers, a tower, a factor.
+
+        Notes on unknown keys that are not set are not among them.
+        """
         return tuple(note for note in self.notes if not note.endswith(NOT_SET))
 
     @property
     def scoring(self) -> ModelDescriptor:
-        """Return the model with one number of each token in place of its logits: a model of rewards in training."""
+        """Return the model with a head of one output in place of the vocabulary, as a reward model in training.
+
+        The model itself if it has num_labels already; else without tied embeddings and multi-token prediction.
+        """
         without = {"tie_word_embeddings": False, "lm_head_bias": False, "num_nextn_predict_layers": 0}
         return self if self.num_labels else self.model_copy(update={"num_labels": 1, **without})
 
     @property
     def of_values(self) -> ModelDescriptor:
-        """Return the same without adapters: a critic, or a model of rewards that is read."""
+        """Return the `scoring` model without adapters: a critic, or a reward model that is only read."""
         return self.scoring if self.adapter is None else self.scoring.model_copy(update={"adapter": None})
 
     def names_target(self, target: AdapterTarget) -> bool:
-        """Return whether modules of such models have a name. A fused layer is the framework's, so any model may."""
+        """Return whether an adapter of such a model may target a module of this name; fused layers always may."""
         return target in FUSED_TARGETS or (target in QWEN_TARGETS) == (self.model_type == "qwen")
 
     def _layers_problems(self) -> list[str]:
-        """Return what is wrong with fields that have one entry per layer."""
+        """Return the problems of fields with one entry per layer; empty if there is none.
+
+        Wrong lengths are returned alone, and so are misplaced mixers, for further checks would fail on them.
+        """
         lists: dict[str, tuple[object, ...] | None] = {
             "mlp_layers": self.mlp_layers,
             "rope_layers": self.rope_layers,
@@ -290,7 +300,7 @@ class ModelDescriptor(ModelFields):
         return problems + two_sizes(self.mixers)
 
     def _pairs_problems(self) -> list[str]:
-        """Return what is wrong with layers that read the keys and values of others."""
+        """Return the problems of layers that read the keys and values of earlier layers; at most one."""
         first = self.num_hidden_layers - self.num_kv_shared_layers
         if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
             return []
@@ -306,7 +316,10 @@ class ModelDescriptor(ModelFields):
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
-        """Return, for every layer, whether its MLP is a mixture of experts."""
+        """Return, for every layer, whether it has experts.
+
+        By `experts.layers`, else by first_k_dense_replace and moe_layer_freq; all False for a dense model.
+        """
         if self.experts is None:
             return (False,) * self.num_hidden_layers
         if self.experts.layers is not None:
@@ -319,22 +332,23 @@ class ModelDescriptor(ModelFields):
 
     @cached_property
     def dense_layers(self) -> tuple[bool, ...]:
-        """Return, for every layer, whether it has a dense MLP."""
+        """Return, for every layer, whether it has a dense MLP; False for experts and for layers without an MLP."""
         return tuple(kind.mlp is Mlp.DENSE for kind in self.kind_of_layer)
 
     @cached_property
     def sliding_layers(self) -> tuple[bool, ...]:
-        """Return, for every layer, whether its attention has the sliding window."""
+        """Return, for every layer, whether it has the sliding window; all have it without a pattern."""
         if self.sliding_window is None:
             return (False,) * self.num_hidden_layers
         return self.sliding_window_pattern or (True,) * self.num_hidden_layers
 
     @cached_property
     def kind_of_layer(self) -> tuple[LayerKind, ...]:
-        """Return the kind of every layer, in order."""
+        """Return the `LayerKind` of every layer, in order, cached."""
         return tuple(self._kind(index) for index in range(self.num_hidden_layers))
 
     def _kind(self, index: int) -> LayerKind:
+        """Return the `LayerKind` of one layer."""
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         attends = own is None or own.beside_attention
         mlp = Mlp.MOE if self.moe_layers[index] else Mlp.DENSE
@@ -358,23 +372,28 @@ class ModelDescriptor(ModelFields):
         )
 
     def holder(self, index: int) -> int:
-        """Return the layer that holds what a layer shares with others; of what it holds alone, itself."""
+        """Return the index of the layer that stores the weights which a layer uses: its own index if it shares none."""
         if self.loop is not None:
             return self.loop.holder(index)
         calls = self.shared_block is not None and self.shared_block.layers[index]
         return self.shared_block.holder(index) if calls and self.shared_block is not None else index
 
     def _calls(self, index: int) -> Turn:
+        """Return whether a layer holds the shared block, only calls it, or neither."""
         if self.shared_block is None or not self.shared_block.layers[index]:
             return Turn.NONE
         return Turn.HOLDS if self.holder(index) == index else Turn.CALLS
 
     def mixes(self, index: int) -> str | bool:
-        """Return what tells the keys and values of layers apart: a window, or a block in attention's place."""
+        """Return the name of a layer's block in place of attention, else whether it has a sliding window.
+
+        Layers share keys and values only where this is equal.
+        """
         own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
         return self.sliding_layers[index] if own is None else own.block
 
     def _pairs(self, index: int) -> Pairs:
+        """Return whether a layer's keys and values are its own, lent to later layers, or borrowed."""
         first = self.num_hidden_layers - self.num_kv_shared_layers
         if first == self.num_hidden_layers:
             return Pairs.OWN
@@ -384,27 +403,31 @@ class ModelDescriptor(ModelFields):
         return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
 
     def _keys(self, index: int) -> Keys:
+        """Return which keys a layer reads: all, chosen by its indexer, or as an earlier layer chose."""
         if self.indexer is None or self.sliding_layers[index]:
             return Keys.ALL
         return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE
 
     def mixer(self, block: str) -> Mixer:
-        """Return what the model says of a block that it has in place of attention."""
+        """Return the model's first mixer of this block. Raises StopIteration if it has none."""
         return next(mixer for mixer in self.mixers if mixer.block == block)
 
     @cached_property
     def layer_kinds(self) -> tuple[str, ...]:
-        """Name of the kind of every layer, in order: dense, moe_window, dense_nope, … (`LayerKind.name`)"""
+        """Return the name of every layer's kind, in order, cached (`LayerKind.name`).
+
+        As dense, moe_window, dense_nope.
+        """
         return tuple(kind.name for kind in self.kind_of_layer)
 
     @property
     def encoder_kinds(self) -> tuple[str, ...]:
-        """Return the kinds of the blocks before the embedding: those of the vision tower, where there is one."""
+        """Return the kinds of the vision tower's blocks; empty without one."""
         return self.vision.kinds if self.vision is not None else ()
 
     @property
     def rotary_dim(self) -> int:
-        """Count the channels of a head that rope turns: of an odd number one more, as they are turned in pairs."""
+        """Return the number of a head's channels that rope rotates, rounded up to an even number."""
         if self.latent is not None:
             return self.latent.qk_rope_head_dim
         return 2 * math.ceil(int(self.head_dim * self.partial_rotary_factor) / 2)

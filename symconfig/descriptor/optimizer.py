@@ -54,7 +54,10 @@ class Optimizer(Strict):
     @model_validator(mode="before")
     @classmethod
     def _named(cls, value: Any) -> Any:
-        """Take `muon` for a section with that name, and refuse a name that is none."""
+        """Return the section's fields; a name alone becomes a section with this name.
+
+        Raises ValueError for an unknown name, with the nearest.
+        """
         fields = {"name": value} if isinstance(value, str) else value
         name = fields.get("name") if isinstance(fields, dict) else None
         if isinstance(name, str) and name not in NAMES:
@@ -67,7 +70,7 @@ class Optimizer(Strict):
 
     @model_validator(mode="after")
     def _belonging(self) -> Optimizer:
-        """Refuse settings of another optimizer."""
+        """Return the section. Raises ValueError for settings, other than their default, of another optimizer."""
         strange = [
             f"{field} is no setting of {self.name}, but of {' and '.join(owners)}"
             for field, owners in _BELONGS.items()
@@ -81,17 +84,17 @@ class Optimizer(Strict):
 
     @property
     def usual(self) -> bool:
-        """Return whether it is Adam with everything in fp32, which every target has."""
+        """Return whether it is Adam with master weights and both moments in fp32, which every target has."""
         return self.name == "adam" and not self.narrow
 
     @property
     def narrow(self) -> bool:
-        """Return whether something that it keeps is narrower than fp32 by a setting of its own."""
+        """Return whether master weights or a moment are set to a type narrower than fp32."""
         return (self.main_params, self.exp_avg, self.exp_avg_sq) != ("fp32", "fp32", "fp32")
 
     @property
     def speed(self) -> float:
-        """Return the momentum, where it has one."""
+        """Return the momentum: as set, else 0.95 for Muon and 0.9 for all others."""
         return {"muon": 0.95}.get(self.name, 0.9) if self.momentum is None else self.momentum
 
 

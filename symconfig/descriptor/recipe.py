@@ -19,7 +19,7 @@ ENDS_AS_LAYERS = "ends as layers"  # the embedding and the loss each take a laye
 
 
 def spelled(value: object) -> str:
-    """Return a value as sentences have it."""
+    """Return a value as text: floats as percent, bools as on or off."""
     if isinstance(value, float):
         return f"{value:.0%}"
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
@@ -61,7 +61,7 @@ class Layout(Strict):
 
     @property
     def degrees(self) -> dict[str, int]:
-        """Return the degrees by name."""
+        """Return tp, pp, vpp, cp, ep and etp by name."""
         return {name: getattr(self, name) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")}
 
 
@@ -114,15 +114,15 @@ class Recipe(Strict):
 
     @property
     def dp(self) -> int:
-        """Count the data-parallel ranks."""
+        """Return the number of data-parallel ranks: GPUs / (tp x pp x cp)."""
         layout = self.layout
         return self.job.gpus // (layout.tp * layout.pp * layout.cp)
 
     @property
     def graphs(self) -> str | None:
-        """Return what CUDA graphs replay, in the words of plans.
+        """Return the scope of CUDA graphs as plans name it: none, all, "outside experts", router.
 
-        None: it does not say, or what plans cannot say: parts of a layer that have no price, experts.
+        None if the recipe does not state it, or states a scope that plans do not have.
         """
         stated = self.options.cuda_graphs
         if stated is None or stated == "none":
@@ -136,20 +136,21 @@ class Recipe(Strict):
 
     @property
     def optimizer_offload(self) -> float:
-        """Return the share of the optimizer's states that host memory holds, and its processors update."""
+        """Return the share of the optimizer's states that is offloaded to host memory and updated there: 1.0 or 0.0."""
         return float((self.options.offload or "").startswith("optimizer True"))
 
     @property
     def activation_offload(self) -> bool:
-        """Return whether outputs of modules wait in host memory, as plans can have it."""
+        """Return whether modules' activations are offloaded to host memory."""
         return "modules" in (self.options.offload or "")
 
     def _unpriced_offloads(self) -> list[str]:
+        """Return the offloads of the recipe, as words, that plans do not support."""
         offloads = (self.options.offload or "").split(", ")
         return [one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED)]
 
     def as_pins(self) -> dict[str, str]:
-        """Return the layout as pins of a job, as far as pins can say it."""
+        """Return the layout and options as a job's pins; what no pin can express is left out (see `unsaid`)."""
         layout, pins = self.layout, {name: str(value) for name, value in self.layout.degrees.items()}
         if layout.micro is not None:
             pins["mbs"] = str(layout.micro)
@@ -168,7 +169,7 @@ class Recipe(Strict):
         return pins | self._option_pins()
 
     def _option_pins(self) -> dict[str, str]:
-        """Return pins of options, where the layout leaves them anything to carry."""
+        """Return the pins of options; only those of experts, TP and FP8 that the layout and precision use."""
         layout, options = self.layout, self.options
         values: dict[str, bool | str | None] = {"grad_dtype": options.gradients, "cuda_graphs": self.graphs}
         if layout.ep > 1:
@@ -181,7 +182,7 @@ class Recipe(Strict):
         return {name: word for name, word in words.items() if word != "allgather"}
 
     def unsaid(self) -> tuple[str, ...]:
-        """Name what the recipe states and no pin can say."""
+        """Return what the recipe states and no pin can express, as words with values; empty if all is pinned."""
         layout = self.layout
         pinned = self._option_pins()
         pinned_names = {name for name, pin in _PINS.items() if pin in pinned}
@@ -211,13 +212,13 @@ class RecipeFile(Strict):
 
 
 def recipe_models() -> list[str]:
-    """Return the zoo models that have recipes."""
+    """Return the sorted names of the zoo models that have recipes."""
     return sorted(path.stem for path in (data_dir("model_zoo") / "recipes").glob("*.yaml"))
 
 
 @cache
 def load_recipes(model: str) -> RecipeFile:
-    """Read the recipes of a zoo model. Raises InputError."""
+    """Return the recipes of a zoo model, cached. Raises InputError for invalid files and unknown sources."""
     document = load_yaml_strict(data_dir("model_zoo") / "recipes" / f"{model}.yaml")
     recipes = validate(document, RecipeFile)
     wrong = [
@@ -236,14 +237,14 @@ def load_recipes(model: str) -> RecipeFile:
 
 
 def every_recipe() -> Iterator[tuple[RecipeFile, Recipe]]:
-    """Yield every recipe with its file."""
+    """Yield (file, recipe) of every recipe of all models."""
     for model in recipe_models():
         file = load_recipes(model)
         yield from ((file, recipe) for recipe in file.recipes)
 
 
 def find_recipe(name: str) -> tuple[RecipeFile, Recipe]:
-    """Return the recipe of a name, with its file. Raises InputError with the nearest name."""
+    """Return (file, recipe) of the recipe's id in any case. Raises InputError with the nearest id."""
     known = {recipe.id: (file, recipe) for file, recipe in every_recipe()}
     if (own := called(name, known)) is not None:
         return known[own]

@@ -31,6 +31,7 @@ class Lengths(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        """Check that mean <= max and mean < p95 <= max. Raises ValueError."""
         if not self.mean <= self.max:
             raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
         if self.p95 is not None and not self.mean < self.p95 <= self.max:
@@ -39,7 +40,7 @@ class Lengths(Strict):
 
     @property
     def high(self) -> float:
-        """Return the length that 19 of 20 do not exceed."""
+        """Return the 95th percentile of lengths in tokens; if not given, twice the mean, at most the maximum."""
         return self.p95 if self.p95 is not None else min(2.0 * self.mean, float(self.max))
 
 
@@ -66,7 +67,7 @@ class Rollout(Strict):
 
     @property
     def static_share(self) -> bool:
-        """Return whether the engine's share is for weights, keys and values alone."""
+        """Return whether the engine's memory share covers weights and the key/value cache only."""
         return self.engine in STATIC_SHARE
 
 
@@ -83,6 +84,7 @@ class RewardModel(Strict):
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        """Check that gpus, url and model fit the placement. Raises ValueError with all problems."""
         wrong = []
         if self.gpus is not None and self.placement != "apart":
             wrong.append(f"gpus is for placement: apart (got placement: {self.placement})")
@@ -128,13 +130,14 @@ class Rl(Strict):
     @model_validator(mode="before")
     @classmethod
     def _as_published(cls, data: object) -> object:
-        """Fill in whether there is a KL term, by the algorithm."""
+        """Return the section's fields with `reference`, if absent, as the algorithm has it: no KL term for some."""
         if not isinstance(data, dict):
             return data
         return {"reference": data.get("algorithm") not in _WITHOUT_KL, **data}
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
+        """Check updates, critic and rollout GPUs against the other fields. Raises ValueError with all problems."""
         wrong = []
         if self.sequences % self.updates:
             wrong.append(
@@ -151,44 +154,49 @@ class Rl(Strict):
         return self
 
     def with_engine(self, usual: str) -> Rl:
-        """Return the section with the engine that generates, `usual` where the job names none."""
+        """Return the section with `usual` as its rollout engine if it names none."""
         rollout = self.rollout.model_copy(update={"engine": self.rollout.engine or usual})
         return self.model_copy(update={"rollout": rollout})
 
     @property
     def has_critic(self) -> bool:
-        """Return whether a critic is trained beside the actor."""
+        """Return whether the algorithm trains a critic."""
         return self.algorithm in WITH_CRITIC
 
     @property
     def sequences(self) -> int:
-        """Count the sequences that a step trains on."""
+        """Return the number of sequences that a step trains on: prompts x samples."""
         return self.prompts * self.samples
 
     @property
     def generated(self) -> int:
-        """Count the sequences that are generated in a step: ReMax has a greedy one of each prompt, too
-        (arXiv:2310.10505, algorithm 1)."""
+        """Return the number of sequences generated in a step.
+
+        ReMax has a greedy one for each prompt in addition (arXiv:2310.10505, algorithm 1).
+        """
         return self.prompts * (self.samples + (self.algorithm == "remax"))
 
     @property
     def longest(self) -> int:
-        """Count the tokens of the longest sequence, prompt and response."""
+        """Return the tokens of the longest sequence, prompt and response."""
         return self.prompt_length.max + self.response_length.max
 
     @property
     def mean_tokens(self) -> float:
-        """Return the tokens of a sequence in the mean."""
+        """Return the mean number of tokens of a sequence, prompt and response."""
         return self.prompt_length.mean + self.response_length.mean
 
     @property
     def batch(self) -> int:
-        """Count the sequences of an optimizer step."""
+        """Return the number of sequences of an optimizer step, rounded up."""
         return ceil(self.sequences / self.updates)
 
 
 def derived(section: object) -> dict[str, Any]:
-    """Return the fields of a job that its section `rl` says; nothing of a job without one."""
+    """Return the task, global_batch_size and seq_length that follow from the section `rl`.
+
+    Empty if the section is no mapping; sizes are 1 for an invalid one, whose problems are reported elsewhere.
+    """
     if not isinstance(section, dict):
         return {}
     try:

@@ -59,6 +59,7 @@ class RopeScaling(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that the fields are those of rope_type. Raises ValueError with all missing and superfluous ones."""
         needed, optional = ROPE_FIELDS[self.rope_type]
         given = self.model_dump(exclude_none=True, exclude={"rope_type", "factor"})
         problems = [f"{name} is missing, rope_type {self.rope_type} needs it" for name in needed if name not in given]
@@ -121,11 +122,15 @@ class Experts(Sparse):
 
     @property
     def computing_per_tok(self) -> float:
-        """Return the mean number of a token's choices that compute: the router is balanced over all of them."""
+        """Return the mean number of a token's experts that compute, if the router is balanced over all.
+
+        Zero experts, which compute nothing, count among all.
+        """
         return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check the number of choices, and of expert groups. Raises ValueError for the first problem."""
         if self.num_experts_per_tok > self.num_experts + self.zero_experts:
             raise ValueError(
                 f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}"

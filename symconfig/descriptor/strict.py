@@ -23,8 +23,10 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Copy the section with other values. Pydantic copies what was worked out from the old ones as well
-        (`functools.cached_property` stores it beside the fields), so that is left out."""
+        """Return a copy with the fields in `update` replaced, without validation, and without cached properties.
+
+        Pydantic would copy values that `functools.cached_property` computed from the old fields, too.
+        """
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
             del copied.__dict__[name]
@@ -38,6 +40,7 @@ class Sparse(Strict):
 
     @model_serializer(mode="wrap")
     def _as_most(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Return the fields to write, without `rare` ones that have their default."""
         fields: dict[str, Any] = handler(self)
         for name in self.rare:
             if name in fields and getattr(self, name) == type(self).model_fields[name].default:

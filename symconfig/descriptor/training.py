@@ -17,7 +17,7 @@ Line = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 
 
 def _several(value: object) -> object:
-    """Take one text for a list of one; a validator in front of a strict tuple is past JSON, so it makes the tuple."""
+    """Return one text, or a list, as a tuple; other values unchanged, for pydantic to refuse."""
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
@@ -27,6 +27,7 @@ Prefixes = Annotated[tuple[str, ...], BeforeValidator(_several)]
 
 
 def _is_number(text: str) -> bool:
+    """Return whether the text can be parsed as a float."""
     try:
         float(text)
     except ValueError:
@@ -89,33 +90,33 @@ class Training(Strict):
     @field_validator("*")
     @classmethod
     def _passable(cls, value: Any) -> Any:
-        """Refuse text that no program can be given as an argument, and no path can hold."""
+        """Return the value unchanged. Raises ValueError for text with a NUL character."""
         if any("\0" in text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)):
             raise ValueError("it holds a NUL character")
         return value
 
     @property
     def wsd_decay_iters(self) -> int:
-        """Count the iterations of decay behind WSD's stable phase: Megatron-LM demands a number; a tenth is common."""
+        """Return the iterations of decay after WSD's stable phase; if not given, a tenth of the decay, at least 1."""
         return self.lr_wsd_decay_iters or max(1, self.decay_iters // 10)
 
     @property
     def decay_iters(self) -> int:
-        """Count the iterations until the learning rate is at its lowest."""
+        """Return the iterations until the learning rate is lowest; if not given, all iterations."""
         return self.lr_decay_iters or self.train_iters
 
     @property
     def blended(self) -> bool:
-        """Return whether data_path has weights and prefixes in turn.
+        """Return whether data_path is a list of weights and prefixes in turn, as Megatron-LM decides it.
 
-        Megatron-LM reads it so (core/datasets/utils.py, get_blend_from_list).
+        See core/datasets/utils.py, get_blend_from_list.
         """
         paths = self.data_path
         return bool(paths) and len(paths) % 2 == 0 and all(map(_is_number, paths[::2]))
 
     @property
     def held_out(self) -> float:
-        """Return the share of the data that is evaluated on: the second number of `split`.
+        """Return the share of data that is evaluated on, 0 to 1: the second number of `split` over the sum; else 0.0.
 
         Megatron-LM reads it like this (core/datasets/blended_megatron_dataset_config.py, parse_and_normalize_split).
         """
@@ -125,12 +126,12 @@ class Training(Strict):
 
     @property
     def loads_its_own(self) -> bool:
-        """Return whether it goes on from what it saved itself, and starts where there is nothing yet."""
+        """Return whether `load` and `save` are the same path, so that a run resumes from its own checkpoints."""
         return None not in (self.load, self.save) and normpath(str(self.load)) == normpath(str(self.save))
 
     @property
     def left_open(self) -> tuple[str, ...]:
-        """Name the fields that are still to be derived."""
+        """Return the names of the fields that are not set and still to be derived."""
         return tuple(name for name in DERIVED if getattr(self, name) is None)
 
 
@@ -144,7 +145,7 @@ class WholeTraining(Training):
 
     @staticmethod
     def of(training: Training) -> WholeTraining:
-        """Return the training of a plan; nothing of it may be open."""
+        """Return the training as a WholeTraining. Raises AssertionError if fields are still open."""
         if isinstance(training, WholeTraining):
             return training
         assert not training.left_open, f"training was not derived: {', '.join(training.left_open)}"

@@ -20,11 +20,11 @@ LossName = Literal["sigmoid", "hinge", "ipo", "orpo", "simpo", "cpo", "kto", "ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """What a loss makes of an example.
+    """What a preference loss needs for one example.
 
-    task: whose it is. sequences: of an example, which the trained model reads in one forward. read: further forwards of
-    as many by that model, from which nothing is learnt; reference: those of a frozen copy of it. scores: the model
-    gives one number of a sequence, and no logits. scaled: it has a beta.
+    task: the task it belongs to. sequences: sequences of an example that are trained on. read: forward passes of the
+    trained model without gradients, each over as many sequences; reference: those of the frozen reference model.
+    scores: the model has one output per sequence in place of logits. scaled: the loss has a beta.
     """
 
     task: Task = "dpo"
@@ -71,16 +71,18 @@ class Preference(Strict):
 
     @classmethod
     def of(cls, loss: str, examples: int) -> Preference:
-        """Make the section of so many examples of a loss."""
+        """Return the section of a loss with this many examples (pairs or answers) per optimizer step."""
         counted = cls._counted(LOSSES[cast(LossName, loss)])
         return cls.model_validate({counted: examples, "loss": loss}, strict=False)
 
     @staticmethod
     def _counted(means: Loss) -> str:
+        """Return the field that counts the loss's examples: pairs, or answers for losses of single sequences."""
         return "pairs" if means.sequences > 1 else "answers"
 
     @model_validator(mode="after")
     def _of_the_loss(self) -> Self:
+        """Check that the loss's kind of example is counted, and beta is set only if it has one. Raises ValueError."""
         need, given = self._counted(self.means), [name for name in ("pairs", "answers") if getattr(self, name)]
         if given != [need]:
             raise ValueError(f"loss {self.loss} needs a number of {need} (got {' and '.join(given) or 'none'})")
@@ -90,27 +92,30 @@ class Preference(Strict):
 
     @model_serializer(mode="wrap")
     def _as_counted(self, data: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what the loss is not of."""
+        """Return the fields to write, without those that are None."""
         return {name: value for name, value in data(self).items() if value is not None}
 
     @property
     def means(self) -> Loss:
-        """Return what the loss makes of an example."""
+        """Return the `Loss` of its name."""
         return LOSSES[self.loss]
 
     @property
     def sequences(self) -> int:
-        """Count the sequences of an optimizer step."""
+        """Return the number of sequences of an optimizer step."""
         return self.means.sequences * (self.pairs or self.answers or 0)
 
     @property
     def has_reference(self) -> bool:
-        """Return whether a frozen copy of the model gives log-probabilities, too."""
+        """Return whether the loss needs a frozen reference model."""
         return self.means.reference > 0
 
 
 def with_batch(document: Document) -> Document:
-    """Return a job's document with the task, batch and sequence that its sections say, where it says none."""
+    """Return the job's document with task, batch size and sequence length from its sections, where it states none.
+
+    Unchanged if its data is no mapping.
+    """
     data = document.data
     if not isinstance(data, dict):
         return document
@@ -118,8 +123,7 @@ def with_batch(document: Document) -> Document:
 
 
 def check_batch(document: Document) -> None:
-    """Refuse a job that says another batch than one of its sections does, or other lengths than `rl`: raise
-    InputError."""
+    """Raise InputError if a job states another batch size or sequence length than follows from its sections."""
     data = document.data if isinstance(document.data, dict) else {}
     rl = of_rl(data.get("rl"))
     follows = (
@@ -137,7 +141,10 @@ def check_batch(document: Document) -> None:
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a job that its sections `sequences` and `preference` say."""
+    """Return the seq_length, task and global_batch_size that follow from the sections `sequences` and `preference`.
+
+    Sizes are 1 for invalid sections, whose problems are reported elsewhere. Empty without these sections.
+    """
     derived: dict[str, Any] = {}
     sequences, preference = data.get("sequences"), data.get("preference")
     try:

@@ -44,7 +44,10 @@ _LENGTHS = {
 
 
 def validate(document: Document, model: type[_Model]) -> _Model:
-    """Read the document as `model`. Raises InputError with one Problem for every field that is wrong."""
+    """Return the document as an instance of `model`. Raises InputError with one Problem for each wrong field.
+
+    The document's `unread` problems are raised, too.
+    """
     if not isinstance(document.data, dict):
         got = shorten(document.data)
         raise InputError(document.problem("the file must hold `name: value` lines", got=got))
@@ -61,7 +64,7 @@ def validate(document: Document, model: type[_Model]) -> _Model:
 
 
 def as_json(document: Document) -> str:
-    """Write a document as JSON; raise InputError for a caller's own objects in it, which no file holds."""
+    """Return the document as JSON text. Raises InputError for objects that JSON cannot hold."""
     try:
         return json.dumps(document.data)
     except (TypeError, ValueError, RecursionError):
@@ -76,6 +79,7 @@ def as_json(document: Document) -> str:
 
 
 def _plain(value: object) -> bool:
+    """Return whether JSON can hold the value."""
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -84,7 +88,10 @@ def _plain(value: object) -> bool:
 
 
 def problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
-    """Return one Problem for every path; the alternatives of a union are joined into one."""
+    """Return pydantic's errors as Problems sorted by place, one for each path (a union's alternatives are joined).
+
+    At most MAX_PROBLEMS paths are kept; a validator's message gives one Problem for each of its sentences.
+    """
     grouped: dict[KeyPath, list[Mapping[str, Any]]] = {}
     for item in error.errors(include_url=False):
         loc = item["loc"]
@@ -98,13 +105,16 @@ def problems(error: ValidationError, document: Document, model: type[BaseModel])
 
 
 def _written(path: KeyPath, document: Document) -> KeyPath:
-    """Return the path as the file has it: a plain number is no section with a value (given.py made it one)."""
+    """Return the path as the file has it: without a last part `value` that was added around a plain number."""
     plain = path[-1:] == ("value",) and path not in document.keys and path[:-1] in document.keys
     return path[:-1] if plain else path
 
 
 def _known(loc: KeyPath, document: Document) -> KeyPath:
-    """Return the longest part of a pydantic location that is a path of the data: it adds the names of union members."""
+    """Return the longest leading part of a pydantic location that is a path of the data.
+
+    Pydantic adds the names of union members to locations.
+    """
     data = document.data
     for length, part in enumerate(loc):
         try:
@@ -117,6 +127,11 @@ def _known(loc: KeyPath, document: Document) -> KeyPath:
 def _problem(
     path: KeyPath, items: list[Mapping[str, Any]], document: Document, model: type[BaseModel]
 ) -> list[Problem]:
+    """Return the Problems of one path from pydantic's error items.
+
+    Only a validator's message gives several, split at "; ". Unknown names and wrong words have the nearest one as a
+    hint.
+    """
     kind = items[0]["type"]
     if kind == "extra_forbidden":
         known = field_names(model, path[:-1])
@@ -139,12 +154,13 @@ def _problem(
 
 
 def _fields(item: Mapping[str, Any], path: KeyPath, model: type[BaseModel]) -> str:
-    """Name the fields that a section may have, where one belongs at the path."""
+    """Return the need "a section with FIELDS" if a section is missing at the path; else empty."""
     known = field_names(model, path) if item["type"] in ("model_type", "model_attributes_type") else None
     return f"{_KINDS['model_type']} with {', '.join(sorted(known))}" if known else ""
 
 
 def _need(item: Mapping[str, Any]) -> str:
+    """Return what a pydantic error item needs, as text; may be empty."""
     kind = item["type"]
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
@@ -155,13 +171,14 @@ def _need(item: Mapping[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
+    """Return a value as an error shows it: null, shortened text, or shortened JSON."""
     if value is None:
         return "null"
     return shorten(json.dumps(value, default=str) if isinstance(value, bool | list | dict | str) else value)
 
 
 def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
-    """Place a validator's sentence at the field that it starts with."""
+    """Return the Problem of a validator's sentence, at the field that its first word names, else at the path itself."""
     word, _, rest = sentence.partition(" ")
     named = (*path, *word.split("."))
     if rest and len(_known(named, document)) == len(named):
@@ -170,7 +187,7 @@ def _from_sentence(sentence: str, path: KeyPath, document: Document) -> Problem:
 
 
 def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
-    """Return the names that the section at `path` may hold, as they are spelled in a file."""
+    """Return the names that the section at `path` may hold, as files spell them; empty if there is no section."""
     current: Any = model
     key = False
     for part in path:
@@ -186,7 +203,10 @@ def field_names(model: type[BaseModel], path: KeyPath) -> set[str]:
 
 
 def section(annotation: Any) -> type[BaseModel] | None:
-    """Return the descriptor class inside `X | None`, `tuple[X, ...]`, `Annotated[X, …]`, `dict[str, X]`."""
+    """Return the descriptor class inside an annotation; None if there is none.
+
+    Looks inside `X | None`, `tuple[X, ...]`, `list[X]`, `Annotated[X, …]`, and `dict[str, X]`.
+    """
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, types.UnionType, tuple, list, dict):

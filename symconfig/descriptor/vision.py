@@ -37,6 +37,7 @@ class Step(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that width, intermediate and bias are set for the kinds that have them. Raises ValueError."""
         for name, owner in (("width", "linear"), ("intermediate", "gated")):
             value = getattr(self, name)
             if (value > 0) != (self.kind == owner):
@@ -95,6 +96,7 @@ class Vision(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check the fields against each other. Raises ValueError with all problems, joined by "; "."""
         problems = [*self._shapes(), *self._layers()]
         for name in ("projector", "deepstack"):
             steps: tuple[Step, ...] = getattr(self, name)
@@ -108,6 +110,7 @@ class Vision(Strict):
         return self
 
     def _shapes(self) -> list[str]:
+        """Return the problems of sizes that do not divide or do not match; empty if there is none."""
         problems = []
         if self.hidden_size % self.num_attention_heads:
             problems.append(
@@ -128,6 +131,7 @@ class Vision(Strict):
         return problems
 
     def _layers(self) -> list[str]:
+        """Return the problems of lists of layers: repeated or too large indexes, or no window for them."""
         problems = []
         for name in ("fullatt_block_indexes", "deepstack_visual_indexes"):
             indexes: tuple[int, ...] = getattr(self, name)
@@ -139,27 +143,30 @@ class Vision(Strict):
 
     @property
     def side(self) -> int:
-        """Count the patches along a side of an image."""
+        """Return the number of patches along a side of an image."""
         return self.image_size // self.patch_size
 
     @property
     def patches(self) -> int:
-        """Count the patches of an image."""
+        """Return the number of patches of an image."""
         return self.side**2
 
     @property
     def sequence(self) -> int:
-        """Count the tokens of an image in the tower's layers: its patches, with the class token."""
+        """Return the tokens of an image in the tower's layers: its patches, and the class token if there is one."""
         return self.patches + self.class_token
 
     @property
     def tokens(self) -> int:
-        """Count the tokens of the language model that an image becomes."""
+        """Return the number of language model tokens of an image."""
         return self.patches // self.spatial_merge_size**2
 
     @property
     def window_patches(self) -> float:
-        """Return the mean patches that one attends to in its window: windows at the image's edges may be smaller."""
+        """Return the mean number of patches that a patch attends to: those of its window, else the whole sequence.
+
+        Windows at the image's edges may be smaller.
+        """
         if not self.window_size:
             return float(self.sequence)
         whole, rest = divmod(self.image_size, self.window_size)
@@ -168,18 +175,21 @@ class Vision(Strict):
 
     @property
     def trains(self) -> bool:
-        """Return whether any of its weights are trained."""
+        """Return whether any weights of tower or projector are trained."""
         return not (self.frozen and self.projector_frozen)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return the kinds of its blocks, in the order in which they stand before the embedding."""
+        """Return the kind of each block of the tower in order.
+
+        One embedding, then full layers, windowed layers, deepstack projectors, and one projector.
+        """
         windowed = self.num_hidden_layers - len(self.fullatt_block_indexes) if self.window_size else 0
         counts = (1, self.num_hidden_layers - windowed, windowed, len(self.deepstack_visual_indexes), 1)
         return tuple(kind for kind, count in zip(KINDS, counts, strict=True) for _ in range(count))
 
     def widths(self, steps: tuple[Step, ...]) -> tuple[int, ...]:
-        """Return the channels in front of each step, and behind the last one."""
+        """Return the number of channels before each step and after the last one, `[steps + 1]`."""
         widths = [self.hidden_size]
         for step in steps:
             joined = widths[-1] * (self.spatial_merge_size**2 if step.kind == "join" else 1)
@@ -187,7 +197,7 @@ class Vision(Strict):
         return tuple(widths)
 
     def against(self, hidden_size: int) -> list[str]:
-        """Say what does not fit a language model of this hidden size."""
+        """Return the problems of projectors whose output is not `hidden_size` wide; empty if all fit."""
         return [
             f"vision.{name} ends with {width} channels, and hidden_size is {hidden_size}"
             for name in ("projector", "deepstack")

@@ -19,13 +19,19 @@ _SQUARE = ("image_size", "patch_size", "temporal_patch_size")  # may be lists of
 
 
 class VisionReader(Reading):
-    """A reader of one file's tower. Problems and notes are collected; what is not understood as a whole is left out."""
+    """A reader of one file's vision tower; it collects problems and notes.
+
+    A tower that is not supported is left out as a whole, with a note.
+    """
 
     def __init__(self, data: Mapping[str, Any], document: Document) -> None:
         super().__init__(data, Architecture(), document, ())
 
     def read(self, hidden_size: int) -> Vision | None:
-        """Return the tower in front of a language model of this hidden size; None with a note, or with problems."""
+        """Return the vision tower for a language model of this hidden size.
+
+        None if the tower is left out, with the reason in `notes`, or if there are `problems`.
+        """
         kind, section = str(self.data.get("model_type")), self.data.get(SECTION)
         around = MULTIMODAL.get(kind)
         if around is None or section is None:
@@ -73,11 +79,15 @@ class VisionReader(Reading):
         return vision
 
     def _left_out(self, why: str) -> None:
+        """Append the note that the vision tower is left out, and why."""
         self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
 
 
 def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
-    """Read the keys that have a default, each of its default's type."""
+    """Set `values` of the keys that have a default; null and absent ones get it.
+
+    A value not of its default's type is a problem. A list of equal values counts as one for sizes of a square.
+    """
     for key, default in defaults.items():
         value = reading.data.get(key)
         value = default if value is None else value
@@ -92,7 +102,7 @@ def _read_values(reading: Reading, defaults: Mapping[str, Any]) -> None:
 def _unknown(
     reading: Reading, values: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], known: Collection[str]
 ) -> None:
-    """Refuse keys that may change the structure, and values that are not understood."""
+    """Append a problem for each key not in `known` (unless null or false), and for values that `only` does not list."""
     for key, value in values.items():
         value = value[0] if key in _SQUARE and isinstance(value, list) and value else value
         if key in only:
@@ -109,7 +119,10 @@ def _unknown(
 
 
 def _need(value: Any, default: Any) -> str | None:
-    """Say of what type a value has to be, where it is not; and positive."""
+    """Return what is needed, as text, if a value has not its default's type or is out of range; else None.
+
+    Numbers must be above 0, unless the default itself is negative, and below 2^40.
+    """
     types = "list[int]" if isinstance(default, list) else type(default).__name__
     if not fits(value, types):
         return spoken(types)

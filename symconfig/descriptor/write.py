@@ -18,7 +18,10 @@ _RESERVED = frozenset(("null", "true", "false", "yes", "no", "on", "off", "y", "
 
 
 def descriptor_yaml(model: ModelDescriptor) -> str:
-    """Write the fields that differ from their default, in the order of the class. Always ends with a newline."""
+    """Return the model as YAML text with a newline at the end.
+
+    It has the fields that differ from their default, in the class's order.
+    """
     fields = model.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     lines: list[str] = []
     for name, value in fields.items():
@@ -32,16 +35,17 @@ def descriptor_yaml(model: ModelDescriptor) -> str:
 
 
 def cluster_yaml(cluster: ClusterDescriptor) -> str:
-    """Write all that was set, in the order of the class."""
+    """Return the cluster as YAML text: all fields that were set, in the class's order."""
     return _dump(cluster.model_dump(mode="json", by_alias=True, exclude_unset=True))
 
 
 def kernels_yaml(kernels: Kernels) -> str:
-    """Write the constants of a GPU type as a file that clusters can name."""
+    """Return the kernel constants as YAML text of a file that clusters can name; unset ones are left out."""
     return _dump({"schema": "symconfig.kernels/1", **kernels.model_dump(mode="json", exclude_none=True)})
 
 
 def _dump(fields: dict[str, Any]) -> str:
+    """Return the fields as YAML text, with non-ASCII characters escaped only if some cannot be printed."""
     text = yaml.safe_dump(fields, sort_keys=False, width=_WIDTH, allow_unicode=True)
     if text.replace("\n", "").isprintable():
         return text
@@ -49,7 +53,7 @@ def _dump(fields: dict[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    """Write one value on one line; text is quoted wherever a reader could take it for something else."""
+    """Return one value as YAML on one line; text is quoted where a YAML reader could take it for something else."""
     if isinstance(value, list):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _RESERVED:
@@ -62,4 +66,5 @@ def _value(value: Any) -> str:
 
 
 def _escape(ch: str) -> str:
+    """Return the YAML escape of a character: 4 hexadecimal digits, or 8 beyond U+FFFF."""
     return f"\\u{ord(ch):04x}" if ord(ch) < 0x10000 else f"\\U{ord(ch):08x}"

@@ -39,7 +39,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml where PyYAML 
 
 @dataclass(slots=True)
 class Open:
-    """A mapping or sequence that is being filled."""
+    """A mapping or sequence whose end is not yet parsed. key: the mapping's key that waits for its value."""
 
     path: KeyPath
     into: dict[str, Any] | list[Any]
@@ -48,9 +48,10 @@ class Open:
 
 @dataclass(slots=True)
 class Builder:
-    """A builder that turns parser events into data, without recursion.
+    """A builder of data and places from PyYAML's events, without recursion.
 
-    `problems` collects what does not stop the reading.
+    data: the document's value once it is complete. stack: open containers, outermost first. keys, values: places by
+    path. problems: those that do not stop reading. documents: number of documents so far.
     """
 
     file: str
@@ -62,23 +63,30 @@ class Builder:
     documents: int = 0
 
     def path(self) -> KeyPath:
-        """Return the path of the next value."""
+        """Return the path of the next value: in a list its index, in a mapping the current key ("" before one)."""
         if not self.stack:
             return ()
         top = self.stack[-1]
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
     def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[ProblemParts]) -> Problem:
+        """Return a Problem at the place of a parser's mark; it is not recorded."""
         document = Document(None, self.file, {}, {path: _place(mark)})
         return document.problem(what, path, **parts)
 
     def stop(self, what: str, mark: Any, **parts: Unpack[ProblemParts]) -> InputError:
+        """Return, without raising it, an InputError of all recorded problems and this one."""
         return InputError([*self.problems, self.report(what, mark, (), **parts)])
 
     def too_deep(self, mark: Any) -> InputError:
+        """Return the InputError for more than MAX_DEPTH levels of nesting."""
         return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
 
     def event(self, event: Any) -> None:
+        """Handle one PyYAML event: change `data`, `stack`, `keys`, `values` and `problems`.
+
+        Raises InputError for what ends the reading: aliases, anchors, tags, a second document, too deep a nesting.
+        """
         kind = type(event).__name__
         mark = event.start_mark
         if kind == "AliasEvent":
@@ -100,29 +108,38 @@ class Builder:
             self.close(self.stack.pop(), event)
 
     def alias(self, event: Any) -> None:
+        """Refuse an alias. Raises InputError."""
         self.refuse_name("aliases are not allowed", event)
 
     def anchored(self, event: Any) -> None:
+        """Refuse an anchor. Raises InputError."""
         self.refuse_name("anchors are not allowed", event)
 
     def refuse_name(self, what: str, event: Any) -> None:
+        """Raise InputError for an alias or an anchor, with the recorded problems."""
         raise self.stop(what, event.start_mark, got=shorten(event.anchor), hint="write the value out where it is used")
 
     def tagged(self, event: Any) -> None:
+        """Refuse a tag. Raises InputError."""
         raise self.stop("tags are not allowed", event.start_mark, got=shorten(event.tag))
 
     def further_document(self, event: Any) -> None:
+        """Refuse a second document in the file. Raises InputError."""
         raise self.stop("the file holds more than one document", event.start_mark, hint="remove what follows '---'")
 
     def placed(self, path: KeyPath, event: Any) -> None:
-        """Record that a value of this path starts with this event."""
+        """Record the event's start as the place of the value at this path."""
         self.values[path] = _place(event.start_mark)
 
     def close(self, done: Open, event: Any) -> None:
-        """Close a mapping or sequence that is whole; `event` ends it."""
+        """Add a complete mapping or sequence, which is no longer on the stack, to the container around it."""
         self.put(done.into)
 
     def scalar(self, event: Any, mark: Any) -> None:
+        """Add a scalar as the current mapping's next key, or as a value, with its place.
+
+        A value that cannot be parsed is recorded as a problem, and None stands for it.
+        """
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
             self.new_key(top, event)
@@ -136,10 +153,14 @@ class Builder:
             self.put(None)
 
     def value_of(self, event: Any) -> Any:
-        """Return a scalar's value: a string where it is quoted or a block. Raises ValueError with a sentence."""
+        """Return a scalar's value: parsed if it is plain, else its text. Raises ValueError."""
         return plain(event.value) if event.implicit[0] else event.value
 
     def new_key(self, top: Open, event: Any) -> None:
+        """Make the event's text the current key of a mapping, and record its place.
+
+        A key that the mapping has already is recorded as a problem; the first place is kept, and the later value wins.
+        """
         key, mark = event.value, event.start_mark
         path = (*top.path, key)
         assert isinstance(top.into, dict)
@@ -149,11 +170,15 @@ class Builder:
         top.key = key
 
     def repeated(self, path: KeyPath, event: Any) -> None:
-        """Report a key that stands twice in its mapping."""
+        """Record the problem of a duplicate key, with the line of the first one."""
         first = self.keys[path].line
         self.problems.append(self.report(f"duplicate key, first on line {first}", event.start_mark, path))
 
     def open(self, into: dict[str, Any] | list[Any], event: Any) -> None:
+        """Put an empty mapping or sequence on the stack and record its place; `close` adds it to the one around it.
+
+        Raises InputError where a key should stand, and beyond MAX_DEPTH levels.
+        """
         mark = event.start_mark
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
@@ -165,6 +190,10 @@ class Builder:
         self.stack.append(Open(path, into))
 
     def put(self, value: Any) -> None:
+        """Add a value to the innermost open container: append it, or set it at the current key.
+
+        Without an open container it becomes `data`.
+        """
         if not self.stack:
             self.data = value
             return
@@ -178,11 +207,15 @@ class Builder:
 
 
 def _place(mark: Any) -> Place:
+    """Return the mark's line and column, counted from 1."""
     return Place(mark.line + 1, mark.column + 1)
 
 
 def plain(text: str) -> Any:
-    """Parse the value of an unquoted scalar. Raises ValueError with a sentence."""
+    """Return an unquoted scalar's value by YAML 1.2: None, bool, int, float, else the text.
+
+    Raises ValueError for numbers that are not finite, and integers of more than 100 digits.
+    """
     if text in _NULL:
         return None
     if text in _BOOL:
@@ -202,7 +235,7 @@ def plain(text: str) -> Any:
 
 
 def parse_yaml_strict(text: str, file: str) -> Document:
-    """Parse data and places of YAML text. Raises InputError with every problem found."""
+    """Parse YAML text to data with the place of each key and value. Raises InputError with all problems."""
     document = read_yaml(text, file)
     if document.unread:
         raise InputError(list(document.unread))
@@ -210,7 +243,10 @@ def parse_yaml_strict(text: str, file: str) -> Document:
 
 
 def read_yaml(text: str, file: str) -> Document:
-    """Parse YAML; what does not stop the reading is left to who looks at the data. Raises InputError."""
+    """Parse YAML text; problems with single values and keys are in the Document's `unread`.
+
+    Raises InputError for an empty file, and for what ends the reading.
+    """
     builder = Builder(file)
     build(builder, text)
     if builder.data is None and not builder.problems:
@@ -219,7 +255,10 @@ def read_yaml(text: str, file: str) -> Document:
 
 
 def build(builder: Builder, text: str) -> None:
-    """Feed every event of the text to the builder. Raises InputError for what stops the reading."""
+    """Feed every parser event of the text to the builder, which it changes.
+
+    Raises InputError for invalid YAML, MAX_PROBLEMS problems, more than MAX_NODES values, and what the builder refuses.
+    """
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             builder.event(event)
@@ -240,5 +279,8 @@ def build(builder: Builder, text: str) -> None:
 
 
 def load_yaml_strict(path: Path, limit: int = MAX_BYTES) -> Document:
-    """Load data and places of a YAML file. Raises InputError."""
+    """Load a YAML file to data with the place of each key and value. Raises InputError with all problems.
+
+    limit: the largest size of the file in bytes.
+    """
     return parse_yaml_strict(read_text(path, limit), str(path))

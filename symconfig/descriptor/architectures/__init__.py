@@ -24,21 +24,27 @@ from symconfig.descriptor.architectures.not_described import REFUSED
 
 @cache
 def architectures() -> Mapping[str, Architecture]:
-    """Return all that can be read, by model_type: those of the tables, and models around a text model of theirs."""
+    """Return every readable architecture by model_type, cached.
+
+    These are all tables, and the multimodal models around their text models.
+    """
     modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
     tables: list[dict[str, Architecture]] = [getattr(module, "ARCHITECTURES", {}) for module in modules]
     complete = {kind: _complete(kind, one) for table in tables for kind, one in table.items()}
-    return MappingProxyType(dict(_around(complete)) | complete)
+    return MappingProxyType(dict(_multimodal(complete)) | complete)
 
 
 @cache
 def refused() -> Mapping[str, str]:
-    """Return why a family of transformers cannot be read, by model_type: for those that no descriptor can say."""
+    """Return, by model_type, why a Transformers family cannot be described; without those that `architectures` has."""
     return MappingProxyType({kind: why for kind, why in REFUSED.items() if kind not in architectures()})
 
 
-def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
-    """Yield the multimodal families whose text model is known."""
+def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:
+    """Yield (model_type, table) of each multimodal family whose text model is among `known`.
+
+    The tables have `text_of` only.
+    """
     for kind, row in families().items():
         section, inner = row.get("text") or ("", "")
         if inner in known and kind != inner:
@@ -52,7 +58,10 @@ def _around(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architectu
 
 
 def _complete(kind: str, table: Architecture) -> Architecture:
-    """Return a table with the defaults and the spellings of its class."""
+    """Return the table with its class's defaults, types and aliases, and in `reads` the keys of its blocks and rules.
+
+    The table's own entries come first. Without a class in transformers.json only `reads` is extended.
+    """
     of_blocks = chain.from_iterable(block.keys for block in table.blocks.values())
     of_rules = chain.from_iterable(rule.keys.split() for rule in table.rules)
     table = replace(table, reads=(*table.reads, *of_blocks, *of_rules))
@@ -75,6 +84,10 @@ def _complete(kind: str, table: Architecture) -> Architecture:
 
 
 def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:
+    """Rename the keys in place by `other`, which maps an alias to its key.
+
+    If the key is there already, it keeps its value and the alias is dropped.
+    """
     for name, key in other.items():
         if name in keys:
             keys.setdefault(key, keys[name])

@@ -21,15 +21,16 @@ OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": 
 
 
 class Reading:
-    """One `config.json` while it is read.
+    """One `config.json` while it is read; rules change `fields`, `key_of`, `problems` and `notes` in place.
 
-    data: the file in one spelling, its keys in sections as `section.key`. values: those of the keys that are read, with
-    the class's defaults. fields: the descriptor's by dotted name. key_of: the key that a field came from.
+    data: the file's keys, aliases resolved, nested ones as `section.key`. values: the keys that are read, with the
+    class's defaults filled in. fields: the descriptor's fields by dotted name. key_of: the key that a field came from.
     """
 
     def __init__(
         self, data: Mapping[str, Any], architecture: Architecture, document: Document, prefix: KeyPath
     ) -> None:
+        """Start with no problems, notes, values and fields; `data` is copied, its keys as text."""
         self.architecture, self.document, self.prefix = architecture, document, prefix
         self.problems: list[Problem] = []
         self.notes: list[str] = []
@@ -39,22 +40,28 @@ class Reading:
         self.data = {str(key): value for key, value in data.items()}
 
     def problem(self, what: str, key: str, *more: str | int, got: object = None, need: str | None = None) -> None:
-        """Add a problem of a key."""
+        """Append a problem at a key to `problems`; `more` is the path inside the key's value.
+
+        `got` is shortened; None leaves it out.
+        """
         shown = None if got is None else shorten(got)
         self.problems.append(self.document.problem(what, (*self.path(key), *more), got=shown, need=need))
 
     def path(self, key: str) -> KeyPath:
-        """Return where a key stands in the file."""
+        """Return the key's path in the file, below `prefix`.
+
+        `section.key` is split where the architecture has that section.
+        """
         inner = key.split(".") if key.partition(".")[0] in self.architecture.sections else (key,)
         return (*self.prefix, *inner)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a class makes of a few keys where no table of names can hold it, in both directions.
+    """A mapping between a few config.json keys and descriptor fields that a table cannot express, in both directions.
 
-    read: fills in fields. keys: words, those that it reads. write: the inverse; without it no field follows from the
-    keys alone.
+    read: sets fields of a Reading. keys: the keys that it reads, as words. write: returns the keys of a model; None:
+    the rule writes none.
     """
 
     read: Callable[[Reading], None]
@@ -69,16 +76,20 @@ def link(
     write: Callable[[ModelDescriptor], object] = lambda model: None,
     what: str = "wrong value",
 ) -> Rule:
-    """Return the rule of a key and the fields that it gives, all the same.
+    """Return a rule that reads one key into all of `fields` (words) and writes the key back.
 
     Args:
-        read: Returns the fields' value of the key's, None where they are as they were. Raises ValueError with what is
-            needed.
-        write: Returns the key's value, None where it is left out.
-        what: What is wrong with a value for which `read` raises.
+        read: Returns the value that each field gets; None leaves the fields unchanged. Raises ValueError with the need,
+            which becomes a problem at the key.
+        write: Returns the key's value for a model; None leaves the key out, which is the default.
+        what: Text of the problem where `read` raises.
     """
 
     def fill_in(reader: Reading) -> None:
+        """Set the fields and their `key_of` to what `read` returns.
+
+        Its None sets nothing; its ValueError becomes a problem at the key.
+        """
         given = reader.values[key]
         try:
             value = read(given, reader)
@@ -89,6 +100,7 @@ def link(
             reader.key_of[name] = key
 
     def keys_of(model: ModelDescriptor) -> dict[str, Any]:
+        """Return the key with the value that `write` returns, empty for None."""
         value = write(model)
         return {} if value is None else {key: value}
 
@@ -97,20 +109,20 @@ def link(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A table by which one `model_type` is read. Keys on the left are config.json's, names on the right the
-    descriptor's.
+    """A table by which one `model_type` is read and written.
 
-    constants: descriptor's fields that the class fixes. defaults: the keys of its class with their defaults, from
-    transformers' own class where there is one; those given here come on top. types: of keys whose default does not say
-    it. names: where a key goes, if not as in NAMES. only: understood with these values only (a key of the class that
-    goes nowhere is understood with its default only). noted: left out with a note, when set. ignored: without effect on
-    the trained model. same_as: a second spelling of another key. layers: the type of each layer, where the file does
-    not list them. blocks: a type of layer, and the mixer that such layers have. rules: what no table holds, one after
-    the other. reads: keys that `layers` reads, and in the end all that the blocks and the rules do.
-    groups_with: n_group and topk_group apply with this topk_method only. text_of: the model is this section of the
-    file, of this type. of_class: the model_type whose class it is, where its own has none. known_layers: types of
-    layers, if not the usual ones. kinds: of keys whose default is null or text, and that hold something else.
-    may_be_zero: keys that say by 0 that there is none.
+    Left-hand keys are config.json's, right-hand names the descriptor's fields.
+
+    constants: fields that the class fixes. defaults: keys of the class with their defaults; Transformers' own are added
+    below these. types: types of keys whose default does not show them. names: fields that a key sets, if not as in
+    NAMES. only: the values of a key that are supported; keys of the class that set nothing may only have their default.
+    noted: notes for keys that are left out, if set. ignored: keys without effect on the trained model. same_as: aliases
+    of keys. layers: returns each layer's type, where the file does not list them. blocks: the mixer of each type of
+    layer. rules: applied in order. reads: keys that `layers`, blocks and rules read. kinds: KINDS of keys whose default
+    is null or text. may_be_zero: keys of which 0 means none. groups_with: the topk_method with which n_group and
+    topk_group apply. text_of: (section, type) of the text model in a multimodal file. of_class: the model_type whose
+    class is used, if it has none of its own. known_layers: types of layers that files may list, beside those of
+    `blocks`.
     """
 
     constants: Mapping[str, Any] = field(default_factory=dict)
@@ -134,12 +146,15 @@ class Architecture:
 
     @property
     def sections(self) -> frozenset[str]:
-        """Return the objects of the file whose keys have places in the table, as `section.key`."""
+        """Return the names of the file's nested objects whose keys this table has as `section.key`."""
         keys = (*self.defaults, *self.only, *self.ignored, *self.same_as)
         return frozenset(key.partition(".")[0] for key in keys if "." in key)
 
     def fields_of(self, key: str) -> tuple[str, ...]:
-        """Return the descriptor's fields that a key gives as it stands."""
+        """Return the descriptor fields that a key's value is copied to.
+
+        Empty if the key is ignored or only rules read it.
+        """
         if key in self.ignored:
             return ()
         own = self.names.get(key)
@@ -148,7 +163,7 @@ class Architecture:
         return NAMES.get(key) or ((key,) if key in ModelDescriptor.model_fields else ())
 
     def is_read(self, key: str) -> bool:
-        """Return whether a key is read at all; of the others nothing but the class's default is understood."""
+        """Return whether a key sets a field or is read by a rule; any other key may only have its class's default."""
         return key in RULED or key in self.reads or bool(self.fields_of(key))
 
 
@@ -166,9 +181,10 @@ def family(
     may_be_zero: str = "",
     **more: Any,
 ) -> Architecture:
-    """Return the table of a family, its facts as `key=value` by words, a key alone for true.
+    """Return an Architecture from tables written as text: words `key=value`, a key alone meaning true.
 
-    Values are JSON, names of `Derived`, or text; `a|b` in `only`, `field,field` in `names`.
+    Values are JSON, names of `Derived`, or text; `a|b` are alternatives in `only`, `field,field` several fields in
+    `names`. `more` are the other fields of Architecture, passed on unchanged.
     """
     return Architecture(
         constants=facts(constants),

@@ -18,10 +18,10 @@ Values = Mapping[str, Any]  # config.json's values by key, with the class's defa
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size that its key does not give as it stands.
+    """A size that is computed from keys, not copied from one.
 
-    keys: that it reads. of: the size, of a file's values. write: the keys, of the model and the size; the first key is
-    the size without it.
+    keys: the keys that it reads. of: returns the size, from a file's values. write: returns the keys, from the model
+    and the size; None: the size is written to the first key.
     """
 
     keys: tuple[str, ...]
@@ -31,7 +31,10 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A kind of block. sizes, switches: each with its key; a switch without one is on, as the class has it."""
+    """A block in place of attention, or beside it, with the keys of its sizes and switches.
+
+    sizes: a key or `Size` for each name. switches: a key for each name; "" means that the switch is always on.
+    """
 
     name: str
     sizes: Mapping[str, str | Size] = field(default_factory=dict)
@@ -40,12 +43,16 @@ class Block:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """List the keys that it is read from."""
+        """Return all config.json keys that its sizes and switches are read from; a key may occur twice."""
         sizes = (size.keys if isinstance(size, Size) else (size,) for size in self.sizes.values())
         return (*(key for keys in sizes for key in keys), *filter(None, self.switches.values()))
 
     def mixer(self, values: Values) -> dict[str, Any]:
-        """Return the mixer of a file's values, as in the descriptor."""
+        """Return the descriptor's mixer as a dict: block, sizes, active switches, beside_attention.
+
+        `sizes` and `switches` are left out where the block has none, beside_attention where it is false. A switch
+        without a key is always on.
+        """
         made: dict[str, Any] = {"block": self.name}
         if self.sizes:
             made["sizes"] = {
@@ -56,11 +63,12 @@ class Block:
         return made | ({"beside_attention": True} if self.beside_attention else {})
 
     def write(self, model: ModelDescriptor) -> dict[str, Any]:
-        """Return the keys of a model's mixer of this kind; none where it has no such mixer."""
+        """Return the config.json keys of the model's first mixer of this kind; empty if it has none."""
         mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
         return {} if mixer is None else dict(self._pairs(model, mixer))
 
     def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
+        """Yield (key, value) of each size of the mixer and of each switch that has a key."""
         for name, size in self.sizes.items():
             if not isinstance(size, Size):
                 yield size, mixer.sizes[name]
@@ -72,12 +80,18 @@ class Block:
 
 
 def named(sizes: str, keys: str = "") -> dict[str, str | Size]:
-    """Pair the names of sizes with their keys; with themselves where keys have the same names."""
+    """Return a dict from the names of sizes to their keys, both as words in one order; keys default to the names.
+
+    Raises ValueError for different numbers of words.
+    """
     return dict(zip(sizes.split(), (keys or sizes).split(), strict=True))
 
 
 def either(key: str, other: str, write: str | None = None) -> Size:
-    """Return the size that a key gives, or else another one. write: the key to write, if not the first."""
+    """Return a Size whose value is that of `key`, or of `other` where it is null or 0.
+
+    It is written to the key `write`, by default `key`.
+    """
     return Size(
         (key, *([write] if write else [])),
         lambda values: values[key] or values[other],
@@ -86,7 +100,7 @@ def either(key: str, other: str, write: str | None = None) -> Size:
 
 
 def times_hidden(key: str) -> Size:
-    """Return a width that a file states as a factor of the stream's."""
+    """Return a Size whose key is a factor of hidden_size; written back as the quotient, rounded down."""
     return Size(
         (key,),
         lambda values: int(values[key] * values["hidden_size"]),
@@ -95,7 +109,7 @@ def times_hidden(key: str) -> Size:
 
 
 def rank(key: str) -> Size:
-    """Return the width of the steps' projection; auto: a sixteenth of the stream."""
+    """Return a Size of the time step projection's rank; "auto" is hidden_size / 16, rounded up."""
     return Size((key,), lambda values: ceil(values["hidden_size"] / 16) if values[key] == "auto" else int(values[key]))
 
 
@@ -105,7 +119,12 @@ _SCAN = "mamba_num_heads mamba_head_dim n_groups ssm_state_size conv_kernel chun
 
 
 def _selective(keys: str, biases: tuple[str, str]) -> Block:
-    """Return Mamba's block, by the keys of its width, its state, its steps and its convolution."""
+    """Return Mamba's block.
+
+    Args:
+        keys: Four words, the keys of: expansion factor, state size, time step rank, convolution width.
+        biases: The keys of the biases of the convolution and of the projections.
+    """
     expand, state, steps, conv = keys.split()
     sizes: dict[str, str | Size] = {"ssm_intermediate_size": times_hidden(expand), "ssm_state_size": state}
     sizes |= {"time_step_rank": rank(steps), "conv_kernel": conv}
@@ -113,7 +132,7 @@ def _selective(keys: str, biases: tuple[str, str]) -> Block:
 
 
 def _scan(sizes: Mapping[str, str | Size], biases: tuple[str, str, str], norm: str = "") -> Block:
-    """Return Mamba-2's block. norm: the key that says whether its result is normed."""
+    """Return Mamba-2's block with keys for its three biases; `norm` is the key of its gated norm, empty: always on."""
     return Block("mamba2", sizes, dict(zip(_SCAN_SWITCHES, (*biases, norm), strict=True)))
 
 
@@ -128,6 +147,7 @@ nemotron_h = _scan(named(_SCAN), _USE)
 
 
 def _bamba_width(values: Values) -> int:
+    """Return the channels of one Mamba-2 head: mamba_d_head, or for "auto" the inner width divided by the heads."""
     inner = values.get("mamba_d_ssm") or int(values["mamba_expand"] * values["hidden_size"])
     heads, width = values["mamba_n_heads"], values["mamba_d_head"]
     return int(inner // heads if width == "auto" else width)
@@ -142,6 +162,7 @@ falcon_h1 = replace(_scan(_BAMBA, (*_OWN, "projectors_bias"), "mamba_rms_norm"),
 
 
 def _heads(model: ModelDescriptor) -> int:
+    """Return the number of heads of the model's Mamba-2 mixer."""
     return model.mixer("mamba2").sizes["mamba_num_heads"]
 
 
@@ -164,6 +185,7 @@ delta = Block("gated_delta_net", named(_DELTA))
 
 
 def _olmo_width(values: Values) -> int:
+    """Return linear_key_head_dim, or where it is null or 0 three quarters of hidden_size divided by the key heads."""
     keys = values["linear_num_key_heads"] or values["num_attention_heads"]
     return int(values["linear_key_head_dim"] or int(0.75 * values["hidden_size"] / keys))
 
@@ -204,6 +226,7 @@ lightning = Block("lightning_attention", named("block_size"))
 
 
 def _or_none(key: str) -> Size:
+    """Return a Size of one key that is 0 where the key is null."""
     return Size((key,), lambda values: values[key] or 0)
 
 

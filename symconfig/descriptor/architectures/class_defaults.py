@@ -35,24 +35,32 @@ FIRST_STATE = ("hrm_text",)
 
 @cache
 def _file() -> Mapping[str, Any]:
+    """Return the parsed transformers.json, cached."""
     rows: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return rows
 
 
 def families() -> Mapping[str, Any]:
-    """Return the families of that release by model_type, each with defaults, types, aliases, rope and text section."""
+    """Return the families of the recorded Transformers release by model_type.
+
+    Each row has defaults, types, aliases, rope and the text section.
+    """
     rows: Mapping[str, Any] = _file()["families"]
     return rows
 
 
 def row_of(kind: str) -> Mapping[str, Any] | None:
-    """Return what the class of a family fills in, or that of a text model inside a multimodal one."""
+    """Return the recorded row of a family, else of a text model inside a multimodal one; None if there is neither."""
     row: Mapping[str, Any] | None = families().get(kind, _file()["inner"].get(kind))
     return row
 
 
 def defaults(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a class's defaults by key, in the spelling of config.json from before transformers 5 for rope."""
+    """Return a row's defaults by config.json key, rope in the spelling of before Transformers 5.
+
+    A null default is a `Derived` where the class computes it from other keys. Rope's keys are only there if the class
+    has `rope_parameters`.
+    """
     values = {key: DERIVED.get(key) if value is None else value for key, value in row["defaults"].items()}
     if values.pop("rope_parameters", None) is not None or "rope_parameters" in row["defaults"]:
         values |= _rope(row.get("rope") or {})
@@ -60,41 +68,50 @@ def defaults(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tower(kind: str) -> Mapping[str, Any]:
-    """Return the defaults of a vision tower's class, by the type that its section names."""
+    """Return the defaults of a vision tower's class by key. Raises KeyError for an unknown model_type."""
     values: Mapping[str, Any] = _file()["towers"][kind]
     return values
 
 
 def class_of(kind: str) -> str | None:
-    """Return the name of a family's class for causal modelling; None: transformers has none."""
+    """Return the name of a family's class for causal modelling; None if Transformers has none."""
     return families()[kind]["class"] if kind in families() else None
 
 
 def own_attention(kind: str) -> bool:
-    """Return whether a family's modules compute attention themselves, not by transformers' table of kernels."""
+    """Return whether a family's modules compute attention themselves instead of by Transformers' attention interface.
+
+    False for unknown families.
+    """
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("own_attention"))
 
 
 def whole_heads(kind: str) -> bool:
-    """Return whether a family's class refuses a hidden size that its heads do not share out evenly."""
+    """Return whether a family's class refuses a hidden_size not divisible by the heads; True for unknown families."""
     row = families().get(SAME_NETWORK.get(kind, kind))
     return row is None or bool(row.get("whole_heads"))
 
 
 def plain_attention(kind: str) -> bool:
-    """Return whether a family's class refuses torch's fused attention and makes the products itself."""
+    """Return whether a family's class has eager attention only, without torch's fused kernels.
+
+    False for unknown families.
+    """
     return bool(families().get(SAME_NETWORK.get(kind, kind), {}).get("plain_attention"))
 
 
 def around() -> dict[str, tuple[str, str]]:
-    """Return multimodal models around a family: the section of their language model, and its type where it has none."""
+    """Return the (text section's key, text model's type) of multimodal models, by model_type.
+
+    The type counts where the section names none.
+    """
     return {kind: (section, inner) for kind, (section, inner) in _file()["around"].items()}
 
 
 def _rope(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rope_theta and rope_scaling of an empty config.json.
+    """Return rope_theta (default 10000.0) and rope_scaling (None for the default type) of a class.
 
-    Of layers with a window, where they differ, rope's base.
+    rope_local_base_freq (the base of layers with a window) and partial_rotary_factor only where the class states them.
     """
     local = rope.get("sliding_attention")
     whole = rope.get("full_attention", rope)

@@ -35,19 +35,24 @@ _ONE_DENSE = "first_k_dense_replace=1 num_nextn_predict_layers=0 "
 
 
 def _longcat(reader: Reading) -> None:
-    """Read LongCat: each layer of the class is two.
+    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice.
 
-    Attention and MLP come twice, with experts beside the first MLP that join behind the second.
+    A null q_lora_rank is a problem.
     """
     if reader.values["q_lora_rank"] is None:
         return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
     reader.fields["num_hidden_layers"] *= 2
 
 
-def _lengthened(queries: str, keys: str) -> Rule:
-    """Return the rule of what low-rank queries, and keys and values, are multiplied by, under these names."""
+def _low_rank_scales(queries: str, keys: str) -> Rule:
+    """Return a rule that lists the factors of low-rank queries and of keys/values as particulars.
+
+    `queries` and `keys` are the names of the particulars; each factor is sqrt(hidden_size / rank), a null rank counting
+    as 1. The rule reads and writes no key.
+    """
 
     def factor(rank: str) -> Callable[[Values], float]:
+        """Return a function from the file's values to sqrt(hidden_size / rank); a null rank counts as 1."""
         return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
     return rules.particulars({}, {queries: factor("q_lora_rank"), keys: factor("kv_lora_rank")})
@@ -62,7 +67,7 @@ BAILING_IGNORED = f"rotary_dim max_window_layers mtp_loss_scaling_factor router_
 
 
 def _shared_as_routed(reader: Reading) -> None:
-    """Check the width of shared experts, which the code beside the weights does not read."""
+    """Report a problem if the file states a width of shared experts other than the routed experts'; sets nothing."""
     given, routed = reader.data.get(_SHARED), reader.values["moe_intermediate_size"]
     if given not in (None, routed):
         reader.problem("shared experts are as wide as the others", _SHARED, got=given, need=str(routed))
@@ -71,24 +76,27 @@ def _shared_as_routed(reader: Reading) -> None:
 shared_as_routed = Rule(_shared_as_routed)
 
 
-def _choices(chosen: Any, reader: Reading) -> int:
-    """Return num_experts_per_tok, which the class leaves open: as DeepSeek-V2 has it, where the file does, too."""
+def _experts_per_tok(chosen: Any, reader: Reading) -> int:
+    """Return num_experts_per_tok; where it is null (or 0) 6, with a note for null: it is DeepSeek-V2's."""
     if chosen is None:
         reader.notes.append("num_experts_per_tok is null, with which no token has experts: 6 is assumed, as of "
                             "DeepSeek-V2")  # fmt: skip
     return chosen or 6
 
 
-def _glm_choices(values: Values, layers: int) -> Any:
-    """Return which layers have an indexer: older files have a pattern, or step and offset."""
+def _glm_indexers(values: Values, layers: int) -> Any:
+    """Return "full" (an indexer of its own) or "shared" for each layer, or index_topk_pattern where it is given.
+
+    Else every index_topk_freq-th layer has one (default 1: all), shifted by index_skip_topk_offset.
+    """
     step, offset = max(values["index_topk_freq"] or 1, 1), values["index_skip_topk_offset"] or 0
     return values["index_topk_pattern"] or [
         "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
     ]
 
 
-def _hunyuan_choices(values: Values, layers: int) -> list[str]:
-    """Give an indexer to the first layer and every fourth from the second on."""
+def _hunyuan_indexers(values: Values, layers: int) -> list[str]:
+    """Return "full" (an indexer of its own) for layer 0 and every fourth from layer 1 on, else "shared"."""
     return ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
 
 
@@ -96,7 +104,7 @@ _RUNS = "minimax_m3_sparse"
 
 
 def _of_section(key: str, within: str) -> Size:
-    """Return a size of MiniMax-M3's indexer, which its published file has in a section of its own."""
+    """Return a Size read from `within` in sparse_attention_config, else from `key`; it is written to `key`."""
     section = "sparse_attention_config"
     return Size((key, section), lambda values: (values[section] or {}).get(within, values[key]))
 
@@ -123,13 +131,16 @@ _BLOCKS_OF_KEYS = Block(
 
 
 def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
-    """List the layers' types: a 1 for each sparse layer in the published file's section; none without it."""
+    """Return each layer's type: sparse for a 1 in sparse_attention_config's list; without the list all are full."""
     listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
     return [_RUNS if one else FULL for one in listed]
 
 
 def _minimax_m3(reader: Reading) -> None:
-    """Read MiniMax-M3: published files have a 1 for each layer with experts, and lists as long as there are layers."""
+    """Set the layers with experts from moe_layer_freq, a 1 for each, unless mlp_layer_types is given.
+
+    Lists that have not one entry per layer are a problem.
+    """
     layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
     section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
     for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
@@ -154,7 +165,7 @@ _FOLLOW = ("num_key_value_heads", "head_dim")  # as many as heads; the sum of bo
 
 
 def _dots3(reader: Reading) -> None:
-    """Read per_layer_config, sizes by layer's number: those of the layers with a window; and the shared experts."""
+    """Set the sizes of layers with a window from per_layer_config, and the total width of shared experts."""
     values, need = reader.values, f"one {', '.join(_SIZES)} for every layer with a window"
     mixer, stated = rules.sizes_by_layer(reader, (*_SIZES, *_FOLLOW), need)
     if stated:
@@ -164,7 +175,10 @@ def _dots3(reader: Reading) -> None:
 
 
 def _dots3_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return what heads of layers with a window are together, the shared expert's width, and rope's sections."""
+    """Return the sizes of windowed layers' heads together, the shared experts as one, and rope's sections.
+
+    head_dim is four times the rotary channels.
+    """
     sizes = next((one.sizes for one in model.mixers if one.block == _WINDOW.name), None)
     keys: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
     if sizes is not None:
@@ -193,16 +207,20 @@ _COMPRESSED = {
 
 
 def _deepseek_v4_layers(values: Values, layers: int) -> list[str]:
-    """List the layers' types: two heavily compressed ones, then both kinds in turn; or by compress_ratios."""
+    """Return each layer's type by compress_ratios, "" for an unknown ratio.
+
+    Without it: two heavily compressed layers, then heavily compressed and compressed sparse in turn.
+    """
     if (ratios := values["compress_ratios"]) is not None:
         return [_OF_RATIO.get(ratio, "") for ratio in ratios][:layers]
     return [_CHOSEN if index > 1 and index % 2 else _HEAVY for index in range(layers)]
 
 
 def _deepseek_v4(reader: Reading) -> None:
-    """Read DeepSeek-V4: every layer has the window; rope turns a fraction or a number of channels.
+    """Set DeepSeek-V4's window (all layers), rope's fraction, experts (all layers), and two particulars.
 
-    First choices are fixed: those of three layers, where the file does not say how many.
+    Those are the number of layers that hash tokens to experts (default 3) and the rope base of compressed keys. Heads
+    that o_groups does not divide are a problem.
     """
     values, fields = reader.values, reader.fields
     groups, heads = values["o_groups"], fields["num_attention_heads"]
@@ -223,6 +241,7 @@ def _deepseek_v4(reader: Reading) -> None:
 
 
 def _deepseek_v4_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the layers' attention and MLP types, rope's fraction and compress_rope_theta (default 160000.0)."""
     called = {block.name: kind for kind, block in _COMPRESSED.items()}
     extra = {one.name: one.value for one in model.particulars}
     hashed = int(extra.get("hash_layers", 0))
@@ -256,7 +275,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             link(
                 "num_experts_per_tok",
                 "experts.num_experts_per_tok",
-                _choices,
+                _experts_per_tok,
                 lambda model: model.experts and model.experts.num_experts_per_tok,
             ),
         )),
@@ -277,7 +296,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
-            _lengthened("mla_scale_q_lora", "mla_scale_kv_lora"))),
+            _low_rank_scales("mla_scale_q_lora", "mla_scale_kv_lora"))),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
         rules=(
             *MINICPM,
@@ -325,7 +344,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         defaults="""num_nextn_predict_layers=0 index_topk_freq=1 index_skip_topk_offset=2 index_topk_pattern=null""",
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
-        rules=(rules.indexers(_glm_choices, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
+        rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
     "axk2": family(V3 + "attention_gate=channel latent.queries_of_both", names="gated_norm_rank=norm_gate_rank",
         defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=_IDLE,
         known_layers=(INDEXED,)),
@@ -348,13 +367,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             sliding_window_size=sliding_window swa_rope_theta=rope_local_base_freq""", known_layers=(INDEXED,),
         layers=rules.by(lambda values, i, _: i < 2 or i % 4 == 1, INDEXED, SLIDING), blocks={SLIDING: _WINDOW},
         rules=(Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
-            _lengthened("q_lora_scale", "kv_lora_scale"))),
+            _low_rank_scales("q_lora_scale", "kv_lora_scale"))),
     "hy_v4": family(
         V3
         + """attention_gate=channel attention_sinks experts.first_k_dense_replace=1
             streams.mixing=injected""", names="hc_mult=streams.count",
         only="hc_magnitude=2.0 hc_eps=1e-6 attention_bias=false", ignored=LATENT_IGNORED + "learnable_sink_init",
-        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_choices), rules.particulars({"swiglu_limit": None}))),
+        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_indexers), rules.particulars({"swiglu_limit": None}))),
     "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias streams.mixing=hyper",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",

@@ -15,13 +15,17 @@ from symconfig.descriptor.sections import Position
 
 
 def _smollm3(values: Values, layers: int) -> list[str]:
-    """Give layers without rope the window, with use_sliding_window."""
+    """Return each layer's type: full with rope, sliding without, by no_rope_layers or no_rope_layer_interval."""
     listed = values["no_rope_layers"] or [(i + 1) % (values["no_rope_layer_interval"] or 1) for i in range(layers)]
     return [FULL if turns else SLIDING for turns in listed] if isinstance(listed, list) else [FULL] * layers
 
 
 def exaone4(values: Values, layers: int) -> list[str]:
-    """Give all but every n-th layer the window, or by a word such as LLLG; none without a window."""
+    """Return each layer's type by sliding_window_pattern: a number n (default 4), or letters that repeat, as LLLG.
+
+    Every n-th layer is full, and every letter but L; all layers are without a window, or for a pattern that is 0 or
+    empty. A pattern of another type gives an empty list.
+    """
     pattern = values["sliding_window_pattern"]
     pattern = 4 if pattern is None else pattern
     if values["sliding_window"] is None or not pattern:
@@ -32,13 +36,16 @@ def exaone4(values: Values, layers: int) -> list[str]:
 
 
 def _rope_if_window(reader: Reading) -> None:
-    """Turn queries and keys only on layers with a window, where there is one."""
+    """Restrict rope to layers with a window, if the file has one; else nothing changes."""
     if reader.values["sliding_window"] is not None:
         rules.rope_with_window.read(reader)
 
 
 def _exaone_pattern(reader: Reading) -> None:
-    """Read sliding_window_pattern: a number, a word of L and G, or null."""
+    """Restrict rope to layers with a window, if the file has one.
+
+    A sliding_window_pattern other than null, a whole number >= 0, or letters L and G is a problem.
+    """
     pattern = reader.values["sliding_window_pattern"]
     word = isinstance(pattern, str) and bool(pattern) and set(pattern) <= {"L", "G"}
     if not (pattern is None or word or (type(pattern) is int and pattern >= 0)):
@@ -52,7 +59,7 @@ exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 
 
 def _diffllama(reader: Reading) -> None:
-    """Demand even numbers of heads, which are pairs (arXiv 2410.05258), and no dropout, as the class does."""
+    """Report a problem for odd numbers of heads, which work in pairs (arXiv 2410.05258), or dropout; sets nothing."""
     for field in ("num_attention_heads", "num_key_value_heads"):
         heads = reader.fields.get(field, reader.fields["num_attention_heads"])
         if heads % 2:
@@ -62,7 +69,11 @@ def _diffllama(reader: Reading) -> None:
 
 
 def _rope_bases(reader: Reading) -> None:
-    """Read layer_rope_theta, a base for each layer; 0: no rope. Windows and the others may differ."""
+    """Set rope's bases and rope_layers from layer_rope_theta, one base per layer; 0 means no rope.
+
+    Layers with a window share one base, the others another one; anything else is a problem. If all are 0, position is
+    "none"; null changes nothing.
+    """
     listed, fields = reader.values["layer_rope_theta"], reader.fields
     layers = fields["num_hidden_layers"]
     if listed is None:
@@ -85,7 +96,7 @@ def _rope_bases(reader: Reading) -> None:
 
 
 def _bases(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a base of rope for each layer, 0 where there is none."""
+    """Return layer_rope_theta, rope's base for each layer, 0 for those without rope."""
     local = model.rope_local_base_freq or model.rope_theta
     turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
     each = zip(turns, model.sliding_layers, strict=True)
@@ -119,7 +130,10 @@ LOGITS = scale("logits_multiplier", "logit_scale")
 
 
 def _compass(reader: Reading) -> None:
-    """Read a section for each type of layer, which is null where layers of this type have no rope."""
+    """Set rope_layers, or position "none", by which layer types are null in rope_parameters; all else in it is ignored.
+
+    Nothing changes without that section.
+    """
     section = reader.data.get("rope_parameters")
     if not isinstance(section, Mapping) or not section:
         return

@@ -31,8 +31,7 @@ _SHARED_WIDTH = "shared_intermediate_size=experts.shared_expert_intermediate_siz
 
 
 def _minimax(reader: Reading) -> None:
-    """Refuse layers of linear attention: MiniMax-Text-01 has them, and attn_type_list could name them, but they are
-    not this class's."""
+    """Report a problem if attn_type_list has anything but 1 (full attention); sets nothing."""
     listed = reader.values["attn_type_list"]
     if listed is not None and (not isinstance(listed, list) or any(one != 1 for one in listed)):
         what = "MiniMax-M2's layers all have full attention"
@@ -40,9 +39,9 @@ def _minimax(reader: Reading) -> None:
 
 
 def _hunyuan(reader: Reading) -> None:
-    """Read numbers that may be lists with an entry for each layer; then all must be alike.
+    """Set the number of experts and of choices; lists are taken if all layers have the same number.
 
-    Published files also say what the class takes for granted: experts and a shared one, each as wide as the MLP.
+    Anything else, and expert widths or shared experts that Transformers' class would not build, are problems.
     """
     for key, field in (("moe_topk", "experts.num_experts_per_tok"), ("num_experts", "experts.num_experts")):
         value = reader.values[key]
@@ -58,6 +57,7 @@ def _hunyuan(reader: Reading) -> None:
 
 
 def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    """Return moe_topk and num_experts; empty for a model without experts."""
     sparse = model.experts
     return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
 
@@ -66,7 +66,10 @@ _POWER = "ffn_config.moe_normalize_expert_weights"
 
 
 def _dbrx(reader: Reading) -> None:
-    """Read what of DBRX's sections is no field as it stands: the class knows one power, and one activation."""
+    """Set whether the experts' probabilities are normalised, and rope's base if stated.
+
+    An activation other than silu is a problem.
+    """
     values, given = reader.values, reader.data.get("ffn_config.ffn_act_fn") or {}
     name = given.get("name", "silu") if isinstance(given, Mapping) else given
     if name != "silu":
@@ -77,7 +80,7 @@ def _dbrx(reader: Reading) -> None:
 
 
 def _dbrx_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return what follows from fields. The class wants rope's base in a section, too."""
+    """Return rope's base, and 1.0 or null for normalised probabilities or none."""
     return {
         "attn_config.rope_theta": model.rope_theta,
         _POWER: 1.0 if model.experts and model.experts.norm_topk_prob else None,
@@ -85,27 +88,33 @@ def _dbrx_keys(model: ModelDescriptor) -> Mapping[str, Any]:
 
 
 def _ernie(values: Values, layers: int) -> list[bool]:
-    """Mark every n-th layer between two, both included; the last one is the model's by default."""
+    """Return for each layer whether it has experts: every moe_layer_interval-th from start_index to end_index.
+
+    An end_index of -1 or null is the last layer.
+    """
     first, last, step = (values[f"moe_layer_{name}"] for name in ("start_index", "end_index", "interval"))
     last = layers if last in (-1, None) else last
     return [(index + 1) % (step or 1) == 0 and first <= index <= last for index in range(layers)]
 
 
 def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the first and the last layer with experts, and how far they are apart."""
+    """Return the first and last layer with experts and the interval; the interval is 1 where none fits."""
     which = [index for index, moe in enumerate(model.moe_layers) if moe] or [model.num_hidden_layers]
     apart = which[1] - which[0] if len(which) > 1 and not (which[0] + 1) % (which[1] - which[0]) else 1
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
 def _jetmoe(reader: Reading) -> None:
-    """Read JetMoE: each choice of a token has a query for every head of keys, whatever the file says."""
+    """Set num_attention_heads to the key/value heads times the experts of each token."""
     fields = reader.fields
     fields["num_attention_heads"] = fields["num_key_value_heads"] * fields["experts.num_experts_per_tok"]
 
 
 def _chunks(values: Values, layers: int) -> list[str]:
-    """Give Llama 4's layers with rope a chunk."""
+    """Return "chunked" for layers with rope and full attention for those without, by no_rope_layers.
+
+    Without a list of one entry per layer, every no_rope_layer_interval-th layer has full attention.
+    """
     listed, step = values["no_rope_layers"], values["no_rope_layer_interval"]
     if not isinstance(listed, list) or len(listed) != layers:  # by the step, or refused by the rule for rope
         listed = [(index + 1) % (step or 1) for index in range(layers)]
@@ -113,28 +122,29 @@ def _chunks(values: Values, layers: int) -> list[str]:
 
 
 def _llama4_experts(values: Values, layers: int) -> list[bool]:
+    """Return for each layer whether it has experts: listed in moe_layers, else every interleave_moe_layer_step-th."""
     listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
     return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
 
 
-def _tuned(reader: Reading) -> None:
-    """Read the growth of queries with their position on layers without rope, unless this is off.
-
-    Older files have a number for on.
-    """
+def _temperature_tuning(reader: Reading) -> None:
+    """List attn_scale and floor_scale as particulars, unless attn_temperature_tuning is false or 0; null means on."""
     if reader.values["attn_temperature_tuning"] is None or reader.values["attn_temperature_tuning"]:
         rules.particulars({"attn_scale": None, "floor_scale": None}).read(reader)
 
 
 def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """List layers with experts, as the class saves them, and how queries grow."""
+    """Return the particulars, whether the attention's temperature is tuned, and the layers with experts.
+
+    It is tuned if the model has any particulars.
+    """
     values = {one.name: one.value for one in model.particulars}
     listed = [index for index, moe in enumerate(model.moe_layers) if moe]
     return {**values, "attn_temperature_tuning": bool(values), "moe_layers": listed}
 
 
-def _rotary_share(reader: Reading, otherwise: float) -> float:
-    """Return the part of heads that rope turns on layers with a window, by the section of rope_parameters for them."""
+def _sliding_rotary_factor(reader: Reading, otherwise: float) -> float:
+    """Return partial_rotary_factor of layers with a window from rope_parameters; `otherwise` if it is not stated."""
     sections = reader.data.get("rope_parameters")
     local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
     share: float = local.get("partial_rotary_factor", otherwise)
@@ -142,20 +152,24 @@ def _rotary_share(reader: Reading, otherwise: float) -> float:
 
 
 def _laguna(reader: Reading) -> None:
-    """Read Laguna: a gate for each head or each channel; heads by layer, which must be alike."""
+    """Set the attention's gate: by head if gating is null, true or "per-head", else by channel.
+
+    Layers with different numbers of heads are a problem. Rope's fraction on layers with a window is a particular where
+    it differs from that of the others.
+    """
     heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
     own = fields["num_attention_heads"]
     if heads is not None and (not isinstance(heads, list) or any(one != own for one in heads)):
         what = "layers with different heads are not described"
         reader.problem(what, "num_attention_heads_per_layer", got=heads, need=f"{own} on each layer")
     fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
-    share = _rotary_share(reader, 1.0)
+    share = _sliding_rotary_factor(reader, 1.0)
     if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
         fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
 
 def _cohere_layers(values: Values, layers: int) -> list[str]:
-    """List the layers' types: dense layers at the front and those with experts behind each have a step of their own."""
+    """Return each layer's type: every n-th is full, the others sliding; dense layers in front have another n."""
     keys = ("first_k_dense_replace", "prefix_dense_sliding_window_pattern", "sliding_window_pattern")
     front, ahead, behind = (values[key] for key in keys)
     steps = [(i + 1) % ahead if i < front else (i - front + 1) % behind for i in range(layers)]
@@ -163,7 +177,10 @@ def _cohere_layers(values: Values, layers: int) -> list[str]:
 
 
 def _cohere(reader: Reading) -> None:
-    """Read Cohere: RMSNorm where its epsilon is given; rope with a window, and on dense layers without one by plan."""
+    """Set the dense MLP's width, RMSNorm where rms_norm_eps is given, and the experts' scores.
+
+    How shared experts are combined is a particular.
+    """
     values, fields = reader.values, reader.fields
     fields["intermediate_size"] = values["prefix_dense_intermediate_size"] or values["intermediate_size"]
     if values["rms_norm_eps"] is not None:
@@ -175,6 +192,10 @@ def _cohere(reader: Reading) -> None:
 
 
 def _cohere_keys(model: ModelDescriptor) -> Mapping[str, Any]:
+    """Return the dense MLP's width, RMSNorm's epsilon (null for LayerNorm), and the experts' scores.
+
+    The width is null for a model without dense MLPs.
+    """
     return {
         "prefix_dense_intermediate_size": model.intermediate_size or None,
         "rms_norm_eps": model.norm_eps if model.norm is Norm.RMSNORM else None,
@@ -203,10 +224,10 @@ _PUBLISHED = pairs(
 
 
 def _mimo(reader: Reading) -> None:
-    """Read MiMo, whose first layer is dense. Each kind of layer may turn another part of its heads.
+    """Set MiMo's window (sliding_window_size + 1), twice the key/value heads, dense layers and rope's fractions.
 
-    What the published file says of layers with a window and of experts, the class takes for granted. Its window does
-    not count the query itself.
+    Values of the published file that Transformers' class would not build are problems. Without mlp_layer_types the
+    first layer is dense.
     """
     values, fields, number = reader.values, reader.fields, reader.fields["num_hidden_layers"]
     granted = {
@@ -227,11 +248,11 @@ def _mimo(reader: Reading) -> None:
         fields["experts.first_k_dense_replace"] = min(1, number)
     for mixer in fields.get("mixers", ()):
         mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
-    fields["partial_rotary_factor"] = _rotary_share(reader, values["partial_rotary_factor"])
+    fields["partial_rotary_factor"] = _sliding_rotary_factor(reader, values["partial_rotary_factor"])
 
 
 def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the heads of layers without a window, and rope's sections, which the class reads alone."""
+    """Return half the key/value heads, and rope_parameters for layers with and without a window."""
     sizes = next((one.sizes for one in model.mixers if one.block == _WIDE.name), {})
     local = model.partial_rotary_factor
     turned = sizes.get("wide_rotary_dim", model.rotary_dim)
@@ -324,7 +345,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored="for_llm_compressor", layers=_chunks,
         rules=(rules.rope_by_layer,
             replace(rules.experts_at(_llama4_experts), keys="moe_layers interleave_moe_layer_step"),
-            Rule(_tuned, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
+            Rule(_temperature_tuning, "attn_temperature_tuning attn_scale floor_scale", _llama4_keys))),
     "afmoe": family(SIGMOID + "qk_norm norm_after_sublayer attention_gate=channel experts.norm_topk_prob",
         names="""route_scale=experts.routed_scaling_factor num_dense_layers=experts.first_k_dense_replace
             mup_enabled=scale_embeddings""",

@@ -18,6 +18,10 @@ _SHARED_HEADS = "num_global_key_value_heads"
 
 
 def _wide_heads(values: Values) -> Any:
+    """Return the key/value heads of layers without a window.
+
+    num_global_key_value_heads if that is set and keys are values, else num_key_value_heads.
+    """
     return (values["attention_k_eq_v"] and values[_SHARED_HEADS]) or values["num_key_value_heads"]
 
 
@@ -48,7 +52,11 @@ _EXPERTS = {
 
 
 def _gemma4(reader: Reading) -> None:
-    """Read Gemma 4: rope's fraction is that of the wide layers, which have a section of the file of their own, too."""
+    """Read Gemma 4's per-layer inputs, double-wide MLPs, experts and sizes of layers without a window.
+
+    Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. Experts together with
+    double-wide MLPs are a problem.
+    """
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
     _layer_inputs(reader)
@@ -68,7 +76,10 @@ def _gemma4(reader: Reading) -> None:
 
 
 def _beside_experts(reader: Reading) -> None:
-    """Read experts on all layers, beside the MLP, which is their shared expert."""
+    """Set experts on all layers, with the dense MLP as their shared expert and intermediate_size 0.
+
+    A missing number of experts or width is a problem.
+    """
     fields = reader.fields
     for key, field in _EXPERTS.items():
         if reader.values[key] is None:
@@ -79,20 +90,24 @@ def _beside_experts(reader: Reading) -> None:
 
 
 def _layer_inputs(reader: Reading) -> None:
-    """Read the embedding for each layer, which has a width and a vocabulary of its own."""
+    """Set layer_inputs (width and vocabulary of the per-layer embedding); nothing if its width is 0 or null."""
     if size := reader.values.get("hidden_size_per_layer_input"):
         rows = reader.values["vocab_size_per_layer_input"]
         reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
 
 
 def _layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of a model's embedding for each layer, and of layers that share keys and values."""
+    """Return the keys of the per-layer embedding and of the layers that share keys and values.
+
+    Without such an embedding, its width is 0 and its vocabulary is left out.
+    """
     has = model.layer_inputs
     keys = {"hidden_size_per_layer_input": has.size if has else 0, "num_kv_shared_layers": model.num_kv_shared_layers}
     return keys | ({"vocab_size_per_layer_input": has.vocab_size} if has else {})
 
 
 def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the keys of per-layer inputs, experts (intermediate_size from the shared expert) and double-wide MLPs."""
     keys, sparse = _layer_inputs_keys(model), model.experts
     if sparse is not None:
         keys |= {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
@@ -103,7 +118,11 @@ def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _gemma3n(reader: Reading) -> None:
-    """Read Gemma 3n: a width may be one for all layers or one for each, which may not differ; cut-off shares may."""
+    """Set intermediate_size, mlp_sparsity and per-layer inputs of Gemma 3n.
+
+    A list of widths must have one equal width > 0 per layer, and a list of sparsities one share in [0, 1), else it is a
+    problem. Without sparsities the first ten layers have 0.95, if there are more than ten, and the others 0.
+    """
     values, fields = reader.values, reader.fields
     layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
     listed = wide if isinstance(wide, list) else [wide] * layers
@@ -123,6 +142,7 @@ def _gemma3n(reader: Reading) -> None:
 
 
 def _gemma3n_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the keys of per-layer inputs, the one intermediate_size, and each layer's MLP sparsity (0.0: none)."""
     shares = model.mlp_sparsity or (0.0,) * model.num_hidden_layers
     own = {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
     return {**_layer_inputs_keys(model), **own}

@@ -31,9 +31,10 @@ _LAST = "attention_with_a_bias"
 
 
 def _falcon(reader: Reading) -> None:
-    """Read Falcon, whose key/value heads differ by generation.
+    """Set Falcon's key/value heads, parallel branches, shared norm, and ALiBi if the file says so.
 
-    It has one norm for both branches, two, or one after the other; rope or ALiBi.
+    The new decoder architecture has num_kv_heads; older ones have 1 with multi_query, else one for each head. Wrong
+    numbers of heads or norms, and a new architecture without parallel branches, are problems.
     """
     values, fields = reader.values, reader.fields
     new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
@@ -54,7 +55,10 @@ def _falcon(reader: Reading) -> None:
 
 
 def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a model's generation: the first shares one norm, and one key and value or none between heads."""
+    """Return the keys of Falcon's generation: heads, parallel branches, norms and ALiBi.
+
+    It is the new decoder architecture if key/value heads are grouped, or if parallel branches have a norm each.
+    """
     heads, kv = model.num_attention_heads, model.num_key_value_heads
     new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
     return {
@@ -68,7 +72,10 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _opt(reader: Reading) -> None:
-    """Read OPT: norms stand before sublayers, or after their sums; the embedding may not be narrower than the model."""
+    """Set where OPT's norms stand, and whether there is a final one.
+
+    An embedding narrower than the model is a problem.
+    """
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
     if narrow not in (None, fields["hidden_size"]):
@@ -81,15 +88,17 @@ def _opt(reader: Reading) -> None:
 
 
 def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the embedding's width, and whether norms come before sublayers and the final norm is removed."""
     before = model.norm_before_sublayer
     keys = {"word_embed_proj_dim": model.hidden_size, "do_layer_norm_before": before}
     return {**keys, "_remove_final_layer_norm": before and not model.final_norm}
 
 
 def _gpt_neo(reader: Reading) -> None:
-    """Read attention_types, kinds with counts, as [[["global", "local"], 12]]; local layers have a window.
+    """Set the window of local layers from attention_types, which lists kinds with counts.
 
-    Without it every other layer is local, the first one global.
+    As [[["global", "local"], 12]]; without it layers are global and local in turn. A list that does not give one kind
+    for each layer is a problem.
     """
     layers, listed, window = reader.fields["num_hidden_layers"], reader.values["attention_types"], "window_size"
     local = [index % 2 == 1 for index in range(layers)]
@@ -107,12 +116,16 @@ def _gpt_neo(reader: Reading) -> None:
 
 
 def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return attention_types with one kind per layer, and window_size if there is a window."""
     own = {"window_size": model.sliding_window} if model.sliding_window else {}
     return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
 
 
 def _modernbert(reader: Reading) -> None:
-    """Read local_attention, the tokens on both sides of an encoder's; a decoder sees half of them."""
+    """Set the window to half of local_attention, which counts tokens on both sides; a decoder sees one side.
+
+    Without it, or without sliding layers, there is no window. Anything but a whole number >= 2 is a problem.
+    """
     values, fields = reader.values, reader.fields
     number, both = fields["num_hidden_layers"], values["local_attention"]
     for name in ("sliding_window", "sliding_window_pattern"):
@@ -128,8 +141,10 @@ def _modernbert(reader: Reading) -> None:
 
 
 def _modernbert_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the window on both sides, rope's sections, which the class reads alone, and the padding token that it
-    demands."""
+    """Return local_attention (twice the window, if any), rope's sections, and a pad_token_id of 0.
+
+    The class reads rope from its sections only, and requires a padding token.
+    """
     bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
     sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
     window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}

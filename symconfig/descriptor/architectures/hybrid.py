@@ -43,26 +43,33 @@ STARTS = """time_step_floor time_step_max time_step_min time_step_scale time_ste
 UNLIMITED = "max_position_embeddings=1048576 "
 
 
-def _scales(names: str) -> dict[str, str]:
-    """Return what to say of factors that are left out."""
+def _notes(names: str) -> dict[str, str]:
+    """Return the note that a factor is left out, for each key (words)."""
     why = "is a factor of activations that changes no shape and no cost, and is left out"
     return {name: f"{name} {why}" for name in names.split()}
 
 
 def _kimi_layers(values: Values, layers: int) -> list[str]:
+    """Return each layer's type: full for those in full_attn_layers, which counts from 1, else linear.
+
+    Without that list every fourth layer from the fifth on is full.
+    """
     listed = values["linear_attn_config.full_attn_layers"]
     attends = [i for i in range(1, layers) if i % 4 == 0] if listed is None else [i - 1 for i in listed]
     return [FULL if i in attends else LINEAR for i in range(layers)]
 
 
 def _nemotron_layers(values: Values, layers: int) -> list[str]:
-    """List the layers' types, one letter a layer."""
+    """Return each layer's type by the letters of hybrid_override_pattern; an unknown letter stands for itself."""
     types = {"M": LINEAR, "*": FULL, "E": "moe", "-": "mlp"}
     return [types.get(letter, letter) for letter in values["hybrid_override_pattern"]]
 
 
 def _only_scans(reader: Reading) -> None:
-    """Read a model of scans alone: its heads, or channels, are taken as those of the attention that it has not."""
+    """Set the heads of a model without attention and MLPs to those of its state space.
+
+    Without heads of their own (Mamba), its channels count as heads, with head_dim 1.
+    """
     fields = reader.fields
     sizes = fields["mixers"][0]["sizes"]
     heads = sizes.get("mamba_num_heads", sizes.get("ssm_intermediate_size"))
@@ -71,6 +78,7 @@ def _only_scans(reader: Reading) -> None:
 
 
 def _jamba(reader: Reading) -> None:
+    """Set the layers with experts by expert_layer_period and offset; with one expert at most there are none."""
     values, fields = reader.values, reader.fields
     if values["num_experts"] <= 1:
         return rules.without_experts(fields)
@@ -79,21 +87,25 @@ def _jamba(reader: Reading) -> None:
 
 
 def _jamba_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return which layers attend and which have experts, each by a step and its first."""
-    keys = _stepped("attn_layer", [kind.attends for kind in model.kind_of_layer])
-    return keys | (_stepped("expert_layer", model.moe_layers) if model.experts else {"num_experts": 1})
+    """Return period and offset of layers with attention and with experts; num_experts 1 without experts."""
+    keys = _period_and_offset("attn_layer", [kind.attends for kind in model.kind_of_layer])
+    return keys | (_period_and_offset("expert_layer", model.moe_layers) if model.experts else {"num_experts": 1})
 
 
-def _stepped(name: str, layers: Sequence[bool]) -> dict[str, int]:
+def _period_and_offset(name: str, layers: Sequence[bool]) -> dict[str, int]:
+    """Return NAME_period and NAME_offset of the layers that are true, from the first two of them.
+
+    With one such layer, or none, the period is longer than the model.
+    """
     which = [index for index, here in enumerate(layers) if here] or [len(layers)]
     period = which[1] - which[0] if len(which) > 1 else len(layers) + 1
     return {f"{name}_period": period, f"{name}_offset": which[0]}
 
 
 def _granite(reader: Reading) -> None:
-    """Read Granite 4: each layer has an MLP, which is a shared expert where there are others.
+    """Set Granite 4's attention scale, and its MLP: the shared expert where there are experts, else a dense one.
 
-    Scores have a factor of their own.
+    Position is "none" unless position_embedding_type is rope.
     """
     values, fields = reader.values, reader.fields
     fields["query_pre_attn_scalar"] = values["attention_multiplier"] ** -2
@@ -106,18 +118,22 @@ def _granite(reader: Reading) -> None:
 
 
 def _bailing(reader: Reading) -> None:
-    """Read the decays' bound, unless it is switched off: a number that changes results only."""
+    """Make kda_lower_bound a particular if kda_safe_gate is set."""
     if reader.values["kda_safe_gate"]:
         reader.fields["particulars"] = [{"name": "kda_lower_bound", "value": reader.values["kda_lower_bound"]}]
 
 
 def _bailing_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return kda_safe_gate, and kda_lower_bound if the model has it."""
     bounds = {one.name: one.value for one in model.particulars if one.name == "kda_lower_bound"}
     return {"kda_safe_gate": bool(bounds), **bounds}
 
 
 def _nemotron(reader: Reading) -> None:
-    """Read Nemotron-H: a layer has one of a scan, attention, an MLP or experts."""
+    """Set which layers are an MLP or experts alone, and the shared expert's width.
+
+    By layer_types, else hybrid_override_pattern. Without a layer of experts their fields are deleted.
+    """
     values, fields = reader.values, reader.fields
     listed = values["layer_types"] or _nemotron_layers(values, fields["num_hidden_layers"])
     listed = [OLDER_TYPES.get(kind, kind) for kind in listed]
@@ -130,7 +146,10 @@ def _nemotron(reader: Reading) -> None:
 
 
 def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the type of each layer, of those without a mixer what they have alone; and the shared expert's width."""
+    """Return each layer's type, and the shared expert's width if it is not 0.
+
+    A layer is attention, experts, an MLP or a state space alone.
+    """
     alone = {Mlp.MOE: "moe", Mlp.DENSE: "mlp"}
     types = [FULL if kind.attends else alone.get(kind.mlp, LINEAR) for kind in model.kind_of_layer]
     width = model.experts.shared_expert_intermediate_size if model.experts else None
@@ -138,13 +157,17 @@ def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _lfm3(reader: Reading) -> None:
+    """Add a note if rope turns part of a head and there is a window: layers with a window turn whole heads."""
     if reader.fields.get("partial_rotary_factor", 1.0) != 1.0 and reader.fields.get("sliding_window"):
         reader.notes.append("layers with a window turn whole heads; all are taken to turn the part that the others "
                             "turn")  # fmt: skip
 
 
 def _lfm2(reader: Reading) -> None:
-    """Read the MLP's width: two thirds of the stated one, times a factor, in whole multiples."""
+    """Set intermediate_size to two thirds, times block_ffn_dim_multiplier, rounded up to block_multiple_of.
+
+    Unchanged if block_auto_adjust_ff_dim is false; not rounded without a multiplier.
+    """
     values = reader.values
     if not values["block_auto_adjust_ff_dim"]:
         return
@@ -156,14 +179,19 @@ def _lfm2(reader: Reading) -> None:
 
 
 def _olmo(reader: Reading) -> None:
+    """Add the note that attention layers' norms after sublayers are taken to be before them."""
     reader.notes.append("layers with attention have their norms behind attention and MLP; all are taken to have them "
                         "before")  # fmt: skip
 
 
 def _expand(key: str) -> Rule:
-    """Return the rule of a class that wants its heads as wide together as the stream, times a factor."""
+    """Return a rule that writes `key` (Mamba-2's inner width over hidden_size), and reads nothing.
+
+    The key is left out unless it is a whole number above 0.
+    """
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
+        """Return the key with the ratio, empty without Mamba-2 or for a fraction."""
         sizes = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
         factors = [one["mamba_num_heads"] * one["mamba_head_dim"] / model.hidden_size for one in sizes]
         return {key: int(factors[0])} if factors and factors[0] and factors[0].is_integer() else {}
@@ -228,7 +256,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             _expand("mamba_expand"),
         )),
     "falcon_h1": family(
-        noted=_scales("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
+        noted=_notes("""attention_in_multiplier attention_out_multiplier key_multiplier mlp_multipliers
             ssm_in_multiplier ssm_multipliers ssm_out_multiplier"""),
         # expansion_factor and mlp_expansion_factor are how its own code derives mamba_d_ssm and intermediate_size.
         ignored=STARTS + "mamba_norm_before_gate mamba_use_mlp expansion_factor mlp_expansion_factor time_step_rank",
@@ -326,7 +354,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         names="""num_dense_layers=experts.first_k_dense_replace use_expert_bias=experts.e_score_correction_bias""",
         ignored=_LFM2_IGNORED, same_as="tie_embedding=tie_word_embeddings", blocks={"conv": blocks.short_conv}),
     "minimax": family(NO_DENSE + "experts.norm_topk_prob", names=WIDTH,
-        noted=_scales("""full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
+        noted=_notes("""full_attn_alpha_factor full_attn_beta_factor linear_attn_alpha_factor linear_attn_beta_factor
             mlp_alpha_factor mlp_beta_factor"""), layers=attending(lambda values, i, _: i % 2 == 0),
         blocks={LINEAR: blocks.lightning}),
     "recurrent_gemma": family(UNLIMITED + "attention_out_bias mlp_bias norm_zero_centered scale_embeddings",

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Derived(Enum):
-    """Defaults that follow from other keys."""
+    """Defaults that are computed from other keys."""
 
     HEADS = "num_attention_heads"
     HEAD_DIM = "hidden_size / num_attention_heads"
@@ -20,27 +20,31 @@ class Derived(Enum):
 
 
 def words(text: str) -> frozenset[str]:
-    """Split a text into the set of its words."""
+    """Return the set of a text's words."""
     return frozenset(text.split())
 
 
 def pairs(text: str) -> dict[str, str]:
-    """Return the words of a text, `key=value` each; a key alone is true."""
+    """Return the dict of a text's words `key=value`, values as text; a word without `=` gets "true"."""
     parts = (word.partition("=") for word in text.split())
     return {key: value if sign else "true" for key, sign, value in parts}
 
 
 def facts(text: str) -> dict[str, Any]:
-    """Return the values of `key=value` by words: JSON, a name of `Derived`, or text."""
+    """Return the dict of a text's words `key=value`, values parsed.
+
+    A value is a member of `Derived`, JSON, else the text itself; a word without `=` is True.
+    """
     return {key: _value(value) for key, value in pairs(text).items()}
 
 
 def alternatives(text: str) -> dict[str, tuple[Any, ...]]:
-    """Return the values of `key=value|value` by words."""
+    """Return the dict of a text's words `key=value|value`, each key with the tuple of its parsed values."""
     return {key: tuple(map(_value, value.split("|"))) for key, value in pairs(text).items()}
 
 
 def _value(word: str) -> Any:
+    """Return the member of `Derived` with this name, else the word as JSON, else the word itself."""
     if word in Derived.__members__:
         return Derived[word]
     try:
@@ -129,7 +133,10 @@ IDLE_UNLESS_READ: Mapping[str, re.Pattern[str]] = MappingProxyType(
 
 
 def idle_unless_read(key: str) -> str | None:
-    """Return what a key says that changes nothing of a trained model; None: it may change it."""
+    """Return what a key is about if its name is that of a loss weight or a drafting model, else None.
+
+    Such keys do not change the trained model unless the family's table reads them.
+    """
     return next((why for why, pattern in IDLE_UNLESS_READ.items() if pattern.fullmatch(key)), None)
 
 

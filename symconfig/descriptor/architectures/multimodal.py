@@ -24,15 +24,19 @@ _OUT = "out_hidden_size"
 
 
 class Unfit(ValueError):
-    """Raised for sizes that cannot go together, with what is wrong, and the key that has it."""
+    """An error for sizes that do not fit each other. key: the config.json key with the wrong value."""
 
     def __init__(self, key: str, what: str) -> None:
+        """Keep the key of the value that does not fit."""
         super().__init__(what)
         self.key = key
 
 
 def _steps(text: str, **widths: int) -> list[Fields]:
-    """Return steps by words: a kind, or the name of a linear layer's width, with a minus where it has no bias."""
+    """Return projector steps as dicts from words: a step's kind, or the name of a linear layer's width.
+
+    widths: output channels by name. A minus behind the name means no bias.
+    """
     names = [(word, word.removesuffix("-")) for word in text.split()]
     return [
         {"kind": "linear", "width": widths[name], "bias": name == word} if name in widths else {"kind": word}
@@ -40,12 +44,16 @@ def _steps(text: str, **widths: int) -> list[Fields]:
     ]
 
 
-def _wide(tower: Values, hidden: str = "hidden_size") -> int:
+def _merged_width(tower: Values, hidden: str = "hidden_size") -> int:
+    """Return the channels of one merged token: the tower's times spatial_merge_size squared."""
     return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
 
 
-def _shuffled(key: str, ratio: float) -> int:
-    """Return how many patches along a side become one token."""
+def _patches_per_side(key: str, ratio: float) -> int:
+    """Return how many patches along a side become one token, the inverse of `ratio`.
+
+    Raises Unfit at `key` unless it is a whole number.
+    """
     side = round(1 / ratio) if 0 < ratio <= 1 else 0
     if not side or abs(side * ratio - 1) > 1e-9:
         raise Unfit(key, f"{ratio} is not one over a whole number")
@@ -53,29 +61,35 @@ def _shuffled(key: str, ratio: float) -> int:
 
 
 def qwen(norm: str, hidden: str = "hidden_size") -> Callable[[Values, Values, int], Fields]:
-    """Return what makes the merger of Qwen2-VL and Qwen2.5-VL. hidden: the key of the tower's channels."""
+    """Return a function that makes Qwen2-VL's or Qwen2.5-VL's projector: norm, join, two linear layers.
+
+    norm: its kind. hidden: the key of the tower's channels.
+    """
     last = "hidden_size" if hidden == "embed_dim" else _OUT
     return lambda tower, around, out: {
-        "projector": _steps(f"{norm} join wide activation out", wide=_wide(tower, hidden), out=tower[last])
+        "projector": _steps(f"{norm} join wide activation out", wide=_merged_width(tower, hidden), out=tower[last])
     }
 
 
 def qwen3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Qwen3-VL's merger, and those of the layers whose patches go deeper."""
+    """Return Qwen3-VL's projector, and the deepstack's if the tower has deepstack_visual_indexes."""
     fields = qwen("layernorm")(tower, around, out)
     if tower.get("deepstack_visual_indexes"):
-        fields["deepstack"] = _steps("join layernorm wide activation out", wide=_wide(tower), out=tower[_OUT])
+        fields["deepstack"] = _steps("join layernorm wide activation out", wide=_merged_width(tower), out=tower[_OUT])
     return fields
 
 
 def glm(tower: Values, around: Values, out: int) -> Fields:
-    """Return GLM-4V's: a convolution joins patches, then a product, a norm and a gated MLP."""
+    """Return GLM-4V's projector: patches joined, two linear layers with a norm, a gated MLP."""
     gated = {"kind": "gated", "intermediate": tower["intermediate_size"]}
     return {"projector": [*_steps("join out out- layernorm activation", out=tower[_OUT]), gated]}
 
 
 def gemma3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Gemma 3's: the mean of neighbours, a norm and a product."""
+    """Return Gemma 3's projector (mean pooling, norm, linear layer) and how many patches a token has along a side.
+
+    Raises Unfit if the patches cannot be pooled into mm_tokens_per_image.
+    """
     side, tokens = tower["image_size"] // tower["patch_size"], isqrt(around["mm_tokens_per_image"])
     if tokens**2 != around["mm_tokens_per_image"] or side % tokens:
         what = f"{side} x {side} patches cannot be pooled into {around['mm_tokens_per_image']} tokens"
@@ -85,8 +99,11 @@ def gemma3(tower: Values, around: Values, out: int) -> Fields:
 
 
 def llama4(tower: Values, around: Values, out: int) -> Fields:
-    """Return Llama 4's: neighbours joined, two products with an activation behind each, and a last one."""
-    side = _shuffled("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
+    """Return Llama 4's projector (join, three linear layers) and spatial_merge_size.
+
+    Raises Unfit for widths that do not match.
+    """
+    side = _patches_per_side("pixel_shuffle_ratio", tower["pixel_shuffle_ratio"])
     first, second = tower["projector_input_dim"], tower["projector_output_dim"]
     for key, given, need in (
         ("intermediate_size", tower["intermediate_size"], tower["hidden_size"] * side**2),
@@ -100,21 +117,21 @@ def llama4(tower: Values, around: Values, out: int) -> Fields:
 
 
 def mistral3(tower: Values, around: Values, out: int) -> Fields:
-    """Return Mistral 3's: a norm, neighbours joined by a product, and two products."""
+    """Return Mistral 3's projector (norm, joining linear layer, two linear layers) and spatial_merge_size."""
     merge, last = around["spatial_merge_size"], "out" if around["multimodal_projector_bias"] else "out-"
     text = f"rmsnorm {'join' if merge > 1 else ''} inner- {last} activation {last}"
     return {"spatial_merge_size": merge, "projector": _steps(text, inner=tower["hidden_size"], out=out)}
 
 
 def internvl(tower: Values, around: Values, out: int) -> Fields:
-    """Return InternVL's: neighbours joined, a norm and two products."""
-    side = _shuffled("downsample_ratio", around["downsample_ratio"])
+    """Return InternVL's projector (join, norm, two linear layers) and spatial_merge_size. Raises Unfit."""
+    side = _patches_per_side("downsample_ratio", around["downsample_ratio"])
     text = f"{'join' if side > 1 else ''} layernorm out activation out"
     return {"spatial_merge_size": side, "projector": _steps(text, out=out)}
 
 
 def llava(tower: Values, around: Values, out: int) -> Fields:
-    """Return LLaVA's two products."""
+    """Return LLaVA's projector, two linear layers with an activation between."""
     last = "out" if around["multimodal_projector_bias"] else "out-"
     return {"projector": _steps(f"{last} activation {last}", out=out)}
 
@@ -123,12 +140,12 @@ def llava(tower: Values, around: Values, out: int) -> Fields:
 class Multimodal:
     """A table by which a multimodal `config.json` is read around its sections.
 
-    tower: the table of its `vision_config`; a key goes to the tower's field in NAMES, else to that of its own name.
-    towers: the model_types that its vision_config may have; the first is that of its class. projector: from the tower's
-    values, those around it, and the language model's hidden_size. text: the type of its language model; empty: as the
-    families have it. tied: its tie_word_embeddings where it does not say it; ties: that of the language model's own
-    section counts, too. flat: the language model may stand in no section of its own. defaults: of the keys around the
-    sections that matter. noted: what to say of a key's value.
+    tower: the table of its `vision_config`; a key sets the field in NAMES, else the field of its own name. towers: the
+    model_types that `vision_config` may have, that of its class first. projector: returns the projector's fields, from
+    the tower's values, those around it, and the language model's hidden_size. text: the language model's type; "": as
+    in transformers.json. tied: the default of tie_word_embeddings; ties: the text section's value counts, too. flat:
+    the language model may have no section of its own. defaults: of keys around the sections that matter. noted: a note
+    for each (key, value).
     """
 
     tower: Architecture
@@ -160,8 +177,8 @@ NAMES = pairs("depth=num_hidden_layers num_heads=num_attention_heads in_channels
 _DEPTH = "num_attention_heads=num_heads num_hidden_layers=depth"
 
 
-def _follows(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
-    """Return the rule of a tower's fields that follow from several keys."""
+def _derived(fields: Callable[[Values], Fields]) -> tuple[Rule, ...]:
+    """Return, as a tuple, the rule that sets the fields which `fields` computes from the tower's values."""
     return (Rule(lambda reader: reader.fields.update(fields(reader.values))),)
 
 
@@ -169,10 +186,12 @@ USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolutio
 
 
 def _usual_size(values: Values) -> dict[str, Any]:
+    """Return the image's side in pixels for USUAL_TOKENS tokens, marked as changeable (any_resolution)."""
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
 def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
+    """Return the number of position embeddings: one for each patch, and `extra`."""
     return {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
 
 
@@ -181,7 +200,7 @@ _QWEN_FIELDS = "by_image fused_qkv rope "
 _QWEN2 = family(
     _QWEN_FIELDS + "patch_bias=false",
     reads=_PATCHES + "embed_dim mlp_ratio",
-    rules=_follows(
+    rules=_derived(
         lambda values: {
             **_usual_size(values),
             "hidden_size": values["embed_dim"],
@@ -194,14 +213,14 @@ _QWEN2 = family(
 _QWEN25 = family(
     _QWEN_FIELDS + "norm=rmsnorm gated_mlp patch_bias=false",
     reads=_PATCHES + "intermediate_size window_size fullatt_block_indexes out_hidden_size",
-    rules=_follows(_usual_size),
+    rules=_derived(_usual_size),
     same_as=_DEPTH,
     only="spatial_patch_size=14",
 )
 _QWEN35 = family(
     _QWEN_FIELDS,
     reads=_PATCHES + "intermediate_size out_hidden_size num_position_embeddings ",
-    rules=_follows(_usual_size),
+    rules=_derived(_usual_size),
     same_as=_DEPTH,
     only="deepstack_visual_indexes=[]",  # its files say that no layer's result is passed on
 )
@@ -211,16 +230,16 @@ _GLM = family(
     + "norm=rmsnorm mlp_bias=false attention_out_bias=false norm_before norm_after gated_mlp any_resolution",
     reads=_PATCHES + "attention_bias image_size out_hidden_size intermediate_size",
     # Its layers' MLP is as wide as the language model; intermediate_size is the merger's (Glm4vVisionMlp).
-    rules=_follows(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
+    rules=_derived(lambda values: {**_positions(values), "intermediate_size": values["out_hidden_size"]}),
     names="attention_bias=qkv_bias",
     same_as=_DEPTH,
 )
 _VIT = (
     "num_channels hidden_size num_attention_heads num_hidden_layers intermediate_size image_size patch_size hidden_act "
 )
-_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_follows(_positions), only="vision_use_head=false")
+_SIGLIP = family("norm_after", reads=_VIT + "vision_use_head", rules=_derived(_positions), only="vision_use_head=false")
 _CLIP_FIELDS = "class_token norm_before norm_after patch_bias=false "
-_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_follows(lambda values: _positions(values, 1)))
+_CLIP = family(_CLIP_FIELDS, reads=_VIT, rules=_derived(lambda values: _positions(values, 1)))
 _LLAMA4 = family(
     _CLIP_FIELDS + "rope",
     reads=_VIT + "vision_output_dim pixel_shuffle_ratio projector_input_dim projector_output_dim",
@@ -237,7 +256,7 @@ _NORMS = {"layer_norm": "layernorm", "rms_norm": "rmsnorm"}
 _INTERNVL = family(
     "class_token layer_scale",
     reads=_VIT + "attention_bias use_qk_norm norm_type",
-    rules=_follows(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
+    rules=_derived(lambda values: {**_positions(values, 1), "norm": _NORMS[values["norm_type"]]}),
     names="attention_bias=qkv_bias use_qk_norm=qk_norm",
     only="""use_mask_token=false use_absolute_position_embeddings use_mean_pooling
         norm_type=layer_norm|rms_norm""",

@@ -29,13 +29,13 @@ _POSITIONLESS = "position=none "
 
 
 def _rwkv(reader: Reading) -> None:
-    """Read RWKV: channels are taken as the heads that it has not."""
+    """Set RWKV's heads to the attention's channels (attention_hidden_size, else hidden_size), with head_dim 1."""
     width = reader.values["attention_hidden_size"] or reader.fields["hidden_size"]
     reader.fields |= {"num_attention_heads": width, "num_key_value_heads": width, "head_dim": 1}
 
 
 def _width(key: str) -> Size:
-    """Return the width of a head, which a file states as a factor of the stream's for all heads."""
+    """Return a Size of one head's channels; the key is the factor of hidden_size that all heads together have."""
     return Size(
         (key,),
         lambda values: int(values["hidden_size"] * values[key]) // values["num_heads"],
@@ -50,6 +50,10 @@ _MLSTM = Block(
 
 
 def _xlstm(reader: Reading) -> None:
+    """Set xLSTM's heads, head_dim (of the values) and intermediate_size, rounded up to the stated multiple.
+
+    An alias that differs from its key, and channels that the heads do not divide, are problems.
+    """
     values, fields = reader.values, reader.fields
     heads, hidden = values["num_heads"], fields["hidden_size"]
     for key, same in (("embedding_dim", hidden), ("num_blocks", fields["num_hidden_layers"])):
@@ -65,7 +69,7 @@ def _xlstm(reader: Reading) -> None:
 
 
 def _xlstm_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the heads, and the MLP's width as a factor of the stream's."""
+    """Return num_heads, and the MLP's width as a factor of hidden_size, with rounding to multiples of 1."""
     factor = model.intermediate_size / model.hidden_size
     return {"num_heads": model.num_attention_heads, "ffn_proj_factor": factor, "ffn_round_up_to_multiple_of": 1}
 
@@ -76,6 +80,10 @@ _ZAMBA2_LAYERS = by(lambda values, i, _: i in (*range(6, 43, 6), 47, 51), _CALLS
 
 
 def _calls_at(values: Any, i: int, layers: int) -> bool:
+    """Return whether layer i of Zamba calls the shared block.
+
+    Layer 2 does, and from layer 3 on those at attn_layer_offset in each attn_layer_period.
+    """
     after = i > 2 and (i - 3) % values["attn_layer_period"] == values["attn_layer_offset"]
     return i == 2 or after
 
@@ -84,7 +92,11 @@ _ZAMBA_LAYERS = by(_calls_at, _CALLS, LINEAR)
 
 
 def _shared(reader: Reading, usual: Any, block: Block) -> None:
-    """Read the shared block: all layers have the state space and no MLP; heads are as wide as stream and embedding."""
+    """Set the mixer, the shared block, head_dim (if unset) and query_pre_attn_scalar of Zamba; no layer has an own MLP.
+
+    The layers that call it are those of type "hybrid" in layers_block_type, else of `usual`. Wrong types, heads that do
+    not divide twice hidden_size, and no calling layer are problems.
+    """
     fields, listed = reader.fields, reader.values["layers_block_type"]
     number, heads, twice = fields["num_hidden_layers"], fields["num_attention_heads"], 2 * fields["hidden_size"]
     types = usual(reader.values, number) if listed is None else [OLDER_TYPES.get(one, one) for one in listed]
@@ -105,6 +117,10 @@ def _shared(reader: Reading, usual: Any, block: Block) -> None:
 
 
 def _zamba(reader: Reading) -> None:
+    """Set Zamba's head_dim, if stated, and its shared block.
+
+    An attention_hidden_size other than null or twice hidden_size is a problem.
+    """
     own, twice = reader.values["attention_hidden_size"], 2 * reader.fields["hidden_size"]
     if own not in (None, twice):
         return reader.problem("out of range", "attention_hidden_size", got=own, need="twice hidden_size")
@@ -114,6 +130,10 @@ def _zamba(reader: Reading) -> None:
 
 
 def _zamba2(reader: Reading) -> None:
+    """Set Zamba2's head_dim, position and shared block with its number of copies and its adapters' ranks.
+
+    A head_dim other than twice hidden_size / heads is a problem. use_long_context sets 16384 positions.
+    """
     values, fields = reader.values, reader.fields
     width = 2 * fields["hidden_size"] // fields["num_attention_heads"]
     if values["head_dim"] not in (None, width):
@@ -131,16 +151,19 @@ def _zamba2(reader: Reading) -> None:
 
 
 def _types(model: ModelDescriptor) -> dict[str, Any]:
+    """Return layers_block_type with "hybrid" for layers that call the shared block; empty without one."""
     shared = model.shared_block
     return {} if shared is None else {"layers_block_type": [_CALLS if calls else LINEAR for calls in shared.layers]}
 
 
 def _zamba_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return Zamba's layer types, attention_head_dim, attention_hidden_size, and the keys of its state space."""
     own = {"attention_head_dim": model.head_dim, "attention_hidden_size": 2 * model.hidden_size}
     return {**_types(model), **own, **blocks.zamba.write(model)}
 
 
 def _zamba2_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return Zamba2's layer types, state space, shared blocks, adapters and rope; empty without a shared block."""
     shared = model.shared_block
     if shared is None:
         return {}
@@ -167,7 +190,11 @@ _MLP = "mlp"  # a layer of the file that is the second half of the one before
 
 
 def _dory(reader: Reading) -> None:
-    """Unroll each list of layers: those between the first and the last ones run in turns."""
+    """Set Dory's loop and num_hidden_layers, which counts each layer as often as it runs.
+
+    The layers between the input and the output layers run n_recurrent_loops times. Numbers of layers that do not sum up
+    to num_hidden_layers are a problem. Where the file has two entries per layer, all numbers are halved.
+    """
     values, fields = reader.values, reader.fields
     listed = values["layer_types"] or ()
     halves = 2 if _MLP in listed else 1  # the class writes two layers for each of its own
@@ -187,7 +214,10 @@ def _dory(reader: Reading) -> None:
 
 
 def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return how many layers run once before the loop, in it and behind it, and the types of those held."""
+    """Return the numbers of input, recurrent and output layers, of loops, and the types of the stored layers.
+
+    Empty for a model without a loop whose start layers are known.
+    """
     loop = model.loop
     if loop is None or loop.joined is None or True not in loop.joined:
         return {}
@@ -208,9 +238,10 @@ def _dory_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _hrm(reader: Reading) -> None:
-    """Read HRM: a low stack runs L_cycles times, then the high one once, all H_cycles times.
+    """Set HRM's loop: per cycle the low stack runs L_cycles times, then the high stack once; all H_cycles times.
 
-    The last turns are trained.
+    num_hidden_layers becomes the number of layer executions. Low turns outside the last L_bp_cycles of a cycle are
+    detached, without gradients. Cycles < 1 and wrong L_bp_cycles are problems.
     """
     values, fields = reader.values, reader.fields
     high, low, size = values["H_cycles"], values["L_cycles"], values["num_layers_per_stack"]
@@ -235,7 +266,10 @@ def _hrm(reader: Reading) -> None:
 
 
 def _hrm_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the turns of both stacks, and how many of the low one's are trained in each cycle."""
+    """Return the layers per stack, H_cycles, L_cycles, the trained low turns of each cycle, and the embedding's scale.
+
+    Empty without a loop.
+    """
     loop = model.loop
     if loop is None:
         return {}

@@ -27,39 +27,46 @@ _MOST = 1e12  # beyond which no factor is meant
 
 
 def _factor(value: Any) -> float:
-    """Return a factor. Raises ValueError for what is none."""
+    """Return the value as a float. Raises ValueError if it is no number between 1e-12 and 1e12."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 1 / _MOST < value < _MOST:
         raise ValueError(f"a number > 0, < {_MOST:g}")
     return float(value)
 
 
 def short(value: float) -> float:
-    """Return a number without the last digits, so that its inverse's inverse is itself."""
+    """Return a number rounded to 12 significant digits, so that taking the inverse twice gives the same number."""
     return float(f"{value:.12g}")
 
 
 def scale(field: str, key: str, of: Callable[[float], float] = lambda value: value) -> Rule:
-    """Return the rule for a factor: of its key's value, and none where that is 1 or null. of: its own inverse."""
+    """Return a rule that sets `field` to `of` the key's value; null and 1 leave it unset, other values are a problem.
+
+    `of` must be its own inverse: the key is written as `of` the field, or of 1.0 where that is unset.
+    """
 
     def read(value: Any, reader: Reading) -> float | None:
+        """Return the factor; None for null and 1. Raises ValueError."""
         return None if value in (None, 1) else short(of(_factor(value)))
 
     return link(key, field, read, lambda model: of(getattr(model, field) or 1.0), "out of range")
 
 
 def attention_scale_of(model: ModelDescriptor) -> float:
-    """Return the factor of a model's attention logits."""
+    """Return the factor of the attention logits: query_pre_attn_scalar, else head_dim, to the power of -1/2."""
     return float((model.query_pre_attn_scalar or model.head_dim) ** -0.5)
 
 
 def _attention_scale(value: Any, reader: Reading) -> float | None:
-    """Return query_pre_attn_scalar, the factor's inverse square, where it is not the usual one."""
+    """Return query_pre_attn_scalar = factor ** -2; None for null or where it equals head_dim. Raises ValueError."""
     scalar = None if value is None else short(_factor(value) ** -2)
     return None if scalar == reader.fields.get("head_dim") else scalar
 
 
 def _turned(turned: Any, reader: Reading) -> float | None:
-    """Return the fraction of a head's channels that rope turns; null: all."""
+    """Return `turned`, a number of a head's channels that rope rotates, divided by the head's width.
+
+    None for null or where the file states partial_rotary_factor. Raises ValueError unless it is 1 to the head's width.
+    """
     width = reader.fields.get("head_dim") or reader.fields["hidden_size"] // reader.fields["num_attention_heads"]
     if turned is None or {"partial_rotary_factor"} & reader.values.keys() & reader.data.keys():
         return None
@@ -69,7 +76,7 @@ def _turned(turned: Any, reader: Reading) -> float | None:
 
 
 def _rope_with_window(reader: Reading) -> None:
-    """Turn queries and keys only on layers with a window; where no layer has one, none does."""
+    """Restrict rope to layers with a window: sets rope_layers, or position "none" where no layer has a window."""
     if "sliding_window" not in reader.fields:
         reader.fields["position"] = "none"
     elif pattern := reader.fields.get("sliding_window_pattern"):
@@ -77,7 +84,11 @@ def _rope_with_window(reader: Reading) -> None:
 
 
 def _rope_by_layer(reader: Reading) -> None:
-    """Read no_rope_layers, a 1 for each layer with rope; without it, every n-th layer has none."""
+    """Set rope_layers from no_rope_layers (1: the layer has rope), or position "none" if no layer has rope.
+
+    Without that list, every no_rope_layer_interval-th layer has no rope. Wrong values are problems. Sets nothing if all
+    layers have rope.
+    """
     layers, listed = reader.fields["num_hidden_layers"], reader.values["no_rope_layers"]
     every = reader.values["no_rope_layer_interval"]
     if listed is None or listed == []:
@@ -93,18 +104,18 @@ def _rope_by_layer(reader: Reading) -> None:
 
 
 def _rope_layers_of(model: ModelDescriptor) -> dict[str, Any]:
-    """Return a 1 for each layer with rope, as SmolLM3 has it."""
+    """Return no_rope_layers with a 1 for each layer with rope, else a 0."""
     turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
     return {"no_rope_layers": [int(one) for one in turns]}
 
 
 def _four_times_hidden(reader: Reading) -> None:
-    """Set the MLP's width to four times the model's, whatever the file says of it."""
+    """Set intermediate_size to four times hidden_size, whatever the file says."""
     reader.fields["intermediate_size"] = 4 * reader.fields["hidden_size"]
 
 
 def _heads_fill_hidden(reader: Reading) -> None:
-    """Demand heads that are together as wide as the model: the output projection reads hidden_size channels."""
+    """Report a problem if a stated head_dim times the heads is not hidden_size; sets nothing."""
     fields = reader.fields
     heads, width = fields["num_attention_heads"], fields.get("head_dim")
     if width is not None and heads * width != fields["hidden_size"]:
@@ -113,14 +124,14 @@ def _heads_fill_hidden(reader: Reading) -> None:
 
 
 def _both_halves(reader: Reading) -> None:
-    """Read an MLP's width that counts both halves of the gated MLP."""
+    """Halve intermediate_size, which in the file counts both halves of the gated MLP; odd values are a problem."""
     if reader.fields["intermediate_size"] % 2:
         reader.problem("is not even, but counts both halves of the gated MLP", "intermediate_size")
     reader.fields["intermediate_size"] //= 2
 
 
 def attention_scale(key: str = "attention_multiplier") -> Rule:
-    """Return the rule for a factor of the attention logits: query_pre_attn_scalar is its inverse square."""
+    """Return a rule that reads a factor of the attention logits to query_pre_attn_scalar, its inverse square."""
     return link(key, "query_pre_attn_scalar", _attention_scale, attention_scale_of, "out of range")
 
 
@@ -141,11 +152,16 @@ both_halves = Rule(_both_halves, "", lambda model: {"intermediate_size": 2 * mod
 def particulars(
     off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
 ) -> Rule:
-    """Return the rule for keys that change results, and neither shapes nor costs. off: each with the value that
-    switches it off, beside null. fixed: what the class fixes, from the values."""
+    """Return a rule that appends keys without effect on shapes or costs to the descriptor's `particulars`.
+
+    Args:
+        off: Keys, each with the value that switches it off; null does, too. Such keys are not listed.
+        fixed: Functions that give what the class fixes, from the file's values; always listed.
+    """
     named = {key: key.rpartition(".")[2] for key in off}
 
     def read(reader: Reading) -> None:
+        """Append the given keys that are not switched off, and what the class fixes, to `particulars`."""
         given = {key: reader.values[key] for key in off}
         present = {named[key]: value for key, value in given.items() if value not in (None, off[key])}
         present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
@@ -154,6 +170,7 @@ def particulars(
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
+        """Return each key's value in the model's particulars, else the value that switches it off; None is left out."""
         stated = {one.name: one.value for one in model.particulars}
         return {key: value for key, idle in off.items() if (value := stated.get(named[key], idle)) is not None}
 
@@ -161,7 +178,10 @@ def particulars(
 
 
 def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
-    """Say which layers have experts: by the leading ones and every n-th where that says it, else by a list."""
+    """Set in `fields` which layers have experts, of one bool for each layer.
+
+    As first_k_dense_replace and moe_layer_freq where those two can express it, else as the list experts.layers.
+    """
     which = tuple(moe)
     placed = leading_and_every(which) if any(which) else (len(which), 1)
     if placed is None:
@@ -171,26 +191,34 @@ def with_experts(fields: dict[str, Any], moe: Iterable[bool]) -> None:
 
 
 def experts_at(which: Callable[[Values, int], Sequence[bool]]) -> Rule:
-    """Return the rule for the layers that have experts, of the values and the number of layers."""
+    """Return a rule that sets the layers with experts.
+
+    `which` returns one bool per layer, from the values and the number of layers.
+    """
     return Rule(lambda reader: with_experts(reader.fields, which(reader.values, reader.fields["num_hidden_layers"])))
 
 
 def without_experts(fields: dict[str, Any]) -> None:
-    """Take out what the file says of experts that no layer has."""
+    """Delete all `experts.` fields in place."""
     for name in [name for name in fields if name.startswith("experts.")]:
         del fields[name]
 
 
 def shared_experts(number: str) -> Rule:
-    """Return the rule for shared experts, each as wide as a routed one, by the key for their number."""
+    """Return a rule that reads the key of the number of shared experts to their total width.
+
+    Each is as wide as a routed expert; null counts as 0. Anything but a whole number >= 0 is a problem.
+    """
 
     def read(shared: Any, reader: Reading) -> int:
+        """Return the total width of the shared experts. Raises ValueError."""
         shared = shared or 0
         if type(shared) is not int or shared < 0:
             raise ValueError("a whole number")
         return int(reader.fields["experts.moe_intermediate_size"] * shared)
 
     def write(model: ModelDescriptor) -> int | None:
+        """Return the number of shared experts, their total width over a routed expert's; None for a dense model."""
         sparse = model.experts
         return None if sparse is None else sparse.shared_expert_intermediate_size // sparse.moe_intermediate_size
 
@@ -201,10 +229,15 @@ _LETTERS = {"F": "full", "S": "shared"}
 
 
 def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
-    """Return the rule for the layers with an indexer of their own, by indexer_types; listed: the types where it is not
-    given, of the values and the number of layers, by the further keys."""
+    """Return a rule that sets indexer.layers, one bool per layer, from indexer_types.
+
+    "full" is an indexer of the layer's own, "shared" is not. `listed` returns the types where the file states none,
+    from the values and the number of layers; it reads `keys`. Sets nothing if every layer has its own; wrong types or a
+    wrong length are a problem.
+    """
 
     def read(reader: Reading) -> None:
+        """Set indexer.layers if any layer shares another's choice; wrong types are a problem."""
         layers = reader.fields["num_hidden_layers"]
         given: Any = reader.values["indexer_types"] or listed(reader.values, layers)
         kinds = [_LETTERS.get(str(one), str(one)) for one in given] if isinstance(given, list | str) else []
@@ -215,6 +248,7 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
             reader.key_of["indexer.layers"] = "indexer_types"
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
+        """Return indexer_types, one for each layer; "full" for all without a list."""
         own = model.indexer.layers if model.indexer else None
         return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
@@ -222,9 +256,12 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
 
 
 def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Read per_layer_config, sizes by layer's number: of the layers that the first mixer is on, all alike. A size that
-    is not there is that of the other layers. Return that mixer and the sizes; nothing where there are none. where:
-    which layers those are."""
+    """Return the first mixer (empty without one) and the sizes that per_layer_config states for its layers.
+
+    The sizes are empty without per_layer_config. They must be equal for all layers of the mixer and stated for no other
+    layer; else they are empty and a problem is recorded, with `where` as its need. A size of `known` that is not stated
+    is the file's value of that key.
+    """
     section = reader.values["per_layer_config"]
     mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
     if section is None:
@@ -243,22 +280,31 @@ def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple
 
 
 def by(where: Callable[[Values, int, int], Any], here: str = SLIDING, elsewhere: str = FULL) -> LayerTypes:
-    """Return the rule of layers of one type by the values, their place, and how many there are."""
+    """Return a function for each layer's type: `here` where `where` is true, else `elsewhere`.
+
+    `where` gets the values, the layer's index and the number of layers.
+    """
     return lambda values, layers: [here if where(values, i, layers) else elsewhere for i in range(layers)]
 
 
 def always(kind: str) -> LayerTypes:
-    """Return the rule of layers that are all of one type."""
+    """Return a function that gives every layer the same type."""
     return lambda values, layers: [kind] * layers
 
 
 def every(n: int, key: str = "sliding_window_pattern") -> LayerTypes:
-    """Return the rule of a window on all but every n-th layer; by a key of the file, where it has one."""
+    """Return a function that gives every n-th layer full attention, and all others a sliding window.
+
+    The value of `key` replaces n unless it is absent, null or 0.
+    """
     return by(lambda values, i, _: (i + 1) % (values.get(key) or n))
 
 
 def attending(where: Callable[[Values, int, int], Any]) -> LayerTypes:
-    """Return the rule of layers that attend, by their place; all others have a block."""
+    """Return a function for each layer's type: full attention where `where` is true, else linear.
+
+    `where` gets the values, the layer's index and the number of layers.
+    """
     return by(where, FULL, LINEAR)
 
 
