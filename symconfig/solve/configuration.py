@@ -53,14 +53,18 @@ class Configuration:
 
     @classmethod
     def of(cls, candidate: Candidate, framework: Framework) -> Self:
-        """Return the configuration that a plan's candidate is. framework: with its habits."""
+        """Return the configuration of a plan's candidate. framework: its cost model, with the candidate's options."""
         return cls.with_options(candidate.target, candidate.parallel, candidate.batch, candidate.options, framework)
 
     @classmethod
     def with_options(
         cls, target: Target, degrees: Degrees, batch: Batch, options: Options, framework: Framework
     ) -> Self:
-        """Return the configuration that these options are. framework: with its habits."""
+        """Return the configuration with these options. framework: its cost model, with the same options.
+
+        Only full recompute has `block_layers` (method block) or `uniform_layers` (method uniform); an unset cp_comm is
+        p2p.
+        """
         o = options
         full = o.recompute.granularity == "full"
         given = (o.recompute.num_layers or 0) if full else 0

@@ -39,26 +39,27 @@ class Extra:
 
     @property
     def usual(self) -> Any:
-        """Return the framework's own value."""
+        """Return the value that the framework has by default."""
         return getattr(NOTHING_ON, self.name)
 
     def values(self, gpus: int) -> Mapping[str, Any]:
-        """Return what the pin's words stand for, the framework's own first; numbers are of groups of two GPUs or more,
-        or of all.
+        """Return the value of each word that a pin may have, the framework's default first.
+
+        Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
         """
         counts = (count for count in divisors(gpus) if count == 1 or 2 * count <= gpus)
         return EXTRA_PINS.get(self.pin) or {str(count): count for count in counts}
 
     def pinned(self, plain: Request) -> list[Any]:
-        """Return the values that a job's pins leave."""
+        """Return the values that a job's pins allow; empty if a pin allows none."""
         return [value for word, value in self.values(plain.gpus).items() if plain.pins.leaves(self.pin, word)]
 
     def of(self, backend: str) -> bool:
-        """Tell whether plans of a framework may have it."""
+        """Return whether plans of a backend may have this option."""
         return self.name in BACKENDS[backend].extras
 
     def columns(self, value: Any) -> dict[str, Any]:
-        """Return what a point with this value has."""
+        """Return the columns of a point with this value, with the columns in `fixed`."""
         every = replace(NOTHING_ON, **{self.name: value}).columns
         names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
         return {**self.fixed, **{name: every[name] for name in names}}
@@ -77,9 +78,10 @@ EXTRAS: tuple[Extra, ...] = (
 
 
 def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
-    """Return the same request with these options on and no others, on GPUs of this architecture.
+    """Return the request with exactly these options on, their framework, and the limits that are left.
 
-    extras: None for what its framework has on already.
+    extras: None for those that its framework has on; parts that the framework lacks are dropped. architecture: of the
+    GPUs.
     """
     whole, framework = request.whole or request.limits, request.framework
     now = Extras.of(framework)
@@ -91,10 +93,10 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
 
 
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
-    """Return the request with every choice of options that it leaves open, the plainest first.
+    """Return one request per combination of options that the pins and the target allow, the plainest first.
 
-    usual: the framework is as it comes, and not as somebody runs it: else what they have on is weighed, too.
-    Raises InputError for a pin that asks for what the target lacks.
+    usual: the framework has its defaults; if not, the options that it has on are tried, too. Raises InputError for a
+    pin that the target does not support, or pins that it does not support together.
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
@@ -111,7 +113,10 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _separate(request: Request, every: Sequence[Extras]) -> Request:
-    """Return a request for what another one with more that is `alone` cannot have."""
+    """Return the request limited to the ZeRO stages at which the same request with one more `alone` option cannot run.
+
+    Unchanged if there is no such other request or if the option rules something else out.
+    """
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
         zero = extra.fixed.get("zero")
@@ -124,7 +129,12 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
 
 
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
-    """Yield the values of one option that are weighed: the framework's own first, or what is `alone`."""
+    """Yield the values of one option to search.
+
+    Pinned: all that the pin allows. Otherwise the default and others that run: only the last with `whole`; with `alone`
+    the last, and the default only if it may do better. An option that needs equal lengths has the default alone for
+    packed sequences.
+    """
     usual, known = extra.usual, dict.fromkeys(extra.pinned(plain))
     if plain.pins.fixes(extra.pin):
         yield from known
@@ -144,14 +154,16 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:
-    """Return whether the target can have it at any degrees that the pins leave."""
+    """Return whether the target supports a value of the option at some degrees and ZeRO stage that the pins allow."""
     zero = extra.fixed.get("zero")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
 
 
 def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether something else, ZeRO stages aside, goes with the framework's own value only."""
+    """Return whether a value rules out anything but ZeRO stages that the default allows: modules, offloads, fewer
+    stages.
+    """
     columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
     fewest = extra.fixed.get("zero", 0)
@@ -164,7 +176,7 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
-    """Return what a pin says of every plan, by the names of columns; nothing of ranges, which say no single value."""
+    """Return the columns that a pin fixes for every plan; empty for a range, a layout, or no pin of this name."""
     word, extra = pins.words.get(name), next((one for one in EXTRAS if one.pin == name), None)
     if word is None:
         return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
@@ -176,7 +188,10 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
 
 
 def _missed(pins: Pins, candidate: Candidate) -> list[str]:
-    """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
+    """Return the names of pins that a candidate does not meet; empty if it meets all.
+
+    Pins of the dispatcher are not checked, nor cp_comm at cp = 1.
+    """
     has, options = Columns.of(candidate), candidate.options
     how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
@@ -194,14 +209,14 @@ def _missed(pins: Pins, candidate: Candidate) -> list[str]:
 
 
 def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
-    """Raise InfeasibleError with the pins that a candidate does not have."""
+    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing."""
     if names := dict.fromkeys(name for one in candidates for name in _missed(pins, one)):
         what = "no plan was found that has it"
         raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError where a pin asks for what the target lacks at all degrees, or the GPUs do not make."""
+    """Raise InputError for the first pin that no degrees of the target support, or that does not divide the GPUs."""
     chosen = {"precision": plain.precision}
     pinned = {"precision": plain.precision, **plain.job.pins}
     for name, got in pinned.items():
@@ -226,7 +241,7 @@ def _refuse_pins(plain: Request) -> None:
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
-    """Raise InputError where pins that each can be had cannot be had together."""
+    """Raise InputError for pins that the target supports one by one, but not together."""
     lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
     pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

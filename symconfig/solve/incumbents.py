@@ -46,18 +46,23 @@ class Incumbents:
 
     @property
     def cutoff_s(self) -> float:
-        """Return the lower bound above which a branch is pruned."""
+        """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
         return float("inf") if self.exhaustive else self.worst_s
 
     @property
     def counted(self) -> bool:
-        """Tell whether it is shown how many candidates there are, and by how much nothing fits: what cannot be shown is
-        weighed, too, where the bound of a point's step leaves it."""
+        """Return whether every candidate must be evaluated, to report counts and by how much nothing fits.
+
+        False only if the search is not exhaustive and has an upper bound on the score or stops at the first plan.
+        """
         return self.exhaustive or (self.below_s == float("inf") and not self.any_will_do)
 
     def add(self, prospect: Prospect) -> None:
-        """Keep a candidate unless its family has one that is no worse and no less plain; keep the best families, and
-        all that may be taken for the best."""
+        """Add a candidate unless its family has one that is at least as good and as simple; updates `worst_s`.
+
+        Candidates of the family that it dominates are removed, as is the worst family if there are more than `top`,
+        unless it is within TIE of the best.
+        """
         plain, mine = complexity(prospect), self.families.setdefault((family(prospect), prospect.micro), {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
@@ -78,15 +83,15 @@ class Incumbents:
 
     @property
     def best(self) -> list[Prospect]:
-        """Return every candidate that is kept, the best first."""
+        """Return all incumbents, the best score first."""
         return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
 
     def add_nearly(self, prospect: Prospect) -> None:
-        """Keep a candidate that does not fit in its layout, if its score is among the best."""
+        """Add a candidate that does not fit with its layers per stage; only the MOST_NEARLY best are kept."""
         self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
 
     def ranked(self) -> list[Prospect]:
-        """Return the best one of each family, by the objective."""
+        """Return the best incumbent of each family, best first; for the objective symtensor those of the chosen gamma."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
         return list({family(one): one for one in reversed(self.best)}.values())[::-1]

@@ -34,7 +34,10 @@ TRIED = 8  # values of a degree, for a hint
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:
-    """Return an error that names the tightest constraint and the nearest change that would fit."""
+    """Return, not raise, an error that names the tightest constraint and, as a hint, the nearest change that fits.
+
+    Without any evaluated candidate it names the rules that refuse all degrees. Searches again for the hint.
+    """
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.described(weighed.leanest, cluster, job)
@@ -58,7 +61,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 
 def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
-    """Return the stage that needs the most, and by how much too much, as the end of a phrase; empty for one stage."""
+    """Return "; stage i of n exceeds …" for the fullest stage; empty for one stage or if it fits."""
     if prospect.degrees.pp == 1:
         return ""
     peaks = costed(prospect).peaks
@@ -68,7 +71,10 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
-    """Say which rules took the points where not a single candidate is left."""
+    """Return the problem when no candidate was evaluated: pins that cannot hold, else the rules that refuse all points.
+
+    The hint has batch sizes or pinned values nearby with which there is a plan, found by searching.
+    """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
     if not recompute_choices(wanted):
@@ -100,14 +106,18 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
 
 
 def with_pins(job: Job) -> str:
-    """Name the pins of a job, as the end of a phrase."""
+    """Return " with the pins a=1, b=2"; empty without pins."""
     return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
 
 
 def _nearest_values(
     model: ModelDescriptor, cluster: ClusterDescriptor, request: Request, job: Job, names: Iterable[str]
 ) -> str | None:
-    """Return pins of one of these degrees with which there is a plan: the nearest to the job's, at most two."""
+    """Return up to two values of one pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none
+    works.
+
+    names: degrees to try. At most TRIED values of each are tried, nearest first.
+    """
 
     def able(pins: Mapping[str, str]) -> bool:
         with suppress(SymconfigError):
@@ -125,7 +135,7 @@ def _nearest_values(
 
 
 def _wholes(request: Request) -> dict[str, tuple[int, str]]:
-    """Return what a degree must divide, in words, too."""
+    """Return by name of a degree the number that it must divide, and that number in words."""
     gpus, experts = request.gpus, request.model.experts
     wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
     wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
@@ -136,7 +146,10 @@ def _wholes(request: Request) -> dict[str, tuple[int, str]]:
 
 
 def _unreachable(request: Request) -> Problem | None:
-    """Return the pin that no division can have, or the pins whose product none can have."""
+    """Return the problem of a pin that no degrees can meet, or of pins whose product does not divide the GPUs.
+
+    None if all can be met.
+    """
     gpus, experts, written = request.gpus, request.model.experts, request.job.pins
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
@@ -157,7 +170,7 @@ def _unreachable(request: Request) -> Problem | None:
 
 
 def _uncut(request: Request) -> Problem | None:
-    """Return that no stages which the pins leave can have the model's layers, as these may be dealt."""
+    """Return the problem that no allowed number of stages can split the layers as `pins.dealt` asks; None if one can."""
     pins, layers = request.pins, request.model.num_hidden_layers
     left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
     if pins.dealt is None or any(map(partial(_cuts, request), left)):
@@ -175,7 +188,7 @@ def _uncut(request: Request) -> Problem | None:
 
 
 def _cuts(request: Request, pp: int) -> bool:
-    """Return whether so many stages can have the model's layers, in any number of chunks that pins leave."""
+    """Return whether `pp` stages can hold the model's layers, with any number of chunks that the pins allow."""
     blocks, layouts = sequence(request.model), request.limits.layouts
     equally = dict.fromkeys(blocks, 1.0)
     chunks = (vpp for vpp in range(1, request.model.num_hidden_layers // pp + 2) if request.pins.allows("vpp", vpp))
@@ -183,11 +196,12 @@ def _cuts(request: Request, pp: int) -> bool:
 
 
 def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
+    """Return the divisors of `whole` that the pins allow for a degree."""
     return [value for value in divisors(whole) if request.pins.allows(name, value)]
 
 
 def _stages_refused(request: Request) -> list[str]:
-    """Return why the target runs none of the ZeRO stages that the pins leave, at the degrees that they fix."""
+    """Return the rules that refuse every allowed ZeRO stage at the pinned degrees; empty if one can run."""
     limits, ranges = request.limits, request.pins.ranges
     fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
     if not limits.pipeline and not limits.runs(tp=2):  # all GPUs are replicas
@@ -197,7 +211,11 @@ def _stages_refused(request: Request) -> list[str]:
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """Return the smallest of a few changes that makes the job fit: more GPUs first, then a shorter sequence."""
+    """Return the first change that makes the job fit: more GPUs (up to 64 times), then a shorter sequence (down to
+    1/8).
+
+    None if none does. Each is tried by a search.
+    """
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):
         if gpus * more > (cluster.max_gpus or 10**9):

@@ -31,7 +31,7 @@ class Alike:
     most: float
 
     def below(self, shares: Array | float) -> Array:
-        """Return the probability that two tokens are alike which so large shares of runs stay below."""
+        """Return the probability that two tokens are alike which this share of runs stays below; shares: 0 to 1."""
         result: Array = np.asarray(self.least * (self.most / self.least) ** shares)
         return result
 
@@ -70,13 +70,16 @@ MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step i
 
 
 def routers(task: Task) -> Routers:
-    """Return the routers of a task: all but pre-training begin with a checkpoint's."""
+    """Return the routers of a task: untrained ones for pre-training, else those of a checkpoint."""
     return PRETRAINING if task == "pretrain" else TUNING
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return the numbers of a lattice that say how uneven experts' loads are, as of `cost.uneven`; none for other
-    models. ep [n]; shares: of runs that are no more uneven, [n] or of all points; None: those that plans must fit."""
+    """Return lattice numbers for expert load imbalance in memory: of a layer and of a stage, [n]; empty for a dense
+    model.
+
+    ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
+    """
     experts, layers, of_task = model.experts, sum(model.moe_layers), routers(task)
     if experts is None or not layers:
         return {}
@@ -87,10 +90,10 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 
 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
-    """Return the number of a lattice that says which load a step waits for; none for other models. ep, shares: as of
-    `uneven`.
+    """Return the lattice number for the load of the rank that a layer waits for, over the mean; empty for a dense
+    model.
 
-    Of ranks whose loads add up to what there is, the largest is above the mean as far as of as many independent ones.
+    ep: [n]. shares: quantile of runs, [n] or one number. Loads count as independent between ranks.
     """
     experts = model.experts
     if experts is None or not any(model.moe_layers):
@@ -100,25 +103,30 @@ def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) ->
 
 
 def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | float]:
-    """Return the number of a lattice for a load that a job states: no rank has more than all tokens. ep [n]."""
+    """Return the lattice number for a load imbalance that the job states, capped at the load of a rank with all tokens.
+
+    ep: [n]. A load of 1, or any of a dense model, is not capped.
+    """
     return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
 
 
 def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
-    """Return how far ranks' loads spread around the mean, were they independent: a rank's experts add up theirs."""
+    """Return the standard deviation of a rank's load over the mean, if ranks were independent, [n]."""
     others = max(experts.num_experts / experts.computing_per_tok - 1, 0.0)
     result: Array = np.sqrt(alike * others * ep / experts.num_experts)
     return result
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the load of a rank that has every token's slots, or one slot of every token for each of its experts."""
+    """Return the largest possible load of a rank over the mean, [n]: it has all slots, or one slot of every token per
+    expert.
+    """
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 
 
 def _largest(count: Array) -> Array:
-    """Return the expected maximum of so many normal deviates, [n]."""
+    """Return the expected maximum of `count` standard normal deviates, [n]."""
     different, which = np.unique(count, return_inverse=True)
     result: Array = np.array([largest_deviate(one) for one in different.tolist()])[which]
     return result
