@@ -77,7 +77,7 @@ def allowing(job: Job, *names: str) -> Job:
 
 
 def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
-    """Return the experimental options that a plan uses and that its job does not allow by name; pinned ones are marked."""
+    """Return the experimental options that a plan uses and its job does not allow by name; pinned ones are marked."""
     return tuple(
         Opened(option.name, option.label, str(known.maturity), known.why, _is_pinned(option, job, fixed, pins))
         for option, known in unstable(job, fixed, Columns.of(candidate))

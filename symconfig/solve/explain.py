@@ -270,7 +270,7 @@ class _Grid:
 
 
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
-    """Yield a line per tensor: activations in the order in which they are produced, then weights that are not shared."""
+    """Yield a line per tensor: activations in the order in which they are produced, then unshared weights."""
     flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}
     for collective in flow.collectives():

@@ -137,7 +137,7 @@ class Formulas:
 
 
 def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int]:
-    """Return the lines given and all that they depend on. The search does not go below other lines that are in `until`."""
+    """Return the lines given and all that they depend on; the walk does not pass other lines that are in `until`."""
     below, left = set[int](), list(lines)
     while left:
         line = left.pop()

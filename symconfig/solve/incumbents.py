@@ -91,7 +91,7 @@ class Incumbents:
         self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
 
     def ranked(self) -> list[Prospect]:
-        """Return the best incumbent of each family, best first; for the objective symtensor those of the chosen gamma."""
+        """Return the best incumbent of each family, best first; for the objective symtensor the chosen gamma's."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
         return list({family(one): one for one in reversed(self.best)}.values())[::-1]

@@ -170,7 +170,7 @@ def _unreachable(request: Request) -> Problem | None:
 
 
 def _uncut(request: Request) -> Problem | None:
-    """Return the problem that no allowed number of stages can split the layers as `pins.dealt` asks; None if one can."""
+    """Return the problem that no allowed pp can split the layers as `pins.dealt` asks; None if one can."""
     pins, layers = request.pins, request.model.num_hidden_layers
     left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
     if pins.dealt is None or any(map(partial(_cuts, request), left)):

@@ -233,7 +233,7 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
 
 
 def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
-    """Yield (setting, which points can run it, [n]) for every ZeRO stage that the pins allow and some points can run."""
+    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run."""
     request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
     for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):
         runs = ~limits.zero_refused(zero, where)

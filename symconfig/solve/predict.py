@@ -50,8 +50,9 @@ class Prediction:
 
 
 def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
-    """Predict seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each
-    other.
+    """Return the predicted seconds and bytes of one configuration; the layer is the first transformer layer kind.
+
+    Raises InputError if the degrees do not fit the model or each other.
     """
     prospect = as_found(model, cluster, configuration)
     parts = costed(prospect)
@@ -86,7 +87,10 @@ class Timer:
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
     def step_seconds(self, constants: Constants, n: int) -> Array:
-        """Return seconds of the step under n sets of the kernels' constants, each an array [n]: [n]."""
+        """Return the step in seconds under n sets of the kernels' constants, each an array [n], as [n].
+
+        With a stage, only the work of its own GPUs counts. The lattice for n is kept for the next call.
+        """
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
         base = self._found.request
@@ -98,8 +102,11 @@ class Timer:
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
-    """Return the configuration as the search would have found it. of: the job whose routers it has; None: all ranks get
-    as many tokens, as nearly all who measure make sure that they do. Raises InputError for what no job can be."""
+    """Return the candidate of a configuration, without costs, as a search would return it.
+
+    of: the job to use; None: one made from the configuration, with balanced routing unless `natural_routing`. Raises
+    InputError if a job cannot have these values.
+    """
     fields = {
         "model": model.name,
         "cluster": cluster.name,
@@ -130,8 +137,10 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
 
 
 def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
-    """Return the point of a request's lattice that a configuration is; its cost is not known yet. Raises InputError for
-    more stages than layers."""
+    """Return the candidate of a configuration with zero as its step, memory and score: nothing is priced.
+
+    Raises InputError if there are more chunks than layers.
+    """
     model = request.model
     return Prospect(
         request=request,
@@ -152,7 +161,11 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the stages as the configuration has them, else as even as they can be."""
+    """Return the configuration's layers per stage: its layout, its first or last stage's layers, else as even as
+    possible.
+
+    Raises InputError if there are too few layers.
+    """
     at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
     split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
     if c.degrees.pp > 1 and (c.first_layers or c.last_layers):
@@ -184,13 +197,13 @@ class Alone:
 
     @property
     def step_s(self) -> Array:
-        """Return all that the stage's GPUs do in a step, without waiting for anything."""
+        """Return the seconds that the stage's GPUs work in a step, without waits and communication, [n]."""
         result: Array = self.num_microbatches * (self.forward_s + self.backward_s) + self.optimizer_s
         return result
 
 
 def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
-    """Return the stage of a candidate. known: as for `detail`."""
+    """Return the work of one stage of a candidate without a network. known: as for `costed`."""
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = sums.ahead[0, 0]
