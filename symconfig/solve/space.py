@@ -204,7 +204,10 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
-    """Return those of the indices `alive` whose points can run with several chunks per stage; others count as refused."""
+    """Return those of the indices `alive` whose points can run with several chunks per stage.
+
+    Refused points are counted in `refused`.
+    """
     several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
 
@@ -225,7 +228,7 @@ def _accepted(
 
 
 def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
-    """Return the points at a pipeline degree: dp is the GPUs that are left, the interleaving group has pp microbatches."""
+    """Return the points at a pipeline degree: dp takes the GPUs that are left, the interleaving group is pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     turns = request.global_batch // (dp * candidates.micro)
     return replace(candidates, pp=pp, group=pp, dp=dp, num_microbatches=turns)

@@ -61,10 +61,10 @@ class Split:
         return 1 + (self.longest_chunk - 1) // MOST_REPEATED
 
     def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
-        """Return the numbers of recomputed layers per chunk to try, with 0 and without the whole chunk.
+        """Return the numbers of recomputed layers per chunk to try, with 0 and without the whole longest chunk.
 
-        every_nth: those that result from recomputing each n-th layer; the longest chunk may then be whole at n = 1
-        only, which is left out.
+        every_nth: the numbers that recomputing each n-th layer gives, n = 2, 3, …; else 0, 1, 2, … in steps of
+        `block_step`.
         """
         longest = self.longest_chunk
         if every_nth:

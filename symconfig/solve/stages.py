@@ -51,15 +51,15 @@ class Layouts:
     uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
 
     def dealt(self, ends: bool) -> Layouts:
-        """Return those of the same number of layers on every chunk; ends: but for the first and the last stage's."""
+        """Return the layouts with equally many layers per chunk; ends: first and last stage may have other numbers."""
         return replace(self, any_cut=False, empty=False) if ends else Layouts(any_cut=False)
 
     def free(self, vpp: int) -> bool:
-        """Return whether there are too many cuts to look at each one."""
+        """Return whether any contiguous cut is allowed, so that there are too many to enumerate."""
         return self.any_cut and (self.uneven or vpp == 1)
 
     def in_last_chunk(self, place: Place) -> bool:
-        """Return whether blocks of a place lie in the last chunk, and in no other."""
+        """Return whether blocks of this place must lie in the last chunk."""
         return place is Place.LAST or (place is Place.FURTHER and self.mtp_with_head)
 
 
@@ -99,16 +99,19 @@ class StageProblem:
 
     @cached_property
     def layer(self) -> Bools:
-        """Return which blocks are layers, [blocks]."""
+        """Return which blocks are layers, [blocks]. Cached."""
         return np.array([is_layer(kind) for kind in self.sequence])
 
     @cached_property
     def layers_before(self) -> Ints:
-        """Count the layers before each place in the model, [blocks + 1]."""
+        """Return the number of layers before each position in the model, [blocks + 1]. Cached."""
         return np.concatenate(([0], np.cumsum(self.layer)))
 
     def sums(self, name: str, kind: int, start: Ints, end: Ints) -> Array:
-        """Return the sum of a field of `Blocks` over blocks start to end, of any shape."""
+        """Return the sum of a field of `Blocks` over blocks start to end, in the shape of both indices.
+
+        kind: index of the GPU. The first `first` layers count as recomputed in full.
+        """
         plain, recomputed = getattr(self.blocks[kind], name)
         until = np.concatenate(([0.0], np.cumsum(plain)))
         result: Array = until[end] - until[start]
@@ -119,8 +122,11 @@ class StageProblem:
         return result
 
     def allowed(self, chunk: int | Ints, start: Ints, end: Ints) -> Bools:
-        """Return whether a chunk may hold blocks start to end: the ends lie in the chunks that the target builds them
-        in, and each has a layer where it must."""
+        """Return whether a chunk may hold blocks start to end, in the shape of the indices.
+
+        Embedding and head must lie where the target builds them; empty chunks or chunks without a layer only as
+        `layouts` says.
+        """
         places, rules = [place_of(kind) for kind in self.sequence], self.layouts
         begins = sum(place.begins for place in places)
         last = next((at for at, place in enumerate(places) if rules.in_last_chunk(place)), len(places))
@@ -132,7 +138,10 @@ class StageProblem:
 
 
 def fastest_cut(problem: StageProblem) -> Chunks | None:
-    """Return the chunks with the fastest slowest stage that fit; None where none is found, or for too deep a model."""
+    """Return the chunks that fit and whose slowest stage is fastest; with one chunk per stage the optimum.
+
+    None if none is found or the model has more than MOST_BLOCKS blocks. With several chunks per stage a local search.
+    """
     chunks = problem.pp * problem.vpp
     if len(problem.sequence) > MOST_BLOCKS:
         return None
@@ -163,8 +172,10 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
 
 
 def _least_largest(costs: Sequence[Array]) -> Ints | None:
-    """Return the ends of chunks, [chunks + 1], whose largest cost is least, and among those the sum of squares; None
-    where all are infinite. costs: of each chunk, [start, end]; of equal cuts the one with the shortest first chunks."""
+    """Return the boundaries of chunks, [chunks + 1], with the least largest cost; None if all cuts are infinite.
+
+    costs: of each chunk, [start, end]. Ties go to the least sum of squares, then to the shortest first chunks.
+    """
     largest = np.full(len(costs[0]), np.inf)
     largest[0] = 0.0
     for cost in costs:
@@ -184,7 +195,7 @@ def _least_largest(costs: Sequence[Array]) -> Ints | None:
 
 
 def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Array:
-    """Return the peak of a stage with one chunk that holds blocks start to end, [start, end]."""
+    """Return the peak bytes of a stage with one chunk of blocks start to end, [start, end]."""
     kind, held = problem.on[stage], float(problem.held[stage].max())
     fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
     result: Array = fixed + held * kept + _working(problem, kind)
@@ -192,7 +203,7 @@ def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Ar
 
 
 def _working(problem: StageProblem, kind: int) -> Array:
-    """Return the most that any of the blocks start to end needs while it runs, [start, end]."""
+    """Return the largest working bytes of the blocks start to end, [start, end]; 0 for an empty span."""
     each = problem.blocks[kind].working_bytes
     most = each.max(axis=0) if problem.first else each[0]
     size = len(most)
@@ -203,8 +214,10 @@ def _working(problem: StageProblem, kind: int) -> Array:
 
 
 def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
-    """Return the bytes by which each stage exceeds its memory, at least 0, [cuts, pp], and the seconds of every chunk,
-    [cuts, vpp, pp]. ends: [cuts, chunks + 1]."""
+    """Return (bytes by which each stage exceeds its memory, [cuts, pp]; seconds of every chunk, [cuts, vpp, pp]).
+
+    The excess is at least 0. ends: boundaries of chunks, [cuts, chunks + 1].
+    """
     shape = len(ends), problem.vpp, problem.pp
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
     seconds, excess = np.empty(shape), np.zeros((len(ends), problem.pp))
@@ -220,8 +233,11 @@ def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
 
 
 def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
-    """Return which cut is best and by what: the fullest stage's excess, then the mean of the slowest stage's seconds
-    and of all rounds' (of the slowest of chunks k pp to k pp + pp - 1). As of `_judged`."""
+    """Return (index of the best cut, (excess in bytes of its fullest stage, its seconds)).
+
+    The least excess wins, then the least mean of the slowest stage's seconds and the sum of each round's slowest chunk.
+    excess, seconds: as from `_judged`.
+    """
     most = excess.max(axis=1)
     each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
     best = int(np.lexsort((each, most))[0])
@@ -229,7 +245,7 @@ def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
 
 
 def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
-    """Return the ends after moves of one block that help; None where no stage's peak comes below its memory."""
+    """Return the boundaries after up to MOST_MOVES moves of one block that help; None if some stage still does not fit."""
     chunks = problem.pp * problem.vpp
     number, places = np.arange(chunks), np.arange(1, chunks)
     excess, seconds = _judged(problem, ends[None])
@@ -255,11 +271,12 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
 
 
 def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
+    """Return the kinds of the blocks of every chunk, given the chunks' boundaries."""
     return tuple(problem.sequence[start:end] for start, end in pairwise(ends))
 
 
 def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
-    """Yield every cut that can be said, of rules that are not free. Some may come twice."""
+    """Yield every cut that a target without free cuts can express; some come twice."""
     total, chunks = layers(sequence), pp * vpp
     least = 0 if rules.empty_ends else 1
     if rules.any_cut and not rules.free(vpp):
@@ -278,9 +295,12 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Yield layers of each of three chunks or more: as many in all but the first and the last, which have at most one
-    more. The shortest chunks come first, then ends that are most alike. least: layers of an end. Of many cuts those
-    that are nearest to even."""
+    """Yield the layers of each chunk, for three chunks or more, with equal inner chunks and ends of at most one layer
+    more.
+
+    The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
+    NEAREST on each side are yielded.
+    """
     fewest = max(1, -(-(total - 2) // chunks))
     for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
         ends = total - each * (chunks - 2)
@@ -290,7 +310,7 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the layers of the first, of each middle and of the last stage; not all alike. The nearest to even first."""
+    """Yield the layers of the first, each middle and the last stage, without the even case, nearest to even first."""
     middles = sorted(range(1 if pp > 2 else 0, total if pp > 2 else 1), key=lambda middle: abs(middle - total / pp))
     for middle in middles:
         ends = total - middle * (pp - 2)
@@ -298,7 +318,7 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to
+    """Return the chunks with these numbers of layers; blocks before the first layer join the first chunk, later ones
     the last.
     """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
@@ -308,5 +328,5 @@ def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
 
 
 def layers(kinds: Sequence[str]) -> int:
-    """Count the blocks that are no ends."""
+    """Return the number of blocks that are layers."""
     return sum(map(is_layer, kinds))

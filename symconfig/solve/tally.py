@@ -39,14 +39,15 @@ class Rows:
 
     @property
     def size(self) -> int:
+        """Return the number of rows."""
         return int(self.step_s.size)
 
     def at(self, chosen: NDArray[np.intp] | slice) -> Rows:
-        """Return some of the rows."""
+        """Return the rows at these indices."""
         return Rows(*(getattr(self, name)[chosen] for name in Rows.__slots__))
 
     def records(self) -> Iterator[dict[str, str | int | float | bool]]:
-        """Yield each row by the names of its columns."""
+        """Yield each row as a dict by the names of its columns."""
         columns = (each.tolist() for each in (self.whole, self.words, self.step_s, self.device_bytes, self.fits))
         for whole, words, step_s, held, fits in zip(*columns, strict=True):
             named = zip((*WHOLE, *WORDS), (*whole, *words), strict=True)
@@ -68,8 +69,10 @@ class Tally:
         policies: Sequence[Choice],
         results: tuple[Array, Array, NDArray[np.intp], NDArray[np.bool_]],
     ) -> None:
-        """Add points with the fastest of their policies and offloads that fits, or else the leanest. results: seconds,
-        peak bytes, recomputed layers, and what fits, [policies, offloads, n] each."""
+        """Record each point with its fastest policy and offload that fits, else with the one of least memory.
+
+        results: seconds, peak bytes, recomputed layers, and whether it fits, [policies, offloads, n] each.
+        """
         every, offloads = np.arange(points.size), setting.offload
         step, peak, layers, fits = (each.reshape(-1, points.size) for each in results)
         fastest = np.where(fits, step, np.inf).argmin(axis=0)
@@ -84,7 +87,11 @@ class Tally:
     def add_bounds(
         self, piece: Piece, setting: Setting, points: Columns, which: NDArray[np.bool_], floor_bytes: Array
     ) -> None:
-        """Add some points that no policy brings into memory, with the least bytes that they need."""
+        """Record points that fit under no policy, with infinite seconds and `floor_bytes` as peak; nothing if none is
+        chosen.
+
+        which: mask of the points, [n]; floor_bytes: least bytes that a point needs, [n].
+        """
         if which.any():
             never, leanest = np.zeros(int(which.sum()), np.bool_), [("full", setting.offload[-1])] * int(which.sum())
             step_s = np.full(never.size, np.inf)
@@ -101,7 +108,10 @@ class Tally:
         peak_bytes: Array,
         fits: NDArray[np.bool_],
     ) -> None:
-        """Add points. chosen: what is recomputed, in words, and offloaded."""
+        """Append rows for the points and raise `budget_bytes` to the piece's budget on the device.
+
+        chosen: recompute in words and offload, one per point.
+        """
         request, on = piece.request, piece.request.extras.words
 
         held = device_bytes(peak_bytes, piece.machine, request.framework)
@@ -113,7 +123,10 @@ class Tally:
         self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, held, fits))
 
     def rows(self) -> Rows:
-        """Return one row for all points with the same degrees, microbatch and ZeRO stage: the best of them."""
+        """Return the best row per combination of degrees, micro-batch and ZeRO stage, the fastest first.
+
+        Rows that do not fit come last, by memory.
+        """
         empty = np.zeros(0)
         none = Rows(
             np.zeros((0, len(WHOLE)), np.int64), np.zeros((0, len(WORDS)), object), empty, empty, empty.astype(bool)
@@ -126,12 +139,12 @@ class Tally:
 
 
 def _whole(columns: Sequence[Any], size: int) -> NDArray[np.int64]:
-    """Return columns of whole numbers, or one that all share, as an array [size, columns]."""
+    """Return columns of integers, arrays or scalars, as an array [size, columns]."""
     return np.stack([np.broadcast_to(np.asarray(column, dtype=np.int64), size) for column in columns], axis=1)
 
 
 def _recompute(choice: Choice, layers: int) -> str:
-    """Return what is recomputed, as tables have it."""
+    """Return the recompute policy as a word: none, full, modules joined by +, or "full n/stage"."""
     if layers:
         return f"full {layers}/stage"
     what = "full" if LAYER in choice.modules else "+".join(sorted(choice.modules)) or "none"
@@ -139,5 +152,6 @@ def _recompute(choice: Choice, layers: int) -> str:
 
 
 def _moved(offload: Offload) -> list[str]:
+    """Return the offloads of optimizer and parameters in words; empty if there are none."""
     moved = [f"optimizer offload {100 * offload.optimizer:.0f} %"] if offload.optimizer else []
     return [*moved, *(["parameter offload"] if offload.weights else [])]
