@@ -245,7 +245,7 @@ def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
 
 
 def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
-    """Return the boundaries after up to MOST_MOVES moves of one block that help; None if some stage still does not fit."""
+    """Return the boundaries after up to MOST_MOVES moves of one block that help; None if they still do not fit."""
     chunks = problem.pp * problem.vpp
     number, places = np.arange(chunks), np.arange(1, chunks)
     excess, seconds = _judged(problem, ends[None])
@@ -318,8 +318,9 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Return the chunks with these numbers of layers; blocks before the first layer join the first chunk, later ones
-    the last.
+    """Return the chunks with these numbers of layers.
+
+    Blocks before the first layer join the first chunk, those after the last layer the last chunk.
     """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))

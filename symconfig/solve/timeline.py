@@ -217,10 +217,9 @@ def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prosp
 
 
 def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
-    """Return the candidate with its layers in `vpp` chunks per stage, in every cut, whether or not a framework can
-    express it.
+    """Return the candidate with its layers in `vpp` chunks per stage, in every cut; empty if there are too few layers.
 
-    At least as many layers of a stage are recomputed as before. Empty if there are too few layers.
+    At least as many layers of a stage are recomputed as before. A framework need not be able to express the cuts.
     """
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)

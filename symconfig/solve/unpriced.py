@@ -103,7 +103,9 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
-    """Yield a framework's constraints with the planner's own in the place of those that they include."""
+    """Yield the planner's added constraints of a backend, then the framework's, some replaced by narrower ones
+    (NARROWER).
+    """
     yield from ADDED[backend]
     for constraint in constraints:
         yield from NARROWER.get(constraint, (constraint,))

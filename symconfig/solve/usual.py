@@ -103,7 +103,10 @@ class Usual:
     seq_length: int
 
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
-        """Return by name which choices of layouts are beyond published ones, `[n]` or of one layout."""
+        """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
+
+        Degrees without data are never exceeded. A longer sequence allows a larger cp.
+        """
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
@@ -114,25 +117,27 @@ class Usual:
         return larger
 
     def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
-        """Return the names of the switches that are on and that hardly any published layout has."""
+        """Return the names of the switches that are on and that fewer than 3 % of published layouts have."""
         on = {"graphs": graphs, "flex": flex, "user_buffers": user_buffers}
         return [FLAGS[name] for name, is_on in on.items() if is_on and name in self.rare]
 
     def recomputes(self, kind: str) -> bool:
-        """Return whether hardly any published layout recomputes like this: none, selective or full."""
+        """Return whether fewer than 3 % of published layouts use this kind of recompute; False for "none"."""
         return kind != "none" and kind in self.rare
 
 
 def premium(unusual: Any) -> Array:
-    """Return the factor on the time for so many unusual choices, of any shape."""
+    """Return the factor on the step time, from PREMIUM, for numbers of unusual choices, in their shape."""
     result: Array = np.array(PREMIUM)[np.minimum(unusual, len(PREMIUM) - 1)]
     return result
 
 
 def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual:
-    """Return what published layouts of models of this kind and size have on this generation of GPUs, for this task and
-    framework. Where there are fewer than `ENOUGH`, size counts less and less, then the framework, the task and the
-    generation."""
+    """Return what published layouts of similar models have on this GPU generation, for this task and framework.
+
+    Similar: both dense or both with experts, and of about this size. With fewer than `ENOUGH` layouts, size, then
+    framework, task and generation are ignored; without enough in any case, nothing is unusual.
+    """
     task = job.task_of(model)
     return _usual(
         cluster.gpu.architecture,
@@ -149,6 +154,7 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
 def _usual(
     generation: str, experts: int, task: str, backend: str, billions: float, joined: int, seq_length: int
 ) -> Usual:
+    """Return the usual layouts of `usual` for its key. Cached."""
     kind = [row for row in layouts() if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
@@ -173,12 +179,15 @@ def _usual(
 
 
 def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
-    """Return the rows that the first of the conditions leaves enough of; none where no condition does."""
+    """Return the rows that meet the first condition met by at least ENOUGH rows; empty if none is."""
     chosen = ([row for row in rows if condition(row)] for condition in alike)
     return next((each for each in chosen if len(each) >= ENOUGH), [])
 
 
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
+    """Yield the kinds of recompute and the switches that fewer than RARE of the rows have; nothing of fewer than ENOUGH
+    rows.
+    """
     stated = [row.recompute for row in rows if row.recompute]
     yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
     # Who has no tensor parallelism has no use for user buffers, who has no expert parallelism for a dispatcher.
@@ -192,29 +201,33 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
 
 
 def _few(count: int, of: Sequence[object]) -> bool:
+    """Return whether a count is below the share RARE of the rows."""
     return count < RARE * len(of)
 
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Return the published layouts."""
+    """Return the published layouts from model_zoo/published.csv. Cached."""
     return tuple(_rows(PUBLISHED, Layout))
 
 
 @cache
 def measured() -> tuple[Best, ...]:
-    """Return the best measured runs."""
+    """Return the best measured runs from model_zoo/measured.csv. Cached."""
     return tuple(_rows(MEASURED, Best))
 
 
 @cache
 def real_data_ratios() -> tuple[float, ...]:
-    """Return measured over predicted seconds of fine-tuning on packed real data, rising."""
+    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order. Cached."""
     return tuple(sorted(row.ratio for row in _rows(REAL_DATA, RealData)))
 
 
 def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:
-    """Return the measured runs of a model, by its size, on a kind of GPU: pretraining, or any tuning of it."""
+    """Return the measured runs of a model on the cluster's GPU: of pre-training, of LoRA, or of other tuning.
+
+    The model is recognised by its number of layers and, within SAME_SIZE, of parameters; empty if there are none.
+    """
     total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
     return [
         run
@@ -228,7 +241,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
 
 
 def _rows(name: str, kind: type[Row]) -> Iterator[Row]:
-    """Yield the rows of a table of model_zoo, each field as the type that its class has it in."""
+    """Yield the rows of a CSV file of model_zoo, each field converted to the type that its class states."""
     types = get_type_hints(kind)
     with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

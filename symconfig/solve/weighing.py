@@ -37,9 +37,9 @@ class Weighing:
 
 
 def weighing(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Weighing:
-    """Weigh the whole lattice of a job, without the bounds that let a search leave most of it out.
+    """Return all points of a job's lattice with their costs, and what constraints refused. Nothing is pruned by bounds.
 
-    Raises InputError for what can never run.
+    Raises InputError for a job that can never run.
     """
     tally = Tally()
     refused = weigh_all(model, cluster, resolved(model, cluster, job), 1, exhaustive=True, tally=tally).refused
