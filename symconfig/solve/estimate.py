@@ -39,8 +39,11 @@ _RECOMPUTED = {"none": frozenset[str](), "selective": frozenset({"core_attn"}), 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a layout costs. plan: has it as its best and only candidate. memory: bytes in use of each stage's GPUs, by
-    part. refused: what its framework refuses of it, as sentences."""
+    """The cost of one layout. plan: has it as its best and only candidate.
+
+    memory: bytes in use on each stage's GPUs, by part. refused: sentences on the constraints of its framework that it
+    violates.
+    """
 
     plan: Plan
     memory: Mapping[str, tuple[float, ...]]
@@ -127,8 +130,9 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Configuration:
     """Return the layout of a resolved job's pins; degrees not pinned are 1, options not pinned the plain ones.
 
-    The ZeRO stage not pinned is the first that the target runs of 1, 0, 2, 3; dp is what is left of the GPUs. Raises
-    InputError if `gpus` or the layout is open, a pin is a range, or the degrees do not make all GPUs.
+    dp is what is left of the GPUs. Not pinned, sequence parallelism is on with tp > 1 if the target runs it, and the
+    ZeRO stage is the first that it runs of 1, 0, 2, 3. Raises InputError if `gpus` or the layout is open, a pin is a
+    range, or the degrees do not make all GPUs.
     """
     pins = parse(job.pins)
     if job.gpus == "auto" or pins.dealt == ENDS:

@@ -21,7 +21,7 @@ from symconfig.solve.split import Split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prospect:
-    """One candidate: everything that is needed to compute it again in detail."""
+    """A candidate of the search: all that is needed to price it again in detail."""
 
     request: Request
     machine: Machine

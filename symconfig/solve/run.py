@@ -47,7 +47,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """simulated: candidates, each with its layout of stages."""
+    """The result of a search. seconds: of wall time since `start`; simulated: number of simulated candidates."""
 
     weighed: Incumbents
     seconds: float
@@ -237,7 +237,10 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Return whether the job has any plan; the search stops at the first one."""
+    """Return whether the job has any plan; the search stops at the first one.
+
+    Raises InputError if the pins contradict every precision.
+    """
     if too_large(model, cluster, job):
         return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)

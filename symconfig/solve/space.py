@@ -35,12 +35,12 @@ MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job with everything resolved that the search needs.
+    """A job with all that the search needs resolved.
 
-    limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
-    surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
-    uneven: memory is that of the busiest rank, as of `loads`; else loads are even. usual: what published layouts have;
-    None: nothing is unusual.
+    limits: of the target with the options in `extras` on, which the framework has; whole: with any options. surprise:
+    ratio of measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is
+    that of the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
+    unusual.
     """
 
     model: ModelDescriptor
@@ -62,8 +62,9 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """How many points each named refusal removed. degrees: which they were, [n, 5] by the names REFUSED_BY; None: not
-    kept."""
+    """Number of points that each named constraint refused. degrees: their columns REFUSED_BY, [n, 5]; None: not
+    recorded.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)

@@ -36,10 +36,10 @@ ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Which cuts a target can say. Layers are all blocks but the ends: embedding, mtp and head.
+    """The cuts into chunks that a target can express. Layers are all blocks but embedding, mtp and head.
 
-    any_cut: every contiguous cut with a layer in each chunk; without it only the same number of layers on every chunk
-    and the families that first_last and account add.
+    any_cut: every contiguous cut with a layer in each chunk. Without it, only equally many layers per chunk and the
+    cuts that first_last and account add.
     """
 
     any_cut: bool
@@ -65,10 +65,12 @@ class Layouts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """Every block of the model on one kind of GPU, [2, blocks]: under the recompute policy, and recomputed in full.
+    """Costs of every block of the model on one kind of GPU, [2, blocks]: under the recompute policy, and with full
+    recompute.
 
-    seconds: of one microbatch. fixed_bytes: of weights and their states, and what the loss keeps. kept_bytes: for each
-    microbatch in flight. working_bytes: while the block runs. limit_bytes: of the GPU.
+    seconds: of one microbatch, forward and backward. fixed_bytes: weights, their states, and what the loss keeps.
+    kept_bytes: activations per microbatch in flight. working_bytes: temporary, while the block runs. limit_bytes: of
+    the GPU's memory.
     """
 
     seconds: Array
@@ -80,11 +82,12 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageProblem:
-    """A model's blocks, and the stages that they are to be cut into.
+    """The problem of cutting a model's blocks into stages.
 
-    sequence: kinds of the blocks in model order. on: for each stage the place of its GPUs in `blocks`. wait_s: a
-    microbatch's waits for messages on each stage. held: of each stage, the microbatches of each of its chunks at every
-    moment that may be its peak, [moments, vpp]. first: of every chunk so many layers are recomputed in full.
+    sequence: kinds of the blocks in model order. on: for each stage the index of its GPU kind in `blocks`. wait_s:
+    seconds that a microbatch waits for messages on each stage, [pp]. held: for each stage the microbatches in flight of
+    each of its chunks at every moment that may be its peak, [moments, vpp]. first: number of layers of every chunk that
+    are recomputed in full.
     """
 
     sequence: tuple[str, ...]
@@ -299,7 +302,7 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
     more.
 
     The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
-    NEAREST on each side are yielded.
+    NEAREST + 1 lengths of inner chunks and NEAREST pairs of ends for each are yielded.
     """
     fewest = max(1, -(-(total - 2) // chunks))
     for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):

@@ -23,12 +23,11 @@ WORDS = ("precision", "cp_comm", "recompute", "options")  # columns of words
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Weighed points, [n] each, the fastest first and those that do not fit behind, the leanest first.
+    """Evaluated points, [n]: those that fit first, the fastest first; then the others by memory.
 
-    whole: [n, 9] by the names WHOLE; words: [n, 4] by the names WORDS. step_s: by the formula for the schedule, which
-    is not simulated. device_bytes: of the fullest GPU, while routers are untrained where the search counts that. fits:
-    both are of the fastest policy that does; where none does, of the leanest, or the least that any policy can need,
-    with infinite seconds.
+    whole: [n, 9], columns WHOLE; words: [n, 4], columns WORDS. step_s: by the formula, not simulated. device_bytes: of
+    the fullest GPU, with uneven expert loads if the search counts them. Both are of the fastest policy that fits; if
+    none does, of the one with the least memory, or a lower bound of memory with infinite seconds.
     """
 
     whole: NDArray[np.int64]
@@ -56,7 +55,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Tally:
-    """A record of what is weighed in a lattice. budget_bytes: of a device, that a candidate may use."""
+    """A record of all points that a search evaluates. budget_bytes: what a candidate may use of a device."""
 
     budget_bytes: float = 0.0
     parts: list[Rows] = field(default_factory=list)

@@ -21,9 +21,10 @@ from symconfig.solve.timeline import stage_seconds, times
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives of one kind over the same ranks. bytes: of the larger buffer, all of a step's together, on one GPU of
-    the slowest stage. seconds: without what hides them; exposed_s: that work waits for. Both None where only the step
-    as a whole knows them."""
+    """Collectives of one kind over the same axes. bytes: of the larger buffer, summed over a step, on one GPU.
+
+    seconds: without overlap; exposed_s: not overlapped. Both are None where only the whole step's are known.
+    """
 
     kind: str
     axes: tuple[str, ...]

@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The fastest measured run of a model on a kind of GPU for one job. gpu: the product; source: its title."""
+    """The fastest measured run of a model on one GPU product for one job. source: the title of its source."""
 
     model: str
     parameters: int
@@ -94,8 +94,11 @@ Row = TypeVar("Row", Layout, Best, RealData)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usual:
-    """What published layouts have. largest: 97 % quantiles by degree, `micro` and `tokens` (of a micro-batch on one
-    rank); rare: switches and kinds of recompute that fewer than 3 % have; joined: GPUs that fast links join."""
+    """What published layouts have. largest: 97 % quantiles of degrees, `micro-batch` and `tokens`.
+
+    tokens: of a micro-batch on one context-parallel rank. rare: switches and kinds of recompute that fewer than 3 %
+    have; joined: number of GPUs that fast links join; seq_length: of the job.
+    """
 
     largest: Mapping[str, float]
     rare: frozenset[str]
@@ -105,7 +108,8 @@ class Usual:
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
         """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
 
-        Degrees without data are never exceeded. A longer sequence allows a larger cp.
+        Degrees without data are never exceeded, but tp is by more ranks than fast links join. A longer sequence allows
+        a larger cp.
         """
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
@@ -136,7 +140,7 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
     """Return what published layouts of similar models have on this GPU generation, for this task and framework.
 
     Similar: both dense or both with experts, and of about this size. With fewer than `ENOUGH` layouts, size, then
-    framework, task and generation are ignored; without enough in any case, nothing is unusual.
+    framework, task and generation are ignored; without enough in any case, only tp beyond fast links is unusual.
     """
     task = job.task_of(model)
     return _usual(

@@ -46,7 +46,7 @@ def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
 
 
 def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
-    """Return the stages, nodes and layers on a kind, in pipeline order, with its prediction and usable memory in bytes."""
+    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
     across, share = placed.across, mixed.shares[placed.order[kind]]
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     before = 0 if kind == 0 else mixed.shares[placed.order[0]].nodes

@@ -40,7 +40,7 @@ ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A candidate over both kinds. order: of the cluster's kinds along the pipeline."""
+    """A candidate over both kinds. order: indices of the cluster's kinds along the pipeline."""
 
     across: Across
     order: tuple[int, int]
@@ -48,9 +48,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The outcome of a search. ranked: the best of each way to split, the fastest first. jobs: as each kind has it.
+    """The result of a search over two kinds. ranked: the best candidate of each family, the fastest first.
 
-    candidates, feasible: weighed on the mean machine; laid: of them, laid over both kinds.
+    jobs: the job as resolved for each kind. candidates, feasible: numbers evaluated on the mean machine, and of those
+    that fit; laid: number of candidates whose layers were distributed over both kinds.
     """
 
     ranked: tuple[Placed, ...]
@@ -100,8 +101,10 @@ def _precision(mixed: MixedCluster, job: Job) -> str:
 
 @dataclass(slots=True)
 class _Solving:
-    """fronts: the most hopeful candidates on the mean machine, each with its request on either kind. best: of each way
-    to split over both."""
+    """The state of a search. fronts: the best candidates on the mean machine, each with its request on either kind.
+
+    best: the fastest candidate over both kinds of each family.
+    """
 
     model: ModelDescriptor
     mixed: MixedCluster
@@ -130,7 +133,7 @@ class _Solving:
         return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Return the requests with the same options on the first and on the second kind, in pairs; others are left out."""
+        """Return pairs of requests with the same options on the first and the second kind; others are left out."""
         one, other = (
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
