@@ -20,10 +20,10 @@ Pins = Mapping[str, str]
 
 
 class Target(Protocol):
-    """A format as the search sees it.
+    """A format that plans are written in, as the search uses it.
 
-    assumes: fields of a job that it takes for granted. variables: raises InfeasibleError for a plan that it cannot
-    express, with the pins that avoid it.
+    assumes: values of job fields that the job does not set. variables: raises InfeasibleError for a plan that the
+    format cannot express, with pins that avoid it.
     """
 
     @property

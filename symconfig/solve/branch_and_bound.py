@@ -65,7 +65,7 @@ LAID = 2**13  # points with a pipeline that are bounded at once
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Hold points of a piece at one ZeRO stage, each with a pipeline, [n].
+    """Points of a piece at one ZeRO stage, each with a pipeline, [n].
 
     splits: one per pipeline of the setting. chosen, rows: indices of the points in the piece and in the table.
     """
@@ -82,7 +82,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold the costs of a batch under each policy and offload, [r, o, n].
+    """The costs of a batch under each policy and offload, [r, o, n].
 
     layers: where > 0, full recompute of that many first layers of every virtual stage. nearly: fits, or may fit with
     other layers per stage.
@@ -167,13 +167,13 @@ def branch_and_bound(
                 progress(f"{found.candidates:,} candidates weighed", number / len(every))
             if piece.least_s[0] > found.cutoff_s:
                 break
-            for batch in _laid_out(piece, found):
+            for batch in _batches(piece, found):
                 _evaluate(batch, found)
                 if found.any_will_do and found.families:
                     return
 
 
-def _laid_out(piece: Piece, found: Incumbents) -> Iterator[Batch]:
+def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
     """Yield batches of the piece's points in every pipeline and split that the bounds leave, by ascending lower bound.
 
     A batch has pipelines of one kind (`Pipelines`): one stage, several stages, or several chunks a stage. Degrees that

@@ -23,9 +23,9 @@ TIE = 1.02  # of the best score: plans up to here cannot be told apart
 
 @dataclass(frozen=True, order=True, slots=True)
 class Family:
-    """One way to split a model; micro-batch, chunks, stages, recompute and offload are inside.
+    """The degrees by which plans count as different; micro-batch, vpp, layers per stage, recompute and offload do not.
 
-    zero: 1 stands for stages 0 and 1, which differ in what optimizers hold only.
+    zero: 1 stands for stages 0 and 1, which differ only in the optimizer's memory.
     """
 
     tp: int

@@ -20,12 +20,11 @@ _NOTHING = Offload()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """A person's way to run a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
+    """A configuration of a training run. framework: its cost model, usually a known one with `dataclasses.replace`.
 
-    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
-    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
-    the layers of the stages. natural_routing: routers send tokens as they were trained to, and are not forced to
-    balance.
+    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of that many first layers of
+    every virtual stage only. offload: what is kept in host memory. ends_as_layers: numbers of layers that embedding and
+    loss count as. natural_routing: routers are not forced to balance.
     """
 
     degrees: Degrees

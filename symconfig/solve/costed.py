@@ -24,9 +24,10 @@ from symconfig.solve.space import lattice, priced
 
 @dataclass(frozen=True)
 class Costed:
-    """One candidate again: its parts, with a memory entry for every stage, and what the parts were made from.
+    """The costs of one candidate with an entry of memory for every stage, and what they were computed from.
 
-    by_block: the cost where the first layers of every chunk run again; None: it follows from the sums, as it is asked.
+    by_block: the cost where only the first layers of every chunk are recomputed; None: it is computed from the sums
+    when read.
     """
 
     sums: Stages
@@ -105,7 +106,7 @@ def table_alone(prospect: Prospect) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A candidate's point, equal to every other one where blocks cost the same."""
+    """A candidate's point as a cache key: equal to all points where blocks cost the same."""
 
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
@@ -114,6 +115,7 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
+    """Return the table of a point. Cached."""
     return table_of(point.prospect, point.where)
 
 

@@ -29,7 +29,7 @@ from symconfig.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class OperatorLine:
-    """One operator on one rank and microbatch. `shape`: symbols; `numbers`: the same with numbers."""
+    """One operator in one phase on one rank and microbatch. shape: in symbols; numbers: the same in numbers."""
 
     name: str
     phase: str
@@ -52,7 +52,7 @@ class CollectiveLine:
 
 @dataclass(frozen=True, slots=True)
 class TensorLine:
-    """An activation that waits for the backward pass. `fate`: kept, offloaded, or recomputed."""
+    """An activation that the backward pass needs. size: in symbols. fate: kept, offloaded or recomputed."""
 
     name: str
     size: str
@@ -62,7 +62,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """kind: the layer kind that the tables are about, the most frequent one. strategies: of every kind."""
+    """Tables for `kind`, the most frequent kind of layer, and the strategies of all kinds of blocks."""
 
     kind: str
     operators: tuple[OperatorLine, ...]
@@ -153,7 +153,7 @@ EVERY = "microbatch"  # of what happens to weights and gradients with each
 
 @dataclass(frozen=True, slots=True)
 class AxisLine:
-    """A mesh axis of the plan: its ranks, and the outermost level of the network that its groups cross."""
+    """A mesh axis of the plan: its number of ranks, and the innermost network level that holds its groups."""
 
     name: str
     ranks: int
@@ -162,8 +162,10 @@ class AxisLine:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """parts: (s_1 … s_k) of the tensor's dims; axes: of each dim those that cut it; partial: those over whose ranks
-    only the sum is the tensor; flat: those that cut a weight's states, or the weight, regardless of dims."""
+    """How a tensor is sharded. parts: number of shards of each dim; axes: mesh axes that shard each dim.
+
+    partial: axes over which it must be summed. flat: axes that shard a weight, or its states, regardless of dims.
+    """
 
     parts: tuple[int, ...]
     axes: tuple[tuple[str, ...], ...]
@@ -173,7 +175,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A collective. level: the outermost that its groups cross."""
+    """A collective. level: innermost network level that holds its groups."""
 
     kind: str
     axes: tuple[str, ...]
@@ -183,7 +185,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class StrategyLine:
-    """A tensor of a block. used: layouts other than `made` in which operators read it, with their names."""
+    """A tensor of a block. made: as produced; used: other strategies in which operators read it, with their names."""
 
     tensor: str
     weight: bool
@@ -202,7 +204,7 @@ class BlockStrategies:
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """axes: those with more than one rank, pp included."""
+    """The strategies of all kinds of blocks. axes: those with more than one rank, pp included."""
 
     axes: tuple[AxisLine, ...]
     blocks: tuple[BlockStrategies, ...]

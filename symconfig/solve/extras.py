@@ -22,12 +22,11 @@ from symconfig.solve.space import Request, divisors
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One of them. name: in `Extras`; pin: its name in a job.
+    """An option beside the degrees. name: its field in `Extras`; pin: its name among a job's pins.
 
-    fixed: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
-    slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
-    can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
-    sequences of one length.
+    fixed: columns that a point must have for the option to have an effect. alone: each value is at least as fast and
+    small as those before, so only the last that runs is tried, and the default if that may rule out something else.
+    whole: only the default and the last value that runs are tried. still: needs sequences of equal length.
     """
 
     name: str
@@ -123,7 +122,9 @@ def _separate(request: Request, every: Sequence[Extras]) -> Request:
         if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
             continue
         more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
-        if more and not _loses(extra, getattr(more[0], extra.name), request.whole or limits, request.precision):
+        if more and not _rules_out_more(
+            extra, getattr(more[0], extra.name), request.whole or limits, request.precision
+        ):
             return replace(request, limits=replace(limits, zero=limits.zero[:zero]))
     return request
 
@@ -149,7 +150,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         return
     yield from others[-1:]
     sharded = extra.fixed.get("zero", 0) > 0
-    if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
+    if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
 
@@ -160,7 +161,7 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
     return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
 
 
-def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
+def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
     """Return whether a value rules out anything but ZeRO stages that the default allows: modules, offloads, fewer
     stages.
     """
@@ -187,7 +188,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def _missed(pins: Pins, candidate: Candidate) -> list[str]:
+def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the names of pins that a candidate does not meet; empty if it meets all.
 
     Pins of the dispatcher are not checked, nor cp_comm at cp = 1.
@@ -210,7 +211,7 @@ def _missed(pins: Pins, candidate: Candidate) -> list[str]:
 
 def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
     """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing."""
-    if names := dict.fromkeys(name for one in candidates for name in _missed(pins, one)):
+    if names := dict.fromkeys(name for one in candidates for name in _violated_pins(pins, one)):
         what = "no plan was found that has it"
         raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
 

@@ -27,7 +27,7 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A named quantity. line: of the tape; uses: lines of the named quantities and the symbols in it."""
+    """A named quantity. line: its line on the tape; value: in the plan; uses: lines that it directly depends on."""
 
     name: str
     line: int
@@ -36,7 +36,7 @@ class Formula:
 
 
 class Formulas:
-    """The named quantities that some costs are made from, in the order in which one follows from those before."""
+    """The named quantities that some costs depend on, each after those that it depends on."""
 
     def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
         self.tape = tape

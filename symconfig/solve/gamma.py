@@ -19,7 +19,7 @@ GRID = tuple(2.0**power for power in range(30, -31, -1))
 
 @dataclass(slots=True)
 class Gammas:
-    """Hold per gamma the lowest cost and the `top` partitions that fit, as (cost, order of adding, candidate)."""
+    """The lowest cost of each gamma, and its `top` partitions that fit, as (cost, order of adding, candidate)."""
 
     top: int
     lowest: list[float] = field(default_factory=lambda: [float("inf")] * len(GRID))

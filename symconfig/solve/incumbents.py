@@ -17,12 +17,12 @@ MOST_NEARLY = 8  # of them that are kept
 
 @dataclass(slots=True)
 class Incumbents:
-    """What a search has found so far.
+    """The state of a search: its best candidates and counts.
 
-    top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
-    families: for each and a micro-batch the best candidate by complexity. nearly: those that do not fit in their layout
-    of stages and may in another one, the best first.
-    exhaustive: prune nothing by a bound of the step. any_will_do: stop at the first plan that fits.
+    top: number of families to keep; shown: number of families kept however slow they are, others only if near the best.
+    families: for each family and micro-batch the best candidate by complexity. nearly: candidates that do not fit but
+    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. exhaustive: do
+    not prune by bounds. any_will_do: stop at the first plan that fits.
     """
 
     top: int
@@ -41,6 +41,7 @@ class Incumbents:
     tally: Tally | None = None  # keeps every point; None: nobody asks
 
     def __post_init__(self) -> None:
+        """Set `worst_s` to the upper bound, and record refused degrees only with a tally."""
         self.refused.degrees = None if self.tally is None else {}
         self.worst_s = self.below_s
 

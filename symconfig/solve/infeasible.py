@@ -84,7 +84,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
-    if (unreachable := _unreachable(wanted) or _uncut(wanted)) is not None:
+    if (unreachable := _unreachable(wanted) or _layers_not_split(wanted)) is not None:
         named = [(unreachable.field or "").removeprefix("pins.")]
         return replace(unreachable, hint=unreachable.hint or _nearest_values(model, cluster, wanted, job, named))
     reasons = blockers(wanted) or _stages_refused(wanted)
@@ -124,7 +124,7 @@ def _nearest_values(
             return fits(model, cluster, job.model_copy(update={"pins": pins}))
         return False
 
-    for name, (whole, _) in _wholes(request).items():
+    for name, (whole, _) in _divided_numbers(request).items():
         bounds = request.pins.ranges.get(name, ()) if name in names else ()
         close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
         tried = [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]
@@ -134,7 +134,7 @@ def _nearest_values(
     return None
 
 
-def _wholes(request: Request) -> dict[str, tuple[int, str]]:
+def _divided_numbers(request: Request) -> dict[str, tuple[int, str]]:
     """Return by name of a degree the number that it must divide, and that number in words."""
     gpus, experts = request.gpus, request.model.experts
     wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
@@ -154,7 +154,7 @@ def _unreachable(request: Request) -> Problem | None:
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
             return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
-    for name, (whole, shown) in _wholes(request).items():
+    for name, (whole, shown) in _divided_numbers(request).items():
         if name in written and not _divisors_left(request, name, whole):
             return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name])
     pinned = [name for name in _MESH if name in written]
@@ -169,13 +169,13 @@ def _unreachable(request: Request) -> Problem | None:
     )
 
 
-def _uncut(request: Request) -> Problem | None:
+def _layers_not_split(request: Request) -> Problem | None:
     """Return the problem that no allowed pp can split the layers as `pins.dealt` asks; None if one can."""
     pins, layers = request.pins, request.model.num_hidden_layers
     left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
-    if pins.dealt is None or any(map(partial(_cuts, request), left)):
+    if pins.dealt is None or any(map(partial(_can_split, request), left)):
         return None
-    able = [pp for pp in divisors(request.gpus) if pp <= layers and _cuts(request, pp)]
+    able = [pp for pp in divisors(request.gpus) if pp <= layers and _can_split(request, pp)]
     closest = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
     ways = [f"--pin pp={pp}" for pp in closest]
     if pins.dealt == EQUAL:
@@ -187,7 +187,7 @@ def _uncut(request: Request) -> Problem | None:
     return Problem(what, field=f"pins.{name}", got=request.job.pins.get(name), hint=" or ".join(ways))
 
 
-def _cuts(request: Request, pp: int) -> bool:
+def _can_split(request: Request, pp: int) -> bool:
     """Return whether `pp` stages can hold the model's layers, with any number of chunks that the pins allow."""
     blocks, layouts = sequence(request.model), request.limits.layouts
     equally = dict.fromkeys(blocks, 1.0)

@@ -49,7 +49,7 @@ OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over th
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """measured: sorted, measured over predicted, of one source's runs of one kind of model on one GPU architecture."""
+    """Measured over predicted, sorted, of one source's runs of one kind of model on one GPU architecture."""
 
     quantity: Quantity
     gpu: str
@@ -65,8 +65,9 @@ class Ratios:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard deviations of log measured over predicted: of a source's runs, and of sources. reach: by kind of model,
-    how many of the deviations of what is expected of an unseen source hold nine in ten of its runs.
+    """Standard deviations of log(measured / predicted): `run` within a source, `source` between sources.
+
+    reach: by kind of model, how many standard deviations cover 90 % of the runs of an unseen source.
     """
 
     run: float
@@ -76,7 +77,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Factors of a prediction between which nine in ten runs of a source lie that was not seen, and what says so."""
+    """The 90 % interval of measured over predicted for runs of an unseen source, and the data that it is based on."""
 
     low: float
     high: float
@@ -127,7 +128,7 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 
 @cache
-def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
+def _log_ratio(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
     """Return the normal distribution of the log ratio of one run of an unseen source. Cached.
 
     It is scaled so that it covers 90 % of such runs. own_blocks: widen it for the time, by UNMEASURED_BLOCKS.
@@ -140,12 +141,12 @@ def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool
 
 def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
     """Return the probability that a measured value is at most `factor` times its prediction."""
-    return _deviates(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).cdf(math.log(factor))
+    return _log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).cdf(math.log(factor))
 
 
 def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, probability: float) -> float:
     """Return the ratio of measured to predicted that is not exceeded with this probability."""
-    return math.exp(_deviates(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).inv_cdf(probability))
+    return math.exp(_log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).inv_cdf(probability))
 
 
 @cache
@@ -154,7 +155,7 @@ def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool,
 
     gpu: an architecture. more: standard deviation of the log ratio to add.
     """
-    deviates = _deviates(quantity, gpu, kind_of_model, own_blocks)
+    deviates = _log_ratio(quantity, gpu, kind_of_model, own_blocks)
     reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
     low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))
     # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.

@@ -16,7 +16,7 @@ Path = tuple[object, ...]  # from the root down; as many names as there are leve
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A member that was observed, less the root's mean. variance: of the observation around the member."""
+    """An observed member; value: its deviation from the root's mean; variance: of the observation's error."""
 
     path: Path
     value: float

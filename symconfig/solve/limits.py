@@ -46,11 +46,11 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the optimizer state that a search may
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """A target's space.
+    """The search space of a target.
 
-    table: constraints that a point may fail; fixed: what they are asked of, beside points. chosen: what all points
-    have, by the names of columns. every_nth: where some layers are recomputed, each n-th one is, not the first ones.
-    What is asked of the table is asked when it is wanted.
+    table: constraints that a point may violate; fixed: facts of the model and job that they read. chosen: columns that
+    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Answers of the table are
+    computed when first read.
     """
 
     table: tuple[Constraint, ...]

@@ -24,8 +24,7 @@ from symconfig.descriptor.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """How probable it is that two tokens of a batch are alike to routers: at least and at most, and every order of
-    magnitude between as probable."""
+    """Range of the probability that two tokens of a batch are alike to routers, log-uniform from `least` to `most`."""
 
     least: float
     most: float
@@ -38,10 +37,7 @@ class Alike:
 
 @dataclass(frozen=True, slots=True)
 class Routers:
-    """Routers as memory must be enough for them, whatever they do.
-
-    planned: the share of runs whose loads are no more uneven than those with which a search lets plans fit.
-    """
+    """How uneven routers are, for memory. planned: quantile of runs whose load imbalance plans must fit."""
 
     memory: Alike
     planned: float

@@ -45,9 +45,9 @@ MOST_CHUNKS = 64  # of a stage that are weighed: more make the bubble shorter by
 class Piece:
     """Points of one scheme under one request, [n] each.
 
-    costs, places: of the blocks at more points, and where the piece's points are among them. low: the table of one
-    policy that none beats (`bound_table`). balance: relative seconds of each kind, for splitting the layers.
-    whole_s: of a microbatch through the whole model, under `low`. least_s: lower bound of the step, rising.
+    costs, places: costs of the blocks at more points, and the indices of the piece's points in them. low: the table of
+    a bound that no policy beats (`bound_table`). balance: relative seconds of each kind, to distribute layers. whole_s:
+    seconds of a microbatch through the whole model by `low`. least_s: lower bound of the step in seconds, rising.
     """
 
     request: Request

@@ -40,7 +40,7 @@ _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Parsed pins. `allows` is asked for every value of every degree."""
+    """Parsed pins. ranges: (low, high) of degrees; words: values of options."""
 
     ranges: Mapping[str, tuple[int, int]]
     words: Mapping[str, str]
@@ -125,18 +125,20 @@ def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
     joint = dict(pins)
     for pin in more:
         name, _, value = pin.partition("=")
-        both = _both(name, joint[name].strip(), value) if name in joint else value
+        both = _intersection(name, joint[name].strip(), value) if name in joint else value
         if both is None:
             return None
         joint[name] = both
     return joint
 
 
-def _both(name: str, one: str, another: str) -> str | None:
+def _intersection(name: str, one: str, another: str) -> str | None:
     """Return the value of a pin that meets both values; None if they contradict."""
     if name in DEGREES:
         first, second = number_range(one), number_range(another)
-        return None if first is None or second is None else _spelled(max(first[0], second[0]), min(first[1], second[1]))
+        return (
+            None if first is None or second is None else _range_text(max(first[0], second[0]), min(first[1], second[1]))
+        )
     if one in _SWITCHES and _SWITCHES[one] == _SWITCHES.get(another):
         return one
     if name == "optimizer_offload" and _fraction(one) == _fraction(another):
@@ -147,7 +149,7 @@ def _both(name: str, one: str, another: str) -> str | None:
     return narrow if narrow == wide or (name == "recompute" and narrow.startswith(f"{wide}:")) else None
 
 
-def _spelled(low: int, high: int) -> str | None:
+def _range_text(low: int, high: int) -> str | None:
     """Return a range as the text that `number_range` reads; None if it is empty."""
     if low >= high:
         return str(low) if low == high else None

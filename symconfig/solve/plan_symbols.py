@@ -20,9 +20,9 @@ from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A symbol: what it is now, in which unit, where its number comes from, and what it is in words.
+    """A symbol with its value in the plan, unit, source and description.
 
-    elasticity: by how many percent the step grows where it grows by one.
+    elasticity: by how many percent the step grows if the value grows by one percent.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Symbolic:
-    """A plan's step and memory as expressions; all in SI units.
+    """A plan's step and memory as SymPy expressions, in SI units.
 
-    Expressions are in symbols and in named quantities, of which each has an expression of its own; `whole` puts
-    everything in. What is no closed form is a symbol with its number: an event simulation's seconds over the formula's.
+    Expressions use symbols and named quantities, each of which has its own expression; `whole` expands them. What has
+    no closed form is a symbol with a number: the ratio of the event simulation's seconds to the formula's.
     """
 
     traced: Traced

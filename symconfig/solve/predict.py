@@ -37,9 +37,9 @@ from symconfig.solve.timeline import refined_time
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction, the peak of every stage, and one transformer layer's forward and backward of a microbatch.
+    """A prediction of one configuration. stage_bytes: allocated at the peak of every stage; stage_parts: by part.
 
-    stage_parts: bytes of every stage, by part.
+    layer_forward_s, layer_backward_s: of one transformer layer and microbatch, with exposed communication.
     """
 
     predicted: Predicted
@@ -68,11 +68,10 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
 
 
 class Timer:
-    """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once.
+    """Steps of one configuration under many sets of a GPU's constants.
 
-    A pipeline is simulated with the cluster's own constants only. With others the formula's step is scaled by the same
-    ratio, which depends on how the stages differ and hardly on how fast the GPU is.
-    stage: of a whole step only the work of this stage's own GPUs, without a network.
+    A pipeline is simulated once with the cluster's own constants; with others the formula's step is scaled by the same
+    ratio, which depends mainly on the stages. stage: price only the work of this stage's GPUs, without a network.
     """
 
     def __init__(
@@ -183,10 +182,10 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Seconds [n]: a microbatch's passes through all chunks of the stage, what runs again with the backward one; the
-    optimizer over the stage's share of the parameters. No collective is in them, and what the host's link adds is.
+    """Seconds of one stage without communication, [n]: passes of a microbatch through its chunks, and the optimizer.
 
-    memory: bytes of the stage at its peak, by part.
+    backward_s includes recompute; offload over the host's link is included. memory: bytes of the stage at its peak, by
+    part.
     """
 
     forward_s: Array

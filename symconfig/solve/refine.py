@@ -44,13 +44,13 @@ def refine(weighed: Incumbents) -> int:
     for prospect in every:
         parts = costed(prospect)
         own = [(prospect, parts)] if _fits(prospect, parts) else []
-        for each, its in (*own, *_laid_out(prospect, parts)):
+        for each, its in (*own, *_with_fastest_layers(prospect, parts)):
             weighed.add(_simulated(each, its))
             simulated += 1
     return simulated
 
 
-def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
+def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
     """Yield the candidate with the stage solver's layers per stage; nothing if they are the same, do not fit or are
     pinned.
 

@@ -81,7 +81,7 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     """
     if len(chunks) > pp and not layouts.uneven and is_uneven(chunks):
         return None
-    for split in _dealt(pp, chunks, layouts):
+    for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
     if pp > 1 and layouts.any_cut and not _refused(pp, chunks, layouts):
@@ -89,7 +89,7 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     return None
 
 
-def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
+def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
     """Yield the splits without a layout string that may have these chunks; the caller compares."""
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:

@@ -153,7 +153,7 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None
-        best, (excess, _) = _best(*_judged(problem, every))
+        best, (excess, _) = _best_cut(*_excess_and_seconds(problem, every))
         return _chunks(problem, every[best]) if excess <= 0 else None
     start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
     costs = []
@@ -216,7 +216,7 @@ def _working(problem: StageProblem, kind: int) -> Array:
     return result
 
 
-def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
+def _excess_and_seconds(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     """Return (bytes by which each stage exceeds its memory, [cuts, pp]; seconds of every chunk, [cuts, vpp, pp]).
 
     The excess is at least 0. ends: boundaries of chunks, [cuts, chunks + 1].
@@ -235,11 +235,11 @@ def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     return excess, seconds
 
 
-def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
+def _best_cut(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
     """Return (index of the best cut, (excess in bytes of its fullest stage, its seconds)).
 
     The least excess wins, then the least mean of the slowest stage's seconds and the sum of each round's slowest chunk.
-    excess, seconds: as from `_judged`.
+    excess, seconds: as from `_excess_and_seconds`.
     """
     most = excess.max(axis=1)
     each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
@@ -251,8 +251,8 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
     """Return the boundaries after up to MOST_MOVES moves of one block that help; None if they still do not fit."""
     chunks = problem.pp * problem.vpp
     number, places = np.arange(chunks), np.arange(1, chunks)
-    excess, seconds = _judged(problem, ends[None])
-    _, value = _best(excess, seconds)
+    excess, seconds = _excess_and_seconds(problem, ends[None])
+    _, value = _best_cut(excess, seconds)
     for _ in range(MOST_MOVES):
         worst = int((excess[0] if value[0] > 0 else seconds[0].sum(axis=0)).argmax())
         givers = np.unique([*number[worst :: problem.pp], *(seconds[0].argmax(axis=1) + number[:: problem.pp])])
@@ -264,8 +264,8 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
         others = others[problem.allowed(number, others[:, :-1], others[:, 1:]).all(axis=1)]
         if not len(others):
             break
-        each_excess, each_seconds = _judged(problem, others)
-        best, other = _best(each_excess, each_seconds)
+        each_excess, each_seconds = _excess_and_seconds(problem, others)
+        best, other = _best_cut(each_excess, each_seconds)
         less = other[0] < value[0] * (1 - ROUNDING)
         if not less and (other[0] > value[0] or other[1] >= value[1] * (1 - ROUNDING)):
             break

@@ -36,7 +36,7 @@ FRAMEWORK = (
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The lines of a plan's costs on a tape. time: by part; memory: by stage, then by part."""
+    """A plan's costs as terms on a tape. time: seconds by part; memory: bytes by part, for each stage."""
 
     tape: Tape
     time: dict[str, Any]
@@ -63,7 +63,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A plan's costs at some numbers. holds: where every choice in the formulas is the one that the plan made."""
+    """A plan's costs with other values. holds: where every branch of the formulas (max, floor) is the plan's own."""
 
     time: dict[str, Array | float]
     memory: tuple[dict[str, Array | float], ...]

@@ -118,7 +118,7 @@ class Tally:
         given = {"vpp": setting.pipelines.vpp, "zero": setting.zero}
         whole = _whole([given.get(name, getattr(points, name)) for name in WHOLE], points.size)
         fixed = str(request.precision), str(piece.scheme.cp_comm)
-        words = [(*fixed, recompute, ", ".join([*on, *_moved(offload)])) for recompute, offload in chosen]
+        words = [(*fixed, recompute, ", ".join([*on, *_offload_words(offload)])) for recompute, offload in chosen]
         self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, held, fits))
 
     def rows(self) -> Rows:
@@ -150,7 +150,7 @@ def _recompute(choice: Choice, layers: int) -> str:
     return f"{what}, activations offloaded" if choice.offload else what
 
 
-def _moved(offload: Offload) -> list[str]:
+def _offload_words(offload: Offload) -> list[str]:
     """Return the offloads of optimizer and parameters in words; empty if there are none."""
     moved = [f"optimizer offload {100 * offload.optimizer:.0f} %"] if offload.optimizer else []
     return [*moved, *(["parameter offload"] if offload.weights else [])]

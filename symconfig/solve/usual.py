@@ -108,8 +108,8 @@ class Usual:
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
         """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
 
-        Degrees without data are never exceeded, but tp is by more ranks than fast links join. A longer sequence allows
-        a larger cp.
+        Without data on a degree it is never exceeded. "tp beyond fast links" is true for tp > `joined`. A longer
+        sequence allows a larger cp.
         """
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}

@@ -21,7 +21,7 @@ def whole(model: ModelDescriptor, job: Job) -> Job:
 
     Raises InputError for a learning rate schedule that is not possible.
     """
-    training = learning_rate.derived(job.training, _manner(job.task_of(model), model), _size(model))
+    training = learning_rate.derived(job.training, _learning_rate_row(job.task_of(model), model), _size(model))
     learning_rate.check(training)
     return job.model_copy(update={"training": training})
 
@@ -44,15 +44,19 @@ def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 def why(plan: Plan) -> tuple[str, ...]:
     """Return sentences on which training fields were derived and from what."""
-    return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
+    return learning_rate.why(
+        plan.training, _learning_rate_row(plan.task, plan.model), _size(plan.model), _kind(plan.model)
+    )
 
 
 def short(plan: Plan) -> str:
     """Return the derived training fields as one line; empty if the job states all of them."""
-    return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
+    return learning_rate.short(
+        plan.training, _learning_rate_row(plan.task, plan.model), _size(plan.model), _kind(plan.model)
+    )
 
 
-def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
+def _learning_rate_row(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
     """Return the key of a task in the table of learning rates."""
     return learning_rate.row(task, adapters=model.adapter is not None)
 

@@ -35,10 +35,10 @@ from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, time
 
 @dataclass(frozen=True)
 class Across:
-    """A candidate whose first `ahead` stages lie on one kind of GPU, and the others on another one.
+    """A candidate whose first `ahead` stages are on one kind of GPU, and the others on another.
 
-    candidates: the same one as if all stages lay on the first kind, and on the second. border: for what passes between
-    the kinds.
+    candidates: the same one as if all stages were on the first kind, and on the second. border: the machine for
+    messages between the kinds.
     """
 
     candidates: tuple[Prospect, Prospect]
@@ -243,7 +243,7 @@ class Across:
             "layer communication": m * communication,
             "pipeline send/receive": m * waits,
         }
-        whole, shown_s = m * self.stage_s[slowest], self._shown_s(slowest)
+        whole, shown_s = m * self.stage_s[slowest], self._unpaired_s(slowest)
         return {
             "compute": whole - sum(shares.values()),
             **shares,
@@ -254,7 +254,7 @@ class Across:
             "overhead": overhead,
         }
 
-    def _shown_s(self, stage: int) -> float:
+    def _unpaired_s(self, stage: int) -> float:
         """Return the seconds of a stage's communication that has no other microbatch to overlap with; 0 without such
         overlap.
         """

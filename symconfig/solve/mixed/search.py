@@ -184,7 +184,7 @@ class _Solving:
                 )
             if front.step_s > FAR * self.best_s:
                 continue
-            for across, order in self._placed(front, pair):
+            for across, order in self._orders_and_policies(front, pair):
                 self.laid += 1
                 self._keep(best_layers(across, self._below_s(front)), order)
 
@@ -198,7 +198,9 @@ class _Solving:
         if across is not None and across.step_s < self._below_s(across.candidates[0]):
             self.best[family(across.candidates[0])] = Placed(across, order)
 
-    def _placed(self, front: Prospect, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
+    def _orders_and_policies(
+        self, front: Prospect, pair: tuple[Request, Request]
+    ) -> Iterator[tuple[Across, tuple[int, int]]]:
         """Yield (candidate over both kinds, order) for both orders of the kinds and each recompute policy.
 
         Policies that a constraint refuses on either kind are left out; with equal kinds there is one order.
