@@ -14,8 +14,8 @@ from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.solve.pins import narrowed
 
-TOP = 5  # candidates that are ranked where nobody says how many
-MOST_SEARCHES = 100  # for one answer
+TOP = 5  # default number of plans to return
+MOST_SEARCHES = 100  # searches at most for one answer
 Pins = Mapping[str, str]
 
 
@@ -95,7 +95,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
     first = solved(job.pins)
     waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, job.pins, first)]
     seen, reasons, infeasible = [dict(job.pins)], list[Problem](), list[Problem]()
-    # What the job asks for is not pinned to something else.
+    # A precision that the job asks for is not pinned to another.
     fixed = {"precision": job.precision} if job.precision not in (None, "auto") else {}
     while waiting:
         _, _, pins, plan = heappop(waiting)
@@ -112,7 +112,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
         if final := [problem for problem in problems if not problem.pins]:
             raise InfeasibleError(final)
         reasons += problems
-        # All pins that there is no choice of at once, else those of the refusal with the fewest.
+        # All pins without an alternative at once, else the alternatives of the refusal that has the fewest.
         certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
         ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
         for way in ways:

@@ -60,7 +60,7 @@ from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
 
 BATCH = 2**16  # candidates that are evaluated at once
-LAID = 2**13  # points with a pipeline that are bounded at once
+LAID = 2**13  # points with a pipeline whose bounds are computed at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -253,12 +253,12 @@ def _sharded(
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         if found.tally is not None:
             found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
-        # Under each offload, [o, n]. Where candidates are counted, all that the bound of their point leaves are.
+        # Lower bound per offload, [o, n]; where candidates are counted, the point's own bound for every offload.
         apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
         least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
         alive = order[fits[order]]
         if found.counted and runs.any() and not fits.any() and not found.families:
-            # so that a refusal can say by how much nothing fits
+            # to report by how much nothing fits
             lean = int(np.where(runs, floor, np.inf).argmin())
             least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
             if found.leanest is None or least_bytes < found.leanest.device_bytes:
@@ -355,7 +355,7 @@ def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers
     piece, layouts, pins = batch.piece, batch.piece.request.limits.layouts, batch.piece.request.pins
     pinned = host_bytes(sums, batch.points, batch.setting) <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
     runs = np.isfinite(step_s) & pinned
-    # Stages that the target can lay out in many ways.
+    # The target can distribute layers over stages in many ways.
     free = pins.layout is None and (layouts.any_cut or layouts.first_last)
     budget = piece.budget * np.where(free & (batch.setting.pipelines.pp > 1), NEARLY, 1.0)
     fits = (peak_bytes <= piece.budget) & runs

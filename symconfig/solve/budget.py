@@ -12,8 +12,8 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve.interval import chance, quantile
 from symconfig.solve.space import Request
 
-MEMORY_RISK = "memory_risk"  # the limit of a job, and what a plan says where nothing meets it
-NO_LIMIT = 1.0  # of the risk
+MEMORY_RISK = "memory_risk"  # a job's limit, and the name of a plan's note that no plan meets it
+NO_LIMIT = 1.0  # memory risk that means no limit
 
 
 def peak_budget(request: Request, machine: Machine) -> float:

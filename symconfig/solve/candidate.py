@@ -30,7 +30,7 @@ from symconfig.solve.stages import ROUNDING
 from symconfig.solve.timeline import refined_time
 from symconfig.units import significant
 
-FULL = 0.85  # of the budget: above it, memory is what keeps a faster plan away
+FULL = 0.85  # share of the budget above which a plan counts as limited by memory
 
 
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
@@ -187,7 +187,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
         cp_comm=prospect.scheme.cp_comm if p.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated,
-            # Between stages that do not interleave it would make one gather after the other (`Framework`).
+            # In a pipeline without interleaving it would serialise the stages' gathers (`Framework`).
             param_gather=replicated
             and prospect.zero >= 1
             and (p.pp == 1 or p.vpp > 1)
@@ -238,7 +238,7 @@ def predicted(
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     experts = request.model.experts
-    # What an expert computes of tokens that did not choose it is no use.
+    # FLOPs of an expert on tokens not routed to it do not count as model FLOPs.
     numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.computing_per_tok})
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))

@@ -18,7 +18,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
 from symconfig.solve.usual import premium
 
-TIE = 1.02  # of the best score: plans up to here cannot be told apart
+TIE = 1.02  # times the best score: plans up to here count as equally fast
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -41,13 +41,13 @@ class Configuration:
     natural_routing: bool = False
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None
-    layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
-    activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
-    first_layers: int | None = None  # on this stage, where it has others than the rest
+    layout: str = ""  # pipeline layout string as for --pipeline-model-parallel-layout
+    activation_offload: bool = False  # Megatron's fine-grained offloading, of symconfig's choice of modules
+    first_layers: int | None = None  # number of layers on the first stage, if other than on the rest
     last_layers: int | None = None
     backend: Backend = "megatron"
     version: str | None = None  # None: the one that symconfig writes for
-    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    uniform_layers: int = 1  # full recompute, method uniform: layers per recomputed group
     offload: Offload = _NOTHING
 
     @classmethod

@@ -59,8 +59,8 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
         if own := tuple(name for name, standing in known.items() if standing and standing.maturity is maturity):
             grades.append((better, own))
             better = (*better, *own)
-    # With more options there are more plans. The first plan that fits shows it, and only a whole search that none does:
-    # from all options down only one search is whole.
+    # With more options there are more plans. A search ends at the first plan that fits, and is long only if none does:
+    # starting from all options, only one search is long.
     enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
     if not enough:
         return better

@@ -147,8 +147,8 @@ def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
             yield TensorLine(held.tensor, str(held.elements), float(size[0]), fate)
 
 
-STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
-EVERY = "microbatch"  # of what happens to weights and gradients with each
+STEP = "step"  # phase of collectives once a step, or at the accumulation boundary
+EVERY = "microbatch"  # phase of collectives of weights and gradients in every microbatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from symconfig import install
 from symconfig.cost.tape import INPUT, NUMBER, Tape, Term
 from symconfig.errors import InputError
 
-_LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
-_SHARED = 6  # operations from which on what several formulas use is named by itself
+_LONGEST = 40  # most operations of a formula: parts of longer ones get a name
+_SHARED = 6  # shared subexpressions with more operations get a name
 _LEVELS = {"add": 1, "subtract": 1, "multiply": 2, "divide": 2, "power": 3}
 _SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * ", "divide": " / ", "power": "^"}
 _FUNCTIONS = {

@@ -58,7 +58,7 @@ class Gammas:
         rows = [index for index, row in enumerate(self.best) if row]
         if not rows:
             return None
-        # What it costs to fit, over the lowest cost; ties go to the larger gamma, which comes first.
+        # Ratio of the best cost that fits to the lowest cost; ties go to the larger gamma, which comes first.
         loss = {index: self.best[index][0][0] / self.lowest[index] if self.lowest[index] > 0 else 1.0 for index in rows}
         index = min(rows, key=lambda row: (round(loss[row], 9), row))
         return GRID[index], [prospect for _, _, prospect in self.best[index]]

@@ -10,9 +10,9 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
 from symconfig.solve.tally import Tally
 
-KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
-NEARLY = 1.1  # of the memory: a candidate that takes so much may fit in another layout of its stages
-MOST_NEARLY = 8  # of them that are kept
+KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
+NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
+MOST_NEARLY = 8  # such candidates that are kept
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class Incumbents:
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
-    below_s: float = float("inf")  # nothing slower counts
-    tally: Tally | None = None  # keeps every point; None: nobody asks
+    below_s: float = float("inf")  # upper bound on the score
+    tally: Tally | None = None  # records every point; None: not recorded
 
     def __post_init__(self) -> None:
         """Set `worst_s` to the upper bound, and record refused degrees only with a tally."""

@@ -30,7 +30,7 @@ from symconfig.solve.split import splits
 from symconfig.units import GIB
 
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
-TRIED = 8  # values of a degree, for a hint
+TRIED = 8  # most values of a degree that are tried for a hint
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:

@@ -33,14 +33,14 @@ KINDS = {
     "adapter": "low-rank adapters",
     "small": "models below a billion parameters",
 }
-SMALL = 1e9  # parameters, below which what frameworks hold beside the model decides
-# How sources' errors are alike: parts of their variance that all runs of a kind of model share, that those of a kind on
-# a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
+SMALL = 1e9  # parameters, below which a framework's own overhead dominates
+# How sources' errors correlate: shares of variance common to a kind of model, common to a kind on a GPU
+# architecture, and specific to a source. Chosen among several splits for the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
-_QUANTILES = 100  # of a distribution that is joined with another one
-NINE_IN_TEN = (0.05, 0.95)  # shares between which they lie
-_DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # on each side of a normal distribution's middle that hold them
-# Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels'
+_QUANTILES = 100  # points by which a distribution is combined with another one
+NINE_IN_TEN = (0.05, 0.95)  # quantiles at the ends of the 90 % interval
+_DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # standard deviations from the mean to each end of the 90 % interval
+# Added standard deviation of the log step time where mixer blocks replace attention: their kernels'
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
 # whole step of such a model was measured.
 UNMEASURED_BLOCKS = 0.1
@@ -158,7 +158,7 @@ def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool,
     deviates = _log_ratio(quantity, gpu, kind_of_model, own_blocks)
     reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
     low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))
-    # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
+    # The interval always contains the prediction: a bias of the runs widens it on one side only.
     basis = _basis(recorded(quantity)[0], gpu, kind_of_model)
     if own_blocks and quantity == "time":
         basis += "; of none with such blocks in attention's place"

@@ -14,9 +14,9 @@ from symconfig.descriptor.job import Packing
 from symconfig.descriptor.rl import Lengths, Rl
 
 Array = NDArray[np.float64]
-GROUPS = 64  # of equal share
+GROUPS = 64  # number of quantiles, each of an equal share of the sequences
 _HIGH = NormalDist().inv_cdf(0.95)
-_WIDEST = 4.0  # standard deviation of the logarithm
+_WIDEST = 4.0  # largest standard deviation of the log length
 _STEPS = 60  # of a bisection
 
 

@@ -35,13 +35,13 @@ from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
-# What a search chooses beside the lattice, where it asks the table by itself.
+# Columns that a search chooses apart from the lattice and checks separately.
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
 ) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
 
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the optimizer state that a search may offload
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
-    # What Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds; with a
+    # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk; with a
     # layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
     # pipeline_parallel_layout.md). Multi-token prediction stays with the loss, also from core_v0.16 on, where it need
     # not: elsewhere it makes every message ask for its shape first and wait for the device (p2p_communication.py,

@@ -61,8 +61,8 @@ TRAINED = Alike(least=0.009, most=0.15)
 # the memory.
 PRETRAINING = Routers(memory=UNTRAINED, planned=0.65)
 TUNING = Routers(memory=TRAINED, planned=0.75)
-EVERY = (np.arange(64) + 0.5) / 64  # shares of runs that stand for all of them, as probable each
-MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step is priced with
+EVERY = (np.arange(64) + 0.5) / 64  # quantiles of runs, equally probable, that represent all
+MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
 def routers(task: Task) -> Routers:

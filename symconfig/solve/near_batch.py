@@ -7,7 +7,7 @@ import math
 from symconfig.plans.plan import Plan
 from symconfig.solve.space import divisors
 
-MOST_CHANGE = 0.05  # the most that a batch may change to be worth a word
+MOST_CHANGE = 0.05  # largest relative change of a batch that is suggested
 
 
 def near_batch(plan: Plan) -> int | None:

@@ -36,9 +36,9 @@ from symconfig.solve.split import most_chunks
 from symconfig.solve.stages import ROUNDING
 
 PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute
-PIECE = 512  # points that are searched together
+PIECE = 512  # points of a piece
 PRICED = 8 * PIECE  # points whose blocks are priced together
-MOST_CHUNKS = 64  # of a stage that are weighed: more make the bubble shorter by less than a hundredth of a microbatch
+MOST_CHUNKS = 64  # most chunks a stage that are tried: more shorten the bubble by less than 1 % of a microbatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,8 +12,8 @@ from symconfig.errors import InputError, Problem, among, nearest
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
 _SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
-COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
-# Of options beside the degrees (`frameworks.extras.Extras`): what each word stands for, the framework's own first.
+COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # column names of pins that differ from the pin's
+# Options beside the degrees (`frameworks.extras.Extras`): the value of each word, the framework's default first.
 EXTRA_PINS: Mapping[str, Mapping[str, Any]] = {
     "user_buffers": _SWITCHES,
     "dispatcher": {"alltoall": "", "deepep": "deepep", "hybridep": "hybridep"},
@@ -32,7 +32,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
-# For layout, instead of a string: every chunk has as many layers; or all but the first and the last stage's.
+# Words for layout instead of a string: equally many layers in all chunks, or in all but the first and last stage's.
 EQUAL, ENDS = "equal", "ends"
 _NO_END = 2**31
 _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
@@ -45,7 +45,7 @@ class Pins:
     ranges: Mapping[str, tuple[int, int]]
     words: Mapping[str, str]
     fraction: float | None = None  # optimizer_offload
-    layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
+    layout: str | None = None  # pipeline layout string as for --pipeline-model-parallel-layout
     dealt: str | None = None  # EQUAL or ENDS
 
     def allows(self, name: str, value: int) -> bool:

@@ -220,7 +220,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
     }
 )
-# Constants whose effect on the step says something by itself: rates and times. Counts of compute units, say, are tied
+# Constants that can be changed independently: rates and times. The number of compute units, say, is tied
 # to the peak.
 MOVED = frozenset(
     (

@@ -208,7 +208,7 @@ def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone
     forward = sums.ahead[0, 0]
     backward = sums.back[0, 0]
     if prospect.block_layers:
-        # What full recompute of the first layers of every chunk adds to no recompute: [n].
+        # Seconds that full recompute of the first layers of every chunk adds, [n].
         repeated = np.array(
             prospect.split.first_layers_of(stage, parts.table.kinds, prospect.block_layers), dtype=np.float64
         )

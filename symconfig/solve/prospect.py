@@ -36,7 +36,7 @@ class Prospect:
     step_s: float
     device_bytes: float
     score: float
-    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    uniform_layers: int = 1  # full recompute, method uniform: layers per recomputed group
 
     @property
     def extras(self) -> Extras:

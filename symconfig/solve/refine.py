@@ -130,7 +130,7 @@ def stages_of(
         blocks=tuple(map(_blocks, prospects, parts)),
         on=on,
         wait_s=wait_s,
-        # The last stage's first moment is the loss's, and only then what the loss keeps is there.
+        # On the last stage only the first moment counts: only then is the loss's memory in use.
         held=(*moments[:-1], moments[-1][:1]),
         first=one.block_layers,
     )

@@ -40,8 +40,8 @@ from symconfig.solve.space import Request
 from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
 
-EIGHT_BIT_BYTES = 1.0  # of a weight, at least
-KEPT = 16  # families with a micro-batch, near the best one, that are kept for the simulation
+EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
+KEPT = 16  # families with a micro-batch, near the best, that are kept for simulation
 Progress = Callable[[str, float], None]
 
 
@@ -118,7 +118,7 @@ def weigh_all(
     """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
-    # The bounds are on seconds, which say nothing of the relative cost.
+    # The bounds are on seconds and do not bound the relative cost.
     weighed = Incumbents(
         max(top, KEPT),
         top,
@@ -137,7 +137,7 @@ def weigh_all(
             refused.append(error)
             continue
         ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
-        # The relative cost knows partitions, which all have.
+        # The relative cost depends on partitions only, which all requests share.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
         branch_and_bound(ways[:1] if relative else ways, gpu, weighed, progress)
     if refused and len(refused) == len(every):

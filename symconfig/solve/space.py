@@ -28,9 +28,9 @@ from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
-Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
-REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of what was refused; pp 0: at any pipeline degree
-MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
+Numbers = dict[str, float | NDArray[np.float64]]  # numbers of a lattice, by symbol
+REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of refused points; pp 0: at any pipeline degree
+MOST_POINTS = 2**19  # most points of a scheme, before the pipeline degree
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     ]
     every = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(4, -1)
     tp, cp, ep, etp = every
-    # An expert is never cut finer than a dense layer: its matrices are smaller.
+    # etp is at most tp: an expert's matrices are smaller than a dense layer's.
     every = every[:, (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)]
     count = every.shape[1]
     sizes = np.array(allowed("mbs", divisors(request.global_batch)), dtype=np.int64)

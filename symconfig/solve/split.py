@@ -15,7 +15,7 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
 from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
-MOST_REPEATED = 128  # numbers of first layers run again that are tried: neighbours differ by a hundredth of the work
+MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: neighbours differ by 1 % of the work
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
@@ -97,8 +97,8 @@ def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split
             yield split
     if layouts.first_last and pp > 1:
         stages = [sum(map(layers, chunks[index::pp])) for index in range(pp)]
-        # The first stage is always said: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
-        # virtual stages (get_transformer_layer_offset). Between two stages it says all, and core_v0.12 divides by zero
+        # The first stage is always stated: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
+        # virtual stages (get_transformer_layer_offset). With two stages it sets both, and core_v0.12 divides by zero
         # when both are given.
         last = stages[-1] if pp > 2 and stages[-1] != stages[1] else None
         if (split := uneven(sequence, pp, vpp, stages[0], last)) is not None:

@@ -27,10 +27,10 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chunk j on stage j mod pp
-NEAREST = 128  # cuts to each side of even ones that are compared
-MOST_CUTS = 4096  # of families of cuts that are compared
-MOST_MOVES = 64  # of blocks between chunks
-MOST_BLOCKS = 600  # of a model that is cut: the programme has tables of their square
+NEAREST = 128  # uneven cuts on each side of the even one that are compared
+MOST_CUTS = 4096  # most cuts of a family that are compared
+MOST_MOVES = 64  # most moves of a block to another chunk
+MOST_BLOCKS = 600  # most blocks of a model: tables have the square of their number
 ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
 
@@ -257,7 +257,7 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
         worst = int((excess[0] if value[0] > 0 else seconds[0].sum(axis=0)).argmax())
         givers = np.unique([*number[worst :: problem.pp], *(seconds[0].argmax(axis=1) + number[:: problem.pp])])
         giver, taker = (each.ravel()[:, None] for each in np.meshgrid(givers, number, indexing="ij"))
-        # A block leaves the giver: ends between the two chunks move by one.
+        # A block leaves the giver: the boundaries between the two chunks move by one.
         others = np.repeat(ends[None], len(giver), axis=0)
         others[:, 1:-1] -= (places > giver) & (places <= taker)
         others[:, 1:-1] += (places > taker) & (places <= giver)

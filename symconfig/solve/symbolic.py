@@ -22,7 +22,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
-# Constants of a framework that formulas name; its other ones are choices or shares, and stay numbers.
+# Constants of a framework that become symbols; the others are choices or shares and stay numbers.
 FRAMEWORK = (
     "step_overhead_s",
     "microbatch_overhead_s",

@@ -27,7 +27,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
 from symconfig.solve.stages import Layouts
 
-STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
+STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # parts of the slowest stage's time
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
@@ -188,7 +188,7 @@ def _spread(prospect: Prospect, of_stage: Array) -> Array:
 
 
 _ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
-_CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has
+_CHUNKS = (1, 2)  # chunks per stage to try if a schedule cannot run the candidate's
 
 
 def idle(line: Timeline) -> float:
@@ -223,7 +223,7 @@ def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
     """
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
-    # As many layers of a stage are recomputed as before, at least.
+    # At least as many layers of a stage are recomputed as before.
     repeated = -(-prospect.block_layers * prospect.split.vpp // vpp)
     degrees = replace(prospect.degrees, vpp=vpp)
     return [replace(prospect, degrees=degrees, split=split, block_layers=repeated) for split in every]

@@ -87,13 +87,13 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     example={"adapted": True, "activation_offload": True},
 )
 
-# Of a framework beside its own.
+# The planner's constraints in addition to a framework's own.
 ADDED: Mapping[str, tuple[Constraint, ...]] = {
     "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP),
     "deepspeed": (),
     "fsdp": (),
 }
-# In the place of a framework's own, which each of these includes or stands beside.
+# The planner's constraints in place of a framework's own.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
     around_transformers.ULYSSES_HEADS: (HEADS_OVER_RANKS,),

@@ -22,12 +22,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.resources import data_dir
 
-SAME_SIZE = 0.02  # by how much parameters of one model may differ, by their vocabularies' padding
-UNPROVEN = 1.2  # times the best measured rate: what a plan may claim without a mark
+SAME_SIZE = 0.02  # relative difference in parameters of one model, from vocabulary padding
+UNPROVEN = 1.2  # times the best measured rate: a plan predicted to be faster is marked as unproven
 PUBLISHED, MEASURED, REAL_DATA = "published.csv", "measured.csv", "real_data.csv"
-ENOUGH = 8  # layouts from which quantiles are taken
+ENOUGH = 8  # fewest layouts for a quantile
 QUANTILE, RARE = 0.97, 0.03
-DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models up to so far are taken, the nearest first
+DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models this close are taken, the closest first
 # Factor on the time for 0, 1, 2, 3 or more unusual choices: how much longer than predicted such runs took, from dense
 # measured rows; those with experts are too few to say anything else.
 PREMIUM = (1.0, 1.04, 1.13, 1.18)
@@ -115,7 +115,7 @@ class Usual:
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
         larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
-        # A longer sequence asks for more ranks than those that were published.
+        # A longer sequence needs more ranks than the published layouts have.
         larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
         larger["tp beyond fast links"] = tp > self.joined
         return larger
@@ -194,7 +194,7 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
     """
     stated = [row.recompute for row in rows if row.recompute]
     yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
-    # Who has no tensor parallelism has no use for user buffers, who has no expert parallelism for a dispatcher.
+    # User buffers matter only with tensor parallelism, a dispatcher only with expert parallelism.
     for name, useful in (
         ("graphs", rows),
         ("flex", [row for row in rows if row.ep > 1]),

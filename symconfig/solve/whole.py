@@ -13,7 +13,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 
-USUAL_LENGTH = 4096  # tokens, where a job says none and the model takes as many
+USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports it
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:

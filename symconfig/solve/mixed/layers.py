@@ -11,7 +11,7 @@ from symconfig.solve.refine import fewest_recomputed, stages_of
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import ROUNDING, fastest_cut, layers
 
-TRIES = 4  # questions for a policy, each with the memory that the last answer lacked taken off
+TRIES = 4  # solver runs per policy, each with less memory where the last result exceeded it
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:

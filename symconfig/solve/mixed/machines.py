@@ -11,10 +11,10 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.mesh import NETWORK
 
-_LEVELS = 4  # that the formulas know
+_LEVELS = 4  # network levels of a machine
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate
 _MOST = ("memory_bytes", "host_memory_bytes_per_gpu")
-_LEAST = ("size", "bytes_per_s")  # ends of the names of levels' numbers of which less is worse
+_LEAST = ("size", "bytes_per_s")  # suffixes of numbers of a level of which less is worse
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:

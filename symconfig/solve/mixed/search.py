@@ -32,9 +32,9 @@ from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
 
-FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
-FAR = 1.15  # times the best step: what is slower is no runner-up
-CHUNKS = ((1, 1), (2, 2**31))  # of a stage; those of one are weighed by themselves, as they can be the most uneven
+FAMILIES = 6  # families per number of stages that are distributed over both kinds
+FAR = 1.15  # times the best step: slower candidates are dropped
+CHUNKS = ((1, 1), (2, 2**31))  # ranges of chunks per stage; single chunks apart, as they can be the most uneven
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
@@ -175,7 +175,7 @@ class _Solving:
 
         Single-chunk candidates come first, then by score. Those slower than FAR times the best step are skipped.
         """
-        # On the mean machine a candidate is hardly ever slower than over both kinds.
+        # A candidate is hardly ever slower on the mean machine than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
         for number, (front, pair) in enumerate(ordered):
             if progress:
