@@ -136,8 +136,9 @@ def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]
 
 
 def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
-    """Yield the activations that the backward pass needs, with bytes and whether they are kept, offloaded or
-    recomputed.
+    """Yield the activations that the backward pass needs.
+
+    Each has its bytes on one rank and microbatch and its fate: kept, offloaded or recomputed.
     """
     for held, size, kept, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True

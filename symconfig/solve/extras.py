@@ -162,8 +162,9 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether a value rules out anything but ZeRO stages that the default allows: modules, offloads, fewer
-    stages.
+    """Return whether a value rules out anything but ZeRO stages that the default allows.
+
+    Compared are modules to recompute, full recompute, offloads, and the fewest stages and chunks.
     """
     columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
@@ -191,7 +192,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
 def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
     """Return the names of pins that a candidate does not meet; empty if it meets all.
 
-    Pins of the dispatcher are not checked, nor cp_comm at cp = 1.
+    Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1.
     """
     has, options = Columns.of(candidate), candidate.options
     how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())

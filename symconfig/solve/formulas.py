@@ -45,9 +45,7 @@ class Formulas:
         self.symbols = {name: line for name, line in tape.inputs.items() if line in self._reached}
 
     def _all_names(self) -> dict[int, str]:
-        """Return the name of every line that gets one: those the tape names, and x0, x1, … for long or shared
-        subexpressions.
-        """
+        """Return the names by line: those that the tape has, and x0, x1, … for long or shared subexpressions."""
         nodes, names = self.tape.nodes, {line: name for line, name in self.tape.names.items() if line in self._reached}
         used = Counter(at for line in self._reached for at in (nodes[line].first, nodes[line].second))
         sizes = dict[int, int]()

@@ -113,10 +113,9 @@ def with_pins(job: Job) -> str:
 def _nearest_values(
     model: ModelDescriptor, cluster: ClusterDescriptor, request: Request, job: Job, names: Iterable[str]
 ) -> str | None:
-    """Return up to two values of one pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none
-    works.
+    """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
 
-    names: degrees to try. At most TRIED values of each are tried, nearest first.
+    names: degrees to try. At most TRIED values of each are tried, nearest first; the first degree that helps wins.
     """
 
     def able(pins: Mapping[str, str]) -> bool:
@@ -211,10 +210,9 @@ def _stages_refused(request: Request) -> list[str]:
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """Return the first change that makes the job fit: more GPUs (up to 64 times), then a shorter sequence (down to
-    1/8).
+    """Return the first change that makes the job fit, as text; None if none does.
 
-    None if none does. Each is tried by a search.
+    Tried are 2 to 64 times the GPUs, then 1/2 to 1/8 of the sequence length, each by a search.
     """
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):

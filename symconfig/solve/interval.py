@@ -86,8 +86,9 @@ class Interval:
 
 @cache
 def kind(model: ModelDescriptor) -> str:
-    """Return the kind of model, a key of KINDS: "small" below a billion parameters, "adapter", "dense" or "experts".
-    Cached.
+    """Return the kind of model, a key of KINDS. Cached.
+
+    "small" below a billion parameters, else "adapter", else "dense" or "experts"; never "sft".
     """
     if parameters(model).total < SMALL:
         return "small"

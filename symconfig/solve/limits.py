@@ -149,10 +149,9 @@ class Limits:
         return answers(self.table, self.fixed)
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        """Return the limits if all points have these columns: fewer modules to recompute, maybe no full recompute.
-        Cached.
+        """Return the limits if all points have these columns, which take the place of `chosen`. Cached.
 
-        They take the place of `chosen`.
+        Modules that cannot be recomputed then are left out, and full recompute if it cannot run.
         """
         key = tuple(chosen.items())
         if key not in self._chosen:

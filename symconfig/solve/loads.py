@@ -71,10 +71,10 @@ def routers(task: Task) -> Routers:
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return lattice numbers for expert load imbalance in memory: of a layer and of a stage, [n]; empty for a dense
-    model.
+    """Return lattice numbers for expert load imbalance in memory, [n]; empty for a dense model.
 
-    ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
+    OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
+    all layers. ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
     """
     experts, layers, of_task = model.experts, sum(model.moe_layers), routers(task)
     if experts is None or not layers:
@@ -86,7 +86,7 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 
 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
-    """Return the lattice number for the load of the rank that a layer waits for, over the mean; empty for a dense
+    """Return the lattice number OF_STEP: load of the rank that a layer waits for, over the mean; empty for a dense
     model.
 
     ep: [n]. shares: quantile of runs, [n] or one number. Loads count as independent between ranks.
@@ -114,8 +114,9 @@ def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the largest possible load of a rank over the mean, [n]: it has all slots, or one slot of every token per
-    expert.
+    """Return the largest possible load of a rank over the mean, [n].
+
+    The rank has all slots of every token, or one slot of every token for each of its experts.
     """
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result

@@ -75,9 +75,7 @@ class Symbolic:
 
     @property
     def numbers(self) -> dict[Any, float]:
-        """Return the plan's value of each symbol by its SymPy symbol: the substitution that gives the plan's own
-        numbers.
-        """
+        """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
         sp = import_sympy()
         return {
             self._made.setdefault(name, sp.Symbol(name, real=True)): self.traced.tape.nodes[line].value

@@ -160,8 +160,7 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the configuration's layers per stage: its layout, its first or last stage's layers, else as even as
-    possible.
+    """Return the configuration's layers per stage; without a layout or numbers of layers, as even as possible.
 
     Raises InputError if there are too few layers.
     """

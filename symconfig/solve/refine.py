@@ -51,10 +51,10 @@ def refine(weighed: Incumbents) -> int:
 
 
 def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
-    """Yield the candidate with the stage solver's layers per stage; nothing if they are the same, do not fit or are
-    pinned.
+    """Yield the candidate with the layers per stage that the stage solver finds.
 
-    Full recompute may become that of the fewest first layers that fit.
+    Nothing if they are the same as before, do not fit, cannot be expressed or are pinned, or for one stage. Full
+    recompute may become that of the fewest first layers that fit.
     """
     request, pp = prospect.request, prospect.split.pp
     if pp == 1 or request.pins.layout is not None:

@@ -55,8 +55,9 @@ class Outcome:
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
-    """Return the precisions to search: the pinned one, else the job's; for "auto" those that the GPU and backend
-    support.
+    """Return the precisions to search: the pinned one, else the job's.
+
+    For "auto" bf16 (or fp16) and the backend's low precisions, as far as the GPU has them; empty for an unknown name.
     """
     wanted = pins.words.get("precision") or job.precision
     if wanted != "auto":
@@ -223,8 +224,9 @@ def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fi
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its defaults on this GPU, the job's attention and optimizer, and its target's
-    program.
+    """Return the job's framework with its defaults on this GPU and its target's program.
+
+    The job's attention and optimizer are set in it.
     """
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)

@@ -62,8 +62,9 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """Number of points that each named constraint refused. degrees: their columns REFUSED_BY, [n, 5]; None: not
-    recorded.
+    """Numbers of points that each named constraint refused, and its rule.
+
+    degrees: of the points, [n, 5] in the columns REFUSED_BY; None: not recorded.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -121,8 +122,9 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
 
 
 def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of candidates that no constraint of this request refuses; refused ones are counted in
-    `refused`.
+    """Return the indices of candidates that no constraint of this request refuses.
+
+    Refused ones are counted in `refused`.
     """
     return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 

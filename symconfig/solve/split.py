@@ -21,8 +21,7 @@ _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # emb
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The layers of every chunk. chunks[j]: kinds of chunk j in model order; stage i holds chunks i, i + pp, i + 2 pp,
-    …
+    """The layers of every chunk: chunks[j] has its kinds of blocks; stage i holds chunks i, i + pp, i + 2 pp, …
 
     The other fields are how a target expresses it; without them chunks are equal. account_for_*: the embedding (loss)
     counts as one layer. first_layers, last_layers: layers on these stages, None: as on the others, which share the rest

@@ -65,12 +65,11 @@ class Layouts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """Costs of every block of the model on one kind of GPU, [2, blocks]: under the recompute policy, and with full
-    recompute.
+    """Costs of every block of the model on one kind of GPU, [2, blocks].
 
-    seconds: of one microbatch, forward and backward. fixed_bytes: weights, their states, and what the loss keeps.
-    kept_bytes: activations per microbatch in flight. working_bytes: temporary, while the block runs. limit_bytes: of
-    the GPU's memory.
+    The first row is under the recompute policy, the second under full recompute. seconds: of one microbatch, forward
+    and backward. fixed_bytes: weights, their states, and what the loss keeps. kept_bytes: activations per microbatch in
+    flight. working_bytes: temporary, while the block runs. limit_bytes: budget of the GPU's memory.
     """
 
     seconds: Array
@@ -298,8 +297,7 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Yield the layers of each chunk, for three chunks or more, with equal inner chunks and ends of at most one layer
-    more.
+    """Yield the layers of each of three chunks or more: equal inner chunks, ends of at most one layer more.
 
     The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
     NEAREST + 1 lengths of inner chunks and NEAREST pairs of ends for each are yielded.

@@ -86,10 +86,9 @@ class Tally:
     def add_bounds(
         self, piece: Piece, setting: Setting, points: Columns, which: NDArray[np.bool_], floor_bytes: Array
     ) -> None:
-        """Record points that fit under no policy, with infinite seconds and `floor_bytes` as peak; nothing if none is
-        chosen.
+        """Record points that fit under no policy, with infinite seconds and `floor_bytes` as peak.
 
-        which: mask of the points, [n]; floor_bytes: least bytes that a point needs, [n].
+        which: mask of these points, [n]; floor_bytes: least bytes that a point needs, [n].
         """
         if which.any():
             never, leanest = np.zeros(int(which.sum()), np.bool_), [("full", setting.offload[-1])] * int(which.sum())

@@ -57,10 +57,10 @@ def exchanges(prospect: Prospect, parts: Costed, cluster: ClusterDescriptor) -> 
 def _of_layers(
     prospect: Prospect, parts: Costed, stage: int
 ) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
-    """Yield (kind, axes, bytes, seconds, exposed seconds) of each collective in a stage's blocks, over all
-    microbatches.
+    """Yield (kind, axes, bytes, seconds, exposed seconds) of each collective in a stage's blocks.
 
-    Axes of one rank are left out, as are collectives that take no time.
+    Numbers are sums over all microbatches of a step. Axes of one rank are left out, as are collectives that take no
+    time.
     """
     numbers = lattice(prospect.request, prospect.columns())
     kinds = [kind for chunk in prospect.split.stage(stage) for kind in chunk]

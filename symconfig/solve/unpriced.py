@@ -103,8 +103,9 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
-    """Yield the planner's added constraints of a backend, then the framework's, some replaced by narrower ones
-    (NARROWER).
+    """Yield the planner's added constraints of a backend, then the framework's own.
+
+    Those of the framework that are in NARROWER are replaced by the planner's; some are replaced by none.
     """
     yield from ADDED[backend]
     for constraint in constraints:

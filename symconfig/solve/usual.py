@@ -35,8 +35,11 @@ FLAGS = {"graphs": "CUDA graphs", "flex": "flex dispatcher", "user_buffers": "us
 
 
 class Layout(NamedTuple):
-    """One published layout. generation: a GPU's architecture, empty where it is not stated; backend: megatron or other;
-    recompute: none, selective, full, or empty where it is not stated; switches are 0 or 1."""
+    """One published layout; a field that is not stated is empty.
+
+    generation: the GPU's architecture; backend: megatron or other; recompute: none, selective or full; switches are 0
+    or 1.
+    """
 
     generation: str
     experts: int
@@ -189,8 +192,10 @@ def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) ->
 
 
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
-    """Yield the kinds of recompute and the switches that fewer than RARE of the rows have; nothing of fewer than ENOUGH
-    rows.
+    """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
+
+    Nothing where fewer than ENOUGH rows state it. User buffers are counted at tp > 1 only, the flex dispatcher at ep >
+    1.
     """
     stated = [row.recompute for row in rows if row.recompute]
     yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))

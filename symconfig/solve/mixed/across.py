@@ -198,8 +198,9 @@ class Across:
 
     @cached_property
     def simulated_s(self) -> float:
-        """Return when the optimizer starts, in seconds: all stages are done and shared embedding gradients are summed.
-        Cached.
+        """Return when the optimizer starts, in seconds from the start of the step. Cached.
+
+        All stages are done then, and first and last stage have summed the gradient of a shared embedding.
         """
         parts, done = self.parts[0], self.run(self.times).finish_s
         between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
@@ -227,8 +228,9 @@ class Across:
 
     @property
     def time(self) -> dict[str, float]:
-        """Return the seconds of a step by part: passes of the slowest stage, bubble, exposed communication, optimizer,
-        overhead.
+        """Return the seconds of a step by part.
+
+        Parts: passes of the slowest stage, bubble, exposed communication, optimizer, overhead.
         """
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
@@ -255,8 +257,9 @@ class Across:
         }
 
     def _unpaired_s(self, stage: int) -> float:
-        """Return the seconds of a stage's communication that has no other microbatch to overlap with; 0 without such
-        overlap.
+        """Return the seconds of a stage's communication for which no other microbatch is there to overlap with.
+
+        0 where the schedule does not overlap it with another microbatch.
         """
         paired, (m, group) = self.times.paired, shape(self.parts[0])
         if paired is None or not self.candidates[0].beside_another:

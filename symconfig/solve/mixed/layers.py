@@ -15,10 +15,9 @@ TRIES = 4  # solver runs per policy, each with less memory where the last result
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
-    """Return the candidate with the fastest layers per stage that fit on both kinds; None if no step is below
-    `below_s`.
+    """Return the candidate with the fastest layers per stage that fit on both kinds.
 
-    A pinned layout is the only one tried.
+    None if no step is below `below_s` seconds. A pinned layout is the only one tried.
     """
     if across.floor_s >= below_s:
         return None
@@ -42,10 +41,10 @@ def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Acros
 
 
 def _proposed(across: Across) -> Iterator[Across]:
-    """Yield up to TRIES layouts of the stage solver until one fits; each time it has less memory where the last
-    exceeded.
+    """Yield up to TRIES layouts of the stage solver, until one fits.
 
-    Stops if the solver finds none or the target cannot express it.
+    Each time the solver has less memory where the last layout exceeded it. Stops if it finds none or the target cannot
+    express it.
     """
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))

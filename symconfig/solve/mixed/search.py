@@ -142,10 +142,9 @@ class _Solving:
         return [(request, same[request.extras]) for request in one if request.extras in same]
 
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
-        """Search `pp` stages on the mean machine, simulate, and append its best candidates to `fronts`; counts are
-        updated.
+        """Search `pp` stages on the mean machine, simulate, and append its best candidates to `fronts`.
 
-        Nothing happens if the pins exclude this number of stages.
+        Counts are updated. Nothing happens if the pins exclude this number of stages.
         """
         each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
         gpu = mean(each, [share.gpus for share in self.mixed.shares])
