@@ -14,16 +14,16 @@ from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.plans.plan import Plan
 from symconfig.solve.pins import narrowed
 
-TOP = 5  # candidates that are ranked where nobody says how many
-MOST_SEARCHES = 100  # for one answer
+TOP = 5  # default number of plans to return
+MOST_SEARCHES = 100  # searches at most for one answer
 Pins = Mapping[str, str]
 
 
 class Target(Protocol):
-    """A format as the search sees it.
+    """A format that plans are written in, as the search uses it.
 
-    assumes: fields of a job that it takes for granted. variables: raises InfeasibleError for a plan that it cannot
-    express, with the pins that avoid it.
+    assumes: values of job fields that the job does not set. variables: raises InfeasibleError for a plan that the
+    format cannot express, with pins that avoid it.
     """
 
     @property
@@ -43,9 +43,11 @@ def answer(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the plan for this job, with what its target assumes of the framework and its release.
+    """Return the best plan for a job that its target can express.
 
-    Raises InputError for what can never run, InfeasibleError when nothing fits or the target cannot express it.
+    Fields that the job does not set take the values that the target assumes. The plan's job keeps the pins of the given
+    one. progress: called with a message and the fraction done. Raises InputError for a job that can never run, and
+    InfeasibleError if nothing fits or the target cannot express any plan.
     """
     from symconfig.solve.search import search
 
@@ -60,13 +62,13 @@ def answer(
 
 
 def assuming(job: Job, target: Target) -> Job:
-    """Return the job with what a target takes for granted where the job says nothing else."""
+    """Return a copy of the job whose unset fields have the values that the target assumes; fields set are unchanged."""
     assumed = {name: value for name, value in target.assumes.items() if name not in job.model_fields_set}
     return job.model_copy(update=assumed)
 
 
 def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
-    """Return why the target cannot express this plan; empty where it can."""
+    """Return the problems why the target cannot express a plan; empty if it can."""
     try:
         target.variables(plan)
     except InfeasibleError as error:
@@ -75,12 +77,15 @@ def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
 
 
 def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -> Plan:
-    """Return the best plan that a target can express, found best first over pins; its search records the pins that the
-    target imposed, and its alternatives can be expressed, too. solved: the best plan with some pins.
+    """Return the best plan that a target can express, by a best-first search over pins.
 
-    A plan that the target refuses gives way to the best plans with one of the pins that a refusal names. Every plan
-    that can be expressed has one of them, and none is better than the best of its pins: the first that is not refused
-    is the best. Raises InfeasibleError with every reason where there is none.
+    solved: returns the best plan for the given pins. If the target refuses a plan, each pin that the refusal suggests
+    opens another search; the first plan that is not refused is the best. Pins that the job does not have are recorded
+    in `plan.search.narrowed`, with the step time of the first, unrestricted plan. If the job has a target, alternatives
+    that it cannot express are dropped.
+
+    Raises InfeasibleError with all reasons if no plan is left or after MOST_SEARCHES searches, and with the refusal
+    alone if one suggests no pin. Errors of the first `solved` pass through; those of later ones end their branch only.
     """
 
     def nothing(what: str) -> InfeasibleError:
@@ -90,7 +95,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
     first = solved(job.pins)
     waiting: list[tuple[tuple[float, float], int, Pins, Plan]] = [(_rank(first), 0, job.pins, first)]
     seen, reasons, infeasible = [dict(job.pins)], list[Problem](), list[Problem]()
-    # What the job asks for is not pinned to something else.
+    # A precision that the job asks for is not pinned to another.
     fixed = {"precision": job.precision} if job.precision not in (None, "auto") else {}
     while waiting:
         _, _, pins, plan = heappop(waiting)
@@ -107,7 +112,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
         if final := [problem for problem in problems if not problem.pins]:
             raise InfeasibleError(final)
         reasons += problems
-        # All pins that there is no choice of at once, else those of the refusal with the fewest.
+        # All pins without an alternative at once, else the alternatives of the refusal that has the fewest.
         certain = [problem.pins[0] for problem in problems if len(problem.pins) == 1]
         ways = [certain] if certain else [[pin] for pin in min((problem.pins for problem in problems), key=len)]
         for way in ways:
@@ -127,5 +132,5 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
 
 
 def _rank(plan: Plan) -> tuple[float, float]:
-    """Rank plans by the fewest GPUs, where their number is asked for, and the fastest step."""
+    """Return the sort key of a plan: (number of GPUs, step time in seconds), least first."""
     return plan.best.parallel.world_size, plan.best.predicted.step_s

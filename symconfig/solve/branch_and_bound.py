@@ -60,14 +60,14 @@ from symconfig.solve.stages import ROUNDING
 from symconfig.solve.usual import premium
 
 BATCH = 2**16  # candidates that are evaluated at once
-LAID = 2**13  # points with a pipeline that are bounded at once
+LAID = 2**13  # points with a pipeline whose bounds are computed at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
     """Points of a piece at one ZeRO stage, each with a pipeline, [n].
 
-    splits: those of the setting's pipelines. chosen, rows: places of the points in the piece, and in the table.
+    splits: one per pipeline of the setting. chosen, rows: indices of the points in the piece and in the table.
     """
 
     piece: Piece
@@ -82,8 +82,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The costs of a batch under each policy and offload, [r, o, n]. layers: > 0: full recompute of the first layers of
-    every virtual stage. nearly: fits, or may in another layout of its stages.
+    """The costs of a batch under each policy and offload, [r, o, n].
+
+    layers: where > 0, full recompute of that many first layers of every virtual stage. nearly: fits, or may fit with
+    other layers per stage.
     """
 
     batch: Batch
@@ -94,8 +96,11 @@ class Result:
     nearly: NDArray[np.bool_]
 
     def best(self, able: NDArray[np.bool_]) -> Iterator[tuple[Array, NDArray[np.intp]]]:
-        """Yield for each number of recomputes and offloads, per point, the least score of a candidate that is able
-        (infinite if none is), and its row."""
+        """Yield (least scores, rows) of the points, [n] each, once per number of recomputed and offloaded parts.
+
+        A row is an index into the flattened [r, o]. able: candidates that count, [r, o, n]; the score is infinite if
+        none does. The score is the step in seconds times the premium for unusual choices.
+        """
         batch, request = self.batch, self.batch.piece.request
         of_points = unusual_degrees(request, batch.points, batch.points.pp, batch.setting.pipelines.vpp)
         by_block = len(self.step_s) < len(batch.table.policies)
@@ -112,7 +117,7 @@ class Result:
             yield score[mine][rows, np.arange(score.shape[1])], mine[rows]
 
     def prospect(self, row: int, n: int, score: float) -> Prospect:
-        """Return one candidate of the batch."""
+        """Return the candidate at a row (an index into the flattened [r, o]) and a point n, with its score."""
         piece, batch, p = self.batch.piece, self.batch, self.batch.points
         r, o = np.unravel_index(row, self.step_s.shape[:2])
         count, split = int(self.layers[r, o, n]), batch.splits[int(batch.setting.pipelines.which[n])]
@@ -139,10 +144,11 @@ def branch_and_bound(
     found: Incumbents,
     progress: Callable[[str, float], None] | None,
 ) -> None:
-    """Search the lattice of the requests and add the best candidates to `found`.
+    """Search the lattice of the requests and add the best candidates to `found`, which is mutated.
 
-    requests: the first one is searched by itself; the others, which take no point that it does not, where they may be
-    faster than its incumbents.
+    requests: the first one is searched by itself, then all others on the points of the first that computation alone
+    does not bound above the cutoff. Stops early at the first feasible plan if `found.any_will_do`. progress: called
+    with a message and the fraction of pieces done.
     """
     grids = [(scheme, points(requests[0], scheme, found.refused)) for scheme in schemes(requests[0])]
     for some in (requests[:1], requests[1:]):
@@ -161,16 +167,17 @@ def branch_and_bound(
                 progress(f"{found.candidates:,} candidates weighed", number / len(every))
             if piece.least_s[0] > found.cutoff_s:
                 break
-            for batch in _laid_out(piece, found):
+            for batch in _batches(piece, found):
                 _evaluate(batch, found)
                 if found.any_will_do and found.families:
                     return
 
 
-def _laid_out(piece: Piece, found: Incumbents) -> Iterator[Batch]:
-    """Yield the piece's points in every pipeline and split of the layers that the bounds leave, best bound first.
+def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
+    """Yield batches of the piece's points in every pipeline and split that the bounds leave, by ascending lower bound.
 
-    An evaluation takes pipelines of one kind (`Pipelines`): of one stage, of several, or of several chunks a stage.
+    A batch has pipelines of one kind (`Pipelines`): one stage, several stages, or several chunks a stage. Degrees that
+    constraints refuse are counted in `found.refused`.
     """
     request, kinds, laid = piece.request, sequence(piece.request.model), []
     every = sorted(pipelines_of(piece, found.refused), key=_kind)
@@ -199,12 +206,14 @@ def _laid_out(piece: Piece, found: Incumbents) -> Iterator[Batch]:
 
 
 def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
+    """Return whether a pipeline has several stages, and several chunks a stage."""
     return pipeline[0] > 1, pipeline[1] > 1
 
 
 def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: NDArray[np.intp]) -> Array:
-    """Return seconds that no split is below by the formula: its slowest stage takes an even share or more, without any
-    message, [n].
+    """Return a lower bound of the step for any split, in seconds, [n]: stages with equal shares and no messages.
+
+    It is never below the piece's own bound. pp, vpp: of each point, [n]; chosen: indices of the points in the piece.
     """
     where = priced(piece.request, piece.candidates, pp, chosen)
     whole = piece.whole_s[chosen]
@@ -214,7 +223,10 @@ def _even_s(piece: Piece, pp: NDArray[np.intp], vpp: NDArray[np.intp], chosen: N
 
 @lru_cache(maxsize=4096)
 def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
-    """Return a split's pipeline: the stages that can be the bottleneck."""
+    """Return the pipeline of a split with only those stages that can be the bottleneck. Cached.
+
+    kinds: the layer kinds by which `split.counts` counts blocks.
+    """
     shapes = distinct(split.counts(kinds), [split.stage(index) for index in range(split.pp)])
     return Pipeline(split.pp, split.vpp, shapes)
 
@@ -222,8 +234,11 @@ def pipeline(split: Split, kinds: tuple[str, ...]) -> Pipeline:
 def _sharded(
     piece: Piece, every: Sequence[Split], which: NDArray[np.intp], chosen: NDArray[np.intp], found: Incumbents
 ) -> Iterator[Batch]:
-    """Yield some points with pipelines under each ZeRO stage, best bound first: those that may fit under some policy
-    and offload, and may be shown. Where nothing may fit and nothing did, yield the leanest point alone.
+    """Yield batches of points with pipelines under each ZeRO stage, by ascending lower bound on the step.
+
+    A batch holds points that may fit in memory under some policy and offload and whose bound is within the cutoff. If
+    none may fit, no family is kept and candidates are counted, the point with the least memory alone is yielded. Points
+    removed are counted in `found.refused` and `found.tally`.
     """
     request = piece.request
     pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
@@ -238,12 +253,12 @@ def _sharded(
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         if found.tally is not None:
             found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
-        # Under each offload, [o, n]. Where candidates are counted, all that the bound of their point leaves are.
+        # Lower bound per offload, [o, n]; where candidates are counted, the point's own bound for every offload.
         apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
         least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
         alive = order[fits[order]]
         if found.counted and runs.any() and not fits.any() and not found.families:
-            # so that a refusal can say by how much nothing fits
+            # to report by how much nothing fits
             lean = int(np.where(runs, floor, np.inf).argmin())
             least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
             if found.leanest is None or least_bytes < found.leanest.device_bytes:
@@ -272,8 +287,10 @@ def _sharded(
 def _may_fit(
     piece: Piece, low: Stages, where: Columns, setting: Setting, runs: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Array]:
-    """Return under which offloads points that the target can run may fit on the GPU and in the host's memory, [o, n],
-    and the bytes that no offload brings them below, [n].
+    """Return (may fit, bytes): whether a point may fit under each offload, [o, n], and its least GPU memory, [n].
+
+    The bytes are a lower bound under the last offload. Memory of the host is checked, too. Where there are several
+    stages, NEARLY times the budget is allowed. runs: points that the target can run, [n].
     """
     floor = bound_bytes(low, where, setting)
     may: NDArray[np.bool_] = runs & (floor <= piece.budget * np.where(setting.pipelines.pp > 1, NEARLY, 1.0))
@@ -283,7 +300,11 @@ def _may_fit(
 
 
 def _evaluate(batch: Batch, found: Incumbents) -> None:
-    """Evaluate a batch: every policy as it is, then the fewest recomputed layers that fit."""
+    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts, gammas and tally.
+
+    Every policy is evaluated; where full recompute of the first layers of each chunk is allowed, also with the fewest
+    layers that fit.
+    """
     piece, setting, limits = batch.piece, batch.setting, batch.piece.request.limits
     cost = evaluate(batch.sums, batch.points, setting)
     shape = (len(batch.table.policies), len(setting.offload), batch.points.dp.size)
@@ -326,11 +347,15 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
 
 
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:
-    """Return the results of a batch. sums: of the policies that the rows stand for."""
+    """Return a batch's results with two masks, [r, o, n]: candidates that fit, and those that fit or nearly do.
+
+    Both need a finite step and enough host memory. Nearly is NEARLY times the budget where there are several stages and
+    the target has freedom in layers per stage. sums: those of the policies along r.
+    """
     piece, layouts, pins = batch.piece, batch.piece.request.limits.layouts, batch.piece.request.pins
     pinned = host_bytes(sums, batch.points, batch.setting) <= piece.machine.host_memory_bytes_per_gpu * HOST_SHARE
     runs = np.isfinite(step_s) & pinned
-    # Stages that the target can lay out in many ways.
+    # The target can distribute layers over stages in many ways.
     free = pins.layout is None and (layouts.any_cut or layouts.first_last)
     budget = piece.budget * np.where(free & (batch.setting.pipelines.pp > 1), NEARLY, 1.0)
     fits = (peak_bytes <= piece.budget) & runs
@@ -338,7 +363,10 @@ def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers
 
 
 def _prefixes(batch: Batch) -> Array:
-    """Count the blocks of each kind among the first layers, as of `prefixed`: [s, layers, kinds, n]."""
+    """Return the blocks of each kind among the first layers of every chunk, [s, layers, kinds, n].
+
+    Layers: each number of recomputed layers that is tried. The array is as `prefixed` makes it.
+    """
     pipelines, every_nth = batch.setting.pipelines, batch.piece.request.limits.every_nth
     present, which = np.unique(pipelines.which, return_inverse=True)
     each = [
@@ -353,13 +381,15 @@ def _prefixes(batch: Batch) -> Array:
 
 @lru_cache(maxsize=4096)
 def _prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
-    """Count the blocks of each kind among the first n layers of every chunk of the stage, for each n that is tried."""
+    """Return the blocks of each kind among the first n layers of a stage's chunks, for each n that is tried. Cached."""
     return tuple(split.first_layers_of(stage, kinds, n) for n in split.repeated(every_nth=every_nth))
 
 
 def _add_by_relative_cost(batch: Batch, results: list[Result], gammas: Gammas) -> None:
-    """Rank by relative cost, which knows partitions only; of their policies and offloads the fastest that fits is
-    taken.
+    """Add a batch's candidates to `gammas` by relative cost, which depends on the partition alone.
+
+    Of the policies and offloads of a point, the fastest that fits is taken; points where none fits only count for the
+    lowest cost.
     """
     piece, kinds = batch.piece, sequence(batch.piece.request.model)
     counts = np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)

@@ -30,11 +30,14 @@ from symconfig.solve.stages import ROUNDING
 from symconfig.solve.timeline import refined_time
 from symconfig.units import significant
 
-FULL = 0.85  # of the budget: above it, memory is what keeps a faster plan away
+FULL = 0.85  # share of the budget above which a plan counts as limited by memory
 
 
 def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bool = False) -> Candidate:
-    """Return the candidate with its whole prediction; the best one also where routing is forced to balance."""
+    """Return the plan's candidate with its whole prediction, under even expert loads (`prospect.even`).
+
+    best: also predict the step with balanced routing (`balanced_step_s`, else None).
+    """
     prospect = prospect.even
     parts = costed(prospect)
     what = replace(
@@ -45,8 +48,10 @@ def described(prospect: Prospect, cluster: ClusterDescriptor, job: Job, best: bo
 
 
 def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
-    """Return the bytes that the fullest stage needs and the step by the formula, with loads of experts as uneven as in
-    each of `EVERY` runs, [runs] each; None where they are even, or stated."""
+    """Return (peak bytes of the fullest stage, step in seconds) with expert loads as in each of `EVERY` runs.
+
+    Both are [runs]. None if ep is 1, the job states its expert imbalance, or nothing is known of the model's loads.
+    """
     even = prospect.even
     request, ep = even.request, even.degrees.ep
     if ep == 1 or request.job.limits.expert_imbalance is not None:
@@ -61,14 +66,14 @@ def under_loads(prospect: Prospect) -> tuple[Array, Array] | None:
 
 
 def fits(prospect: Prospect, cluster: ClusterDescriptor) -> float:
-    """Return the probability that a plan does not run out of memory, whatever the loads of experts are."""
+    """Return the probability that a candidate does not run out of GPU memory, over the distribution of expert loads."""
     drawn = under_loads(prospect)
     peaks = [max(costed(prospect.even).peaks)] if drawn is None else drawn[0].tolist()
     return fitting(prospect.request, prospect.machine, peaks, cluster)
 
 
 def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
-    """Return what a plan's place among the others follows from."""
+    """Return what ranks a candidate: score in seconds, unusual choices, complexity, probability to fit."""
     return Standing(
         score_s=tidy(prospect.score),
         unusual=unusual(prospect),
@@ -78,7 +83,10 @@ def standing(prospect: Prospect, cluster: ClusterDescriptor) -> Standing:
 
 
 def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: ClusterDescriptor) -> Predicted:
-    """Return the prediction with what uneven loads of experts do to memory and to the step."""
+    """Return the prediction with intervals that uneven expert loads widen, and the range of loads in `untrained`.
+
+    The same prediction comes back if `under_loads` is None.
+    """
     request, p, of_runs = prospect.request, prospect.degrees, np.array(NINE_IN_TEN)
     if (drawn := under_loads(prospect)) is None:
         return what
@@ -116,7 +124,7 @@ def _of_loads(prospect: Prospect, parts: Costed, what: Predicted, cluster: Clust
 
 
 def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predicted) -> Candidate:
-    """Make a found point a candidate of a plan. allocated: bytes at the peak of every stage."""
+    """Return the candidate of a plan for a search's candidate with a prediction. allocated: peak bytes by stage."""
     request, split = prospect.request, prospect.split
     microbatches = request.global_batch // (prospect.degrees.dp * prospect.micro)
     recompute = _recompute(prospect)
@@ -132,7 +140,7 @@ def made(prospect: Prospect, job: Job, allocated: Sequence[float], what: Predict
 
 
 def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
-    """Return the step where routing is forced to balance; None where one rank has all experts."""
+    """Return the step in seconds with balanced routing; None for a dense model or ep = 1."""
     job = prospect.request.job
     if prospect.request.model.experts is None or prospect.degrees.ep == 1:
         return None
@@ -143,6 +151,7 @@ def _balanced_s(prospect: Prospect, cluster: ClusterDescriptor) -> float | None:
 
 
 def _recompute(prospect: Prospect) -> Recompute:
+    """Return the recompute policy: block, full uniform, selective with sorted modules, or none."""
     if prospect.block_layers:
         return Recompute("full", method="block", num_layers=prospect.block_layers)
     if LAYER in prospect.choice.modules:
@@ -153,7 +162,7 @@ def _recompute(prospect: Prospect) -> Recompute:
 
 
 def describe(recompute: Recompute) -> str:
-    """Describe a recompute policy for tables and reports."""
+    """Return a recompute policy as text for tables and reports: "none", "full", "selective: core_attn"."""
     if recompute.granularity == "selective":
         return "selective: " + ", ".join(recompute.modules)
     if recompute.granularity == "full":
@@ -166,6 +175,7 @@ def describe(recompute: Recompute) -> str:
 
 
 def _options(prospect: Prospect, recompute: Recompute) -> Options:
+    """Return the options of a candidate; those without effect at its degrees are off or None (cp_comm at cp = 1)."""
     request, split = prospect.request, prospect.split
     p, extras = prospect.degrees, prospect.extras
     replicated = p.dp * p.cp > 1
@@ -177,7 +187,7 @@ def _options(prospect: Prospect, recompute: Recompute) -> Options:
         cp_comm=prospect.scheme.cp_comm if p.cp > 1 else None,
         overlap=Overlap(
             grad_reduce=replicated,
-            # Between stages that do not interleave it would make one gather after the other (`Framework`).
+            # In a pipeline without interleaving it would serialise the stages' gathers (`Framework`).
             param_gather=replicated
             and prospect.zero >= 1
             and (p.pp == 1 or p.vpp > 1)
@@ -213,9 +223,9 @@ def predicted(
     time: Mapping[str, float] | None = None,
     worst: int | None = None,
 ) -> Predicted:
-    """Return what one step takes, and what the fullest stage holds.
+    """Return the prediction of one step: times, throughput, memory of the fullest stage, 90 % intervals.
 
-    time: seconds by part, worst: the fullest stage, where not all stages lie on this cluster.
+    time: seconds by part; None: `refined_time`. worst: index of the fullest stage; None: the one with the largest peak.
     """
     request = prospect.request
     worst = int(np.argmax(parts.peaks)) if worst is None else worst
@@ -228,7 +238,7 @@ def predicted(
     tokens = request.global_batch * request.seq_length / (step * request.gpus)
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     experts = request.model.experts
-    # What an expert computes of tokens that did not choose it is no use.
+    # FLOPs of an expert on tokens not routed to it do not count as model FLOPs.
     numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.computing_per_tok})
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
@@ -259,14 +269,15 @@ def predicted(
 
 
 def tidy(value: float) -> float:
-    """Round to twelve digits: what differs beyond them differs by the processor's order of summation, and plans must
-    not.
-    """
+    """Return a number rounded to twelve significant digits, so that plans do not depend on the order of summation."""
     return significant(value, 12)
 
 
 def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_bytes: float) -> str:
-    """Say whether memory binds. budget_bytes: that may be predicted, no more than is usable of a GPU's memory."""
+    """Return a phrase that says whether a plan is limited by memory or by time, with used and available GiB.
+
+    budget_bytes: largest prediction allowed; the risk is named if it is below the usable part of memory_bytes.
+    """
     what = "memory," if used_bytes > FULL * budget_bytes else "time, not memory;"
     if budget_bytes < limits.usable_bytes(memory_bytes) * (1 - ROUNDING):
         risk = f"{100 * limits.memory_risk:g} % risk of running out"
@@ -275,7 +286,7 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
 
 
 def degrees(candidate: Candidate) -> str:
-    """Write the degrees above one, and the micro-batch: tp 4, pp 2, dp 8, micro-batch 1."""
+    """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
     p = candidate.parallel
     named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
     words = [f"{name} {value}" for name, value in named if value > 1]
@@ -283,7 +294,10 @@ def degrees(candidate: Candidate) -> str:
 
 
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
-    """Say what keeps the plan from being faster, as a sentence. prospect: the same plan."""
+    """Return a sentence on the bottleneck: memory or time, candidates that do not fit, the largest other cost.
+
+    prospect: the candidate that `best` describes.
+    """
     limit, used = device_budget(prospect.request, prospect.machine), best.predicted.device_bytes
     uneven_bytes = max(costed(prospect).peaks) - max(costed(prospect.even).peaks)
     limit -= reserved_bytes(uneven_bytes, prospect.request.framework)

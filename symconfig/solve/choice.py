@@ -18,14 +18,14 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Request
 from symconfig.solve.usual import premium
 
-TIE = 1.02  # of the best score: plans up to here cannot be told apart
+TIE = 1.02  # times the best score: plans up to here count as equally fast
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Family:
-    """One way to split a model; micro-batch, chunks, stages, recompute and offload are inside.
+    """The degrees by which plans count as different; micro-batch, vpp, layers per stage, recompute and offload do not.
 
-    zero: 1 stands for stages 0 and 1, which differ in what optimizers hold only.
+    zero: 1 stands for stages 0 and 1, which differ only in the optimizer's memory.
     """
 
     tp: int
@@ -38,13 +38,13 @@ class Family:
 
 
 def family(prospect: Prospect) -> Family:
-    """Return the family of a candidate."""
+    """Return the family of a candidate; ZeRO stages 0 and 1 are one family."""
     p = prospect.degrees
     return Family(p.tp, p.cp, p.pp, p.ep, p.etp, max(prospect.zero, 1), prospect.request.precision)
 
 
 def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
-    """Return the first plan, then the first of what is left without its family, and so on."""
+    """Return up to `top` candidates of different families: repeatedly the `first` one of the families that are left."""
     left, result = list(candidates), list[Prospect]()
     while left and len(result) < top:
         result.append(first(left))
@@ -53,7 +53,10 @@ def ranked(candidates: Iterable[Prospect], top: int) -> list[Prospect]:
 
 
 def first(candidates: Sequence[Prospect]) -> Prospect:
-    """Return the plainest of the candidates that cannot be told from the one with the best score, then the best."""
+    """Return the least complex of the candidates within TIE of the best score; of equal ones the first in order.
+
+    Raises ValueError if there are none.
+    """
     limit = TIE * min(each.score for each in candidates)
     return min(
         (each for each in candidates if each.score <= limit),
@@ -62,13 +65,16 @@ def first(candidates: Sequence[Prospect]) -> Prospect:
 
 
 def scored(prospect: Prospect, step_s: float, device_bytes: float) -> Prospect:
-    """Return the candidate with its step, the memory that it takes of a device, and its score."""
+    """Return a copy of the candidate with its step in seconds, bytes in use on the device, and score.
+
+    The score is the step times the premium for its unusual choices.
+    """
     score = step_s * float(premium(len(unusual(prospect))))
     return replace(prospect, step_s=step_s, device_bytes=device_bytes, score=score)
 
 
 def unusual(prospect: Prospect) -> tuple[str, ...]:
-    """Name the choices that hardly any published layout of such models on such GPUs has."""
+    """Return the names of choices rare in published layouts of such models on such GPUs; empty without such data."""
     request, p = prospect.request, prospect.degrees
     if request.usual is None:
         return ()
@@ -79,7 +85,10 @@ def unusual(prospect: Prospect) -> tuple[str, ...]:
 
 
 def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) -> NDArray[np.intp]:
-    """Count the unusual degrees and switches of points with a pipeline: [n]."""
+    """Return the number of unusual degrees and switches per point, [n]; zeros without data on published layouts.
+
+    pp, vpp: numbers or arrays that broadcast to [n].
+    """
     if request.usual is None:
         return np.zeros(points.size, dtype=np.intp)
     beyond = request.usual.beyond(tp=points.tp, pp=pp, vpp=vpp, cp=points.cp, ep=points.ep, micro=points.micro)
@@ -88,14 +97,17 @@ def unusual_degrees(request: Request, points: Columns, pp: object, vpp: object) 
 
 
 def unusual_recompute(request: Request, choices: Sequence[Choice]) -> NDArray[np.intp]:
-    """Count the unusual ones of what policies recompute: 0 or 1 each, [r]."""
+    """Return 1 for each policy whose kind of recompute is unusual, else 0, [r]."""
     kinds = map(recompute_kind, choices)
     return np.array([int(request.usual is not None and request.usual.recomputes(kind)) for kind in kinds], np.intp)
 
 
 def complexity(prospect: Prospect) -> int:
-    """Count the axes beyond 1, options beside the defaults, recompute (twice, where some layers alone are recomputed),
-    offloads, a layout string and uneven ends."""
+    """Return the number of a candidate's deviations from a plain layout: fewer is simpler.
+
+    Counts axes above 1, options on, recompute (twice for the first layers only), offloads, a layout string, uneven
+    ends.
+    """
     p, split = prospect.degrees, prospect.split
     ends = split.first_layers is not None or split.last_layers is not None
     return (
@@ -110,19 +122,19 @@ def complexity(prospect: Prospect) -> int:
 
 
 def recomputed_and_offloaded(choice: Choice, *, some_layers: bool = False) -> int:
-    """Count recompute, once more where some layers alone are recomputed, and offload of activations."""
+    """Return 0 to 3: one each for recompute, for recompute of some layers only, and for activation offload."""
     return bool(choice.modules or some_layers) + some_layers + bool(choice.offload)
 
 
 def recompute_kind(choice: Choice, block_layers: int = 0) -> str:
-    """Return none, selective or full."""
+    """Return "none", "selective" or "full"; recompute of the first `block_layers` layers is full."""
     if block_layers or LAYER in choice.modules:
         return "full"
     return "selective" if choice.modules else "none"
 
 
 def _switched(request: Request) -> list[str]:
-    """Name the unusual switches that are on."""
+    """Return the names of unusual switches that are on; empty without data on published layouts."""
     extras = request.extras
     if request.usual is None:
         return []

@@ -20,12 +20,11 @@ _NOTHING = Offload()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Configuration:
-    """A person's way to run a model. `framework`: its habits, as `dataclasses.replace` makes them from a known one.
+    """A configuration of a training run. framework: its cost model, usually a known one with `dataclasses.replace`.
 
-    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of the first layers of every
-    virtual stage only. offload: what lives in host memory. ends_as_layers: places that embedding and loss take among
-    the layers of the stages. natural_routing: routers send tokens as they were trained to, and are not forced to
-    balance.
+    modules: recomputed ones ({"layer"}: full recompute); block_layers: full recompute of that many first layers of
+    every virtual stage only. offload: what is kept in host memory. ends_as_layers: numbers of layers that embedding and
+    loss count as. natural_routing: routers are not forced to balance.
     """
 
     degrees: Degrees
@@ -42,25 +41,29 @@ class Configuration:
     natural_routing: bool = False
     ends_as_layers: tuple[int, int] = (0, 0)
     packing: Packing | None = None
-    layout: str = ""  # of the chunks, as --pipeline-model-parallel-layout has it
-    activation_offload: bool = False  # Megatron's fine-grained one, of the modules that symconfig would offload
-    first_layers: int | None = None  # on this stage, where it has others than the rest
+    layout: str = ""  # pipeline layout string as for --pipeline-model-parallel-layout
+    activation_offload: bool = False  # Megatron's fine-grained offloading, of symconfig's choice of modules
+    first_layers: int | None = None  # number of layers on the first stage, if other than on the rest
     last_layers: int | None = None
     backend: Backend = "megatron"
     version: str | None = None  # None: the one that symconfig writes for
-    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    uniform_layers: int = 1  # full recompute, method uniform: layers per recomputed group
     offload: Offload = _NOTHING
 
     @classmethod
     def of(cls, candidate: Candidate, framework: Framework) -> Self:
-        """Return the configuration that a plan's candidate is. framework: with its habits."""
+        """Return the configuration of a plan's candidate. framework: its cost model, with the candidate's options."""
         return cls.with_options(candidate.target, candidate.parallel, candidate.batch, candidate.options, framework)
 
     @classmethod
     def with_options(
         cls, target: Target, degrees: Degrees, batch: Batch, options: Options, framework: Framework
     ) -> Self:
-        """Return the configuration that these options are. framework: with its habits."""
+        """Return the configuration with these options. framework: its cost model, with the same options.
+
+        Only full recompute has `block_layers` (method block) or `uniform_layers` (method uniform); an unset cp_comm is
+        p2p.
+        """
         o = options
         full = o.recompute.granularity == "full"
         given = (o.recompute.num_layers or 0) if full else 0

@@ -24,9 +24,10 @@ from symconfig.solve.space import lattice, priced
 
 @dataclass(frozen=True)
 class Costed:
-    """One candidate again: its parts, with a memory entry for every stage, and what the parts were made from.
+    """The costs of one candidate with an entry of memory for every stage, and what they were computed from.
 
-    by_block: the cost where the first layers of every chunk run again; None: it follows from the sums, as it is asked.
+    by_block: the cost where only the first layers of every chunk are recomputed; None: it is computed from the sums
+    when read.
     """
 
     sums: Stages
@@ -37,6 +38,7 @@ class Costed:
 
     @property
     def cost(self) -> Cost:
+        """Return seconds and bytes by part, computed on first use unless some layers alone are recomputed."""
         return self.by_block or Cost(self._time, self._memory)
 
     @cached_property
@@ -49,17 +51,21 @@ class Costed:
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Return the bytes allocated at the peak of every stage."""
+        """Return the bytes allocated at the peak of every stage, in order of stages."""
         memory = self.by_block.memory if self.by_block else self._memory
         return tuple(float(value) for value in total(memory)[:, 0, 0, 0])
 
 
 def sizes(prospect: Prospect, copies: int) -> Lattice:
-    """Return the candidate's point, `copies` times."""
+    """Return the lattice of the candidate's point, repeated `copies` times."""
     return lattice(prospect.request, prospect.columns(copies))
 
 
 def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
+    """Return the shape of one stage: blocks by kind, layers, and groups for uniform recompute of several layers.
+
+    counts: blocks of each of the kinds in the stage.
+    """
     stage, together = prospect.split.stage(index), prospect.uniform_layers
     if together == 1:
         return StageShape(index, counts, 1, layers(stage))
@@ -68,8 +74,9 @@ def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple
 
 
 def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
-    """Return the kinds of a chunk, with None for layers that do not begin a group of so many which are recomputed at
-    once.
+    """Return the kinds of a chunk, with None for layers that do not begin a recompute group of `together` layers.
+
+    Embedding and loss keep their kind.
     """
     place, result = 0, []
     for kind in chunk:
@@ -79,16 +86,18 @@ def begins(chunk: tuple[str, ...], together: int) -> tuple[str | None, ...]:
 
 
 def costed(prospect: Prospect, known: Lattice | None = None) -> Costed:
-    """Work out the parts of one candidate, by the same functions that weighed it.
+    """Return the costs of one candidate by the functions that the search uses, with every stage by itself.
 
-    known: `sizes` of it, where the machine's constants are arrays of as many values as it has copies.
+    known: its `sizes`, if the machine's constants are arrays with one value per copy; None: one point, from the cache.
     """
     return detailed(prospect, table_alone(prospect) if known is None else table_of(prospect, known))
 
 
 def table_alone(prospect: Prospect) -> Table:
-    """Return the table of a candidate's blocks at its point. It is kept, since a search shows the same point again in
-    other pipelines."""
+    """Return the cost table of a candidate's blocks at its point.
+
+    Cached: candidates whose blocks cost the same share a table.
+    """
     request, where = prospect.request, sizes(prospect, 1)
     numbers = tuple((name, *np.ravel(value).tolist()) for name, value in where.numbers.items())
     same = structure(request.model), prospect.scheme, numbers, request.framework, choices_of(prospect)
@@ -97,7 +106,7 @@ def table_alone(prospect: Prospect) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A candidate's point, equal to every other one where blocks cost the same."""
+    """A candidate's point as a cache key: equal to all points where blocks cost the same."""
 
     key: tuple[object, ...]
     prospect: Prospect = field(compare=False)
@@ -106,18 +115,17 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
+    """Return the table of a point. Cached."""
     return table_of(point.prospect, point.where)
 
 
 def choices_of(prospect: Prospect) -> tuple[Choice, ...]:
-    """Return the recompute choices whose costs a candidate is made from."""
+    """Return the recompute choices that a candidate's cost needs: its own, or none and full for the first layers."""
     return (PLAIN, WHOLE) if prospect.block_layers else (prospect.choice,)
 
 
 def table_of(prospect: Prospect, where: Lattice) -> Table:
-    """Return the table of a candidate's blocks at its point, or at copies of it, where the machine's constants are
-    arrays.
-    """
+    """Return the cost table of a candidate's blocks at the points of `where`: its own point or copies of it."""
     request, gpu, choices = prospect.request, prospect.machine, choices_of(prospect)
     of_kind = derived(request.model, request.framework.implementation, prospect.scheme)
     costs = block_costs(of_kind, where, gpu, request.framework)
@@ -125,10 +133,9 @@ def table_of(prospect: Prospect, where: Lattice) -> Table:
 
 
 def detailed(prospect: Prospect, small: Table, where: Columns | None = None) -> Costed:
-    """Work out a candidate's parts from the table of its blocks: its policy, or no and full recompute, at its point or
-    copies of it.
+    """Return a candidate's costs from the table of its blocks, at its point or copies of it.
 
-    where: the point, or its copies, as costs take them; None: as the candidate has it.
+    small: has the choices of `choices_of`. where: columns of the points; None: the candidate's own, repeated.
     """
     request, pp = prospect.request, prospect.degrees.pp
     every = np.arange(small.boundary.size)

@@ -39,8 +39,11 @@ _RECOMPUTED = {"none": frozenset[str](), "selective": frozenset({"core_attn"}), 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a layout costs. plan: has it as its best and only candidate. memory: bytes in use of each stage's GPUs, by
-    part. refused: what its framework refuses of it, as sentences."""
+    """The cost of one layout. plan: has it as its best and only candidate.
+
+    memory: bytes in use on each stage's GPUs, by part. refused: sentences on the constraints of its framework that it
+    violates.
+    """
 
     plan: Plan
     memory: Mapping[str, tuple[float, ...]]
@@ -48,32 +51,36 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
+        """Return whether the fullest stage fits in usable GPU memory."""
         return self.missing_bytes <= 0
 
     @property
     def missing_bytes(self) -> float:
-        """Return by how much the fullest stage exceeds what may be used of a GPU; below 0: what is left."""
+        """Return the bytes by which the fullest stage exceeds usable GPU memory; negative if some are left."""
         return self.plan.device_bytes - self.plan.usable_bytes
 
     @property
     def stage_bytes(self) -> tuple[float, ...]:
-        """Return the bytes in use of each stage's GPUs."""
+        """Return the bytes in use on each stage's GPUs, in order of stages."""
         return tuple(map(sum, zip(*self.memory.values(), strict=True)))
 
     @property
     def overfull(self) -> tuple[int, ...]:
-        """Return the stages that take more than the GPU has to give."""
+        """Return the indices of the stages that exceed usable GPU memory; empty if all fit."""
         return tuple(stage for stage, used in enumerate(self.stage_bytes) if used > self.plan.usable_bytes)
 
     @property
     def largest(self) -> tuple[str, float]:
-        """Return the largest part of the fullest stage's memory, and its bytes."""
+        """Return (name, bytes) of the largest part of the fullest stage's memory."""
         return max(self.plan.best.predicted.memory.items(), key=lambda part: part[1])
 
 
 def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Estimate:
-    """Price the layout that a job's pins say. Raises InputError for pins that say no single layout, and for one that
-    does not divide."""
+    """Return what the layout of a job's pins costs, without a search.
+
+    Constraints of the framework that the layout fails are recorded in `refused`. Raises InputError if the pins leave
+    more than one layout or degrees do not divide.
+    """
     from symconfig.solve.search import resolved  # takes as long to import as an audit, which prices here, to do
 
     job = resolved(model, cluster, job)
@@ -88,8 +95,10 @@ def estimate(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Es
 def priced(
     prospect: Prospect, cluster: ClusterDescriptor, job: Job, **known: Any
 ) -> tuple[Plan, dict[str, tuple[float, ...]]]:
-    """Return a plan of one candidate, of which nothing was searched, and the bytes of each stage's GPUs by part. known:
-    fields of the candidate that are known better."""
+    """Return (plan, memory) of one candidate without a search; memory: bytes of each stage's GPUs by part.
+
+    known: fields of the plan's candidate to replace. The plan has no alternatives; it may not fit.
+    """
     best: Candidate = replace(described(prospect, cluster, job, best=True), **known)
     fits = best.predicted.device_bytes <= job.limits.usable_bytes(cluster.gpu.memory_bytes.value)
     plan = Plan(
@@ -104,8 +113,11 @@ def priced(
 
 
 def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's fields with the GPUs that the pinned degrees take, and one micro-batch for each stage of each
-    replica, where they do not say these. Raises InputError for pins that are wrong."""
+    """Return a job's fields with defaults for `gpus` and `global_batch_size`; given fields win.
+
+    gpus: the product of the pinned degrees, only if dp is pinned. global_batch_size: replicas x mbs x pp. Raises
+    InputError for wrong pins or ranges.
+    """
     given = dict(fields)
     pins = parse({name: str(value) for name, value in given.get("pins", {}).items()})
     ranks = prod(_one(pins, name) for name in _MESH)
@@ -117,7 +129,12 @@ def with_defaults(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Configuration:
-    """Return the layout that a resolved job's pins say, plain in what they leave open. Raises InputError."""
+    """Return the layout of a resolved job's pins; degrees not pinned are 1, options not pinned the plain ones.
+
+    dp is what is left of the GPUs. Not pinned, sequence parallelism is on with tp > 1 if the target runs it, and the
+    ZeRO stage is the first that it runs of 1, 0, 2, 3. Raises InputError if `gpus` or the layout is open, a pin is a
+    range, or the degrees do not make all GPUs.
+    """
     pins = parse(job.pins)
     if job.gpus == "auto" or pins.dealt == ENDS:
         field, got = ("gpus", "auto") if job.gpus == "auto" else ("pins.layout", ENDS)
@@ -163,7 +180,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
 
 
 def _one(pins: Pins, name: str) -> int:
-    """Return the value that a degree is pinned to; 1 where it is not. Raises InputError for several values."""
+    """Return the value that a degree is pinned to; 1 if it is not pinned. Raises InputError for a range."""
     low, high = pins.ranges.get(name, (1, 1))
     if low != high:
         raise InputError("an estimate is of one layout", field=f"pins.{name}", got=f"{low}..{high}", need="one value")

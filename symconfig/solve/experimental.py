@@ -24,15 +24,17 @@ NOTHING_KNOWN = Columns()
 
 
 def excluded(job: Job, fixed: Fixed, pins: Pins, has: Columns = NOTHING_KNOWN) -> tuple[Constraint, ...]:
-    """Return the options that a search of this job may not use, though its framework has them, as constraints. has:
-    what a run uses already."""
+    """Return the constraints that bar a search from a framework's experimental options.
+
+    Options that the job allows or pins, and those that `has` uses already, are not barred; those in `job.without` are.
+    """
     known = options(job.backend)
     pinned = (one.name for one in known if _is_pinned(one, job, fixed, pins) or one.used(fixed, has))
     return closed(known, BACKENDS[job.backend].releases.of(job), (*job.allow, *pinned), job.without)
 
 
 def problems(job: Job) -> Iterator[Problem]:
-    """Yield what is wrong with the options that a job names."""
+    """Yield a problem for each name in the job's `allow` and `without` that is no option of its framework."""
     known = [option.name for option in options(job.backend)]
     for field, names, more in (("allow", job.allow, [ALL]), ("without", job.without, [])):
         for name in names:
@@ -43,10 +45,11 @@ def problems(job: Job) -> Iterator[Problem]:
 
 
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
-    """Return the options without which nothing fits: of the best maturity with which anything does, those of which each
-    is enough alone, or beside all better ones, else all. All options where nothing fits with them.
+    """Return the names of experimental options without which nothing fits.
 
-    fits: whether there is any plan of a job.
+    They come from the best maturity with which something fits: each that is enough alone; else all better ones and each
+    that is enough beside them; else all of both. Returns all barred options if nothing fits even with them. fits:
+    whether a job has any plan; called repeatedly.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
@@ -56,8 +59,8 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
         if own := tuple(name for name, standing in known.items() if standing and standing.maturity is maturity):
             grades.append((better, own))
             better = (*better, *own)
-    # With more options there are more plans. The first plan that fits shows it, and only a whole search that none does:
-    # from all options down only one search is whole.
+    # With more options there are more plans. A search ends at the first plan that fits, and is long only if none does:
+    # starting from all options, only one search is long.
     enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
     if not enough:
         return better
@@ -69,12 +72,12 @@ def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> t
 
 
 def allowing(job: Job, *names: str) -> Job:
-    """Return the job with more options allowed."""
+    """Return a copy of the job that allows these options, too."""
     return job.model_copy(update={"allow": (*job.allow, *names)})
 
 
 def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
-    """Return the experimental options of a plan that its job does not allow by name."""
+    """Return the experimental options that a plan uses and its job does not allow by name; pinned ones are marked."""
     return tuple(
         Opened(option.name, option.label, str(known.maturity), known.why, _is_pinned(option, job, fixed, pins))
         for option, known in unstable(job, fixed, Columns.of(candidate))
@@ -82,7 +85,10 @@ def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Open
 
 
 def unstable(job: Job, fixed: Fixed, point: Columns) -> Iterator[tuple[Option, Standing]]:
-    """Yield the experimental options of a point that its job does not allow by name, with what is known of each."""
+    """Yield (option, standing) for experimental options that a point uses and that the job does not allow by name.
+
+    Nothing for options of unknown standing, or if the job allows all.
+    """
     release = BACKENDS[job.backend].releases.of(job)
     for option in options(job.backend):
         known = option.standing(release)
@@ -96,7 +102,10 @@ def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 
 
 def _columns(job: Job, pins: Pins) -> Columns:
-    """Return the columns that every plan with these pins has: each range of numbers along an axis of its own."""
+    """Return the columns that every plan with these pins has; a range of numbers becomes an array along its own axis.
+
+    Precision defaults to the job's, else bf16. A pinned layout counts as having empty and uneven chunks.
+    """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)
     for name, (low, high) in pins.ranges.items():

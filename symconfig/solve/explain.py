@@ -29,7 +29,7 @@ from symconfig.units import MIB
 
 @dataclass(frozen=True, slots=True)
 class OperatorLine:
-    """One operator on one rank and microbatch. `shape`: symbols; `numbers`: the same with numbers."""
+    """One operator in one phase on one rank and microbatch. shape: in symbols; numbers: the same in numbers."""
 
     name: str
     phase: str
@@ -52,7 +52,7 @@ class CollectiveLine:
 
 @dataclass(frozen=True, slots=True)
 class TensorLine:
-    """An activation that waits for the backward pass. `fate`: kept, offloaded, or recomputed."""
+    """An activation that the backward pass needs. size: in symbols. fate: kept, offloaded or recomputed."""
 
     name: str
     size: str
@@ -62,7 +62,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """kind: the layer kind that the tables are about, the most frequent one. strategies: of every kind."""
+    """Tables for `kind`, the most frequent kind of layer, and the strategies of all kinds of blocks."""
 
     kind: str
     operators: tuple[OperatorLine, ...]
@@ -72,7 +72,10 @@ class Explanation:
 
 
 def explain(plan: Plan) -> Explanation:
-    """Return what the most frequent layer of `plan.best` consists of, and how every tensor of the model is split."""
+    """Return operators, collectives and kept tensors of the most frequent layer, and the strategies of all blocks.
+
+    The plan's best candidate is computed again. Raises InputError if a pin or degree is not possible any more.
+    """
     prospect = restore(plan, plan.best)
     parts = costed(prospect)
     kinds = plan.model.layer_kinds
@@ -90,7 +93,7 @@ def explain(plan: Plan) -> Explanation:
 
 
 def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
-    """Yield the operators in order of the forward pass; the phases of one operator together."""
+    """Yield the operators on one rank and microbatch in forward order, one line per phase."""
     shapes: dict[tuple[str, Phase], tuple[str, str]] = {}
     for work in block.derived.work:
         if isinstance(work, Matmul):
@@ -113,7 +116,10 @@ def _operators(block: BlockCost, numbers: Lattice) -> Iterator[OperatorLine]:
 
 
 def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]:
-    """Yield the collectives over more than one rank."""
+    """Yield the collectives of a block that take time, with bytes, seconds, and the seconds not overlapped.
+
+    Those over one rank are left out.
+    """
     for collective, full, exposed in zip(block.derived.collectives, block.full_comm_s, block.comm_s, strict=True):
         if full[0] > 0:
             size = float(numbers.value(collective.elements)[0]) * ELEMENT_BYTES[collective.element]
@@ -130,6 +136,10 @@ def _collectives(block: BlockCost, numbers: Lattice) -> Iterator[CollectiveLine]
 
 
 def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
+    """Yield the activations that the backward pass needs.
+
+    Each has its bytes on one rank and microbatch and its fate: kept, offloaded or recomputed.
+    """
     for held, size, kept, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
     ):
@@ -138,13 +148,13 @@ def _tensors(block: BlockCost, policy: Policy) -> Iterator[TensorLine]:
             yield TensorLine(held.tensor, str(held.elements), float(size[0]), fate)
 
 
-STEP = "step"  # phase of what happens once a step, or at the accumulation boundary
-EVERY = "microbatch"  # of what happens to weights and gradients with each
+STEP = "step"  # phase of collectives once a step, or at the accumulation boundary
+EVERY = "microbatch"  # phase of collectives of weights and gradients in every microbatch
 
 
 @dataclass(frozen=True, slots=True)
 class AxisLine:
-    """A mesh axis of the plan: its ranks, and the outermost level of the network that its groups cross."""
+    """A mesh axis of the plan: its number of ranks, and the innermost network level that holds its groups."""
 
     name: str
     ranks: int
@@ -153,8 +163,10 @@ class AxisLine:
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """parts: (s_1 … s_k) of the tensor's dims; axes: of each dim those that cut it; partial: those over whose ranks
-    only the sum is the tensor; flat: those that cut a weight's states, or the weight, regardless of dims."""
+    """How a tensor is sharded. parts: number of shards of each dim; axes: mesh axes that shard each dim.
+
+    partial: axes over which it must be summed. flat: axes that shard a weight, or its states, regardless of dims.
+    """
 
     parts: tuple[int, ...]
     axes: tuple[tuple[str, ...], ...]
@@ -164,7 +176,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A collective. level: the outermost that its groups cross."""
+    """A collective. level: innermost network level that holds its groups."""
 
     kind: str
     axes: tuple[str, ...]
@@ -174,7 +186,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class StrategyLine:
-    """A tensor of a block. used: layouts other than `made` in which operators read it, with their names."""
+    """A tensor of a block. made: as produced; used: other strategies in which operators read it, with their names."""
 
     tensor: str
     weight: bool
@@ -193,14 +205,17 @@ class BlockStrategies:
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """axes: those with more than one rank, pp included."""
+    """The strategies of all kinds of blocks. axes: those with more than one rank, pp included."""
 
     axes: tuple[AxisLine, ...]
     blocks: tuple[BlockStrategies, ...]
 
 
 def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
-    """Return the strategies of every kind of block, once."""
+    """Return how the tensors of every kind of block are sharded, one entry per kind.
+
+    Axes with one rank are left out, as are expert axes in a dense model.
+    """
     grid = _Grid(prospect, cluster, _ranks(prospect))
     kinds = sequence(prospect.request.model)
     of_kind = blocks(prospect.request.model, prospect.request.framework.implementation, prospect.scheme.shared_heads)
@@ -215,11 +230,15 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
 
 
 def _ranks(prospect: Prospect) -> dict[str, int]:
+    """Return the number of ranks of every mesh axis by name."""
     return {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
 def level(prospect: Prospect, cluster: ClusterDescriptor, axes: tuple[str, ...]) -> str:
-    """Return the innermost level of the network with domains that hold a whole group; nothing for one rank."""
+    """Return the name of the innermost network level whose domains hold a whole group over these axes.
+
+    The outermost level if none does; empty for a group of one rank.
+    """
     ranks = _ranks(prospect)
     size = prod(ranks[axis] for axis in axes)
     reach = size * float(prospect.request.framework.stride(axes, ranks))
@@ -234,24 +253,27 @@ class _Grid:
     ranks: Mapping[str, int]
 
     def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of the axes that have more than one rank."""
         return tuple(axis for axis in axes if self.ranks.get(axis, 1) > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
         return level(self.prospect, self.cluster, axes)
 
     def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
+        """Return the strategy of a tensor with these dims; axes with one rank are left out."""
         axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)
         parts = tuple(prod(self.ranks[axis] for axis in mine) for mine in axes)
         return Strategy(parts, axes, self.several(layout.partial), self.several(flat))
 
     def exchanged(self, kind: Kind, axes: tuple[str, ...], phase: str) -> Iterator[Exchanged]:
+        """Yield the collective over those of the axes with more than one rank; nothing if there are none."""
         mine = self.several(axes)
         if mine:
             yield Exchanged(kind.value, mine, self.level(mine), phase)
 
 
 def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
-    """Yield activations in the order in which they are made, then weights."""
+    """Yield a line per tensor: activations in the order in which they are produced, then unshared weights."""
     flow = Flow(block, grid.prospect.scheme)
     moved: dict[str, list[Collective]] = {}
     for collective in flow.collectives():
@@ -277,11 +299,12 @@ def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
 
 
 def _phase(phase: Phase) -> str:
+    """Return the name of a phase; the weight gradient counts as backward."""
     return "backward" if phase is Phase.WEIGHT else phase.value
 
 
 def _weight(op: Operator, weight: Weight, grid: _Grid) -> StrategyLine:
-    """Return how a weight lies, and what its layouts and its gradient's exchange."""
+    """Return how a weight is sharded, and the collectives of its parameters, gradients and states."""
     used, summed = weight_layout(op, weight, grid.prospect.scheme)
     sharding = grid.prospect.request.framework.sharding(grid.prospect.zero)
     exchanges = [

@@ -22,12 +22,11 @@ from symconfig.solve.space import Request, divisors
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One of them. name: in `Extras`; pin: its name in a job.
+    """An option beside the degrees. name: its field in `Extras`; pin: its name among a job's pins.
 
-    fixed: what a point has where it may be of use, by the names of columns. alone: each of its values is neither
-    slower nor larger than those before, so that of those that run only the last is weighed, and the first where that
-    can have what the last cannot. whole: of its values the first and the last that runs are weighed. still: it wants
-    sequences of one length.
+    fixed: columns that a point must have for the option to have an effect. alone: each value is at least as fast and
+    small as those before, so only the last that runs is tried, and the default if that may rule out something else.
+    whole: only the default and the last value that runs are tried. still: needs sequences of equal length.
     """
 
     name: str
@@ -39,26 +38,27 @@ class Extra:
 
     @property
     def usual(self) -> Any:
-        """Return the framework's own value."""
+        """Return the value that the framework has by default."""
         return getattr(NOTHING_ON, self.name)
 
     def values(self, gpus: int) -> Mapping[str, Any]:
-        """Return what the pin's words stand for, the framework's own first; numbers are of groups of two GPUs or more,
-        or of all.
+        """Return the value of each word that a pin may have, the framework's default first.
+
+        Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
         """
         counts = (count for count in divisors(gpus) if count == 1 or 2 * count <= gpus)
         return EXTRA_PINS.get(self.pin) or {str(count): count for count in counts}
 
     def pinned(self, plain: Request) -> list[Any]:
-        """Return the values that a job's pins leave."""
+        """Return the values that a job's pins allow; empty if a pin allows none."""
         return [value for word, value in self.values(plain.gpus).items() if plain.pins.leaves(self.pin, word)]
 
     def of(self, backend: str) -> bool:
-        """Tell whether plans of a framework may have it."""
+        """Return whether plans of a backend may have this option."""
         return self.name in BACKENDS[backend].extras
 
     def columns(self, value: Any) -> dict[str, Any]:
-        """Return what a point with this value has."""
+        """Return the columns of a point with this value, with the columns in `fixed`."""
         every = replace(NOTHING_ON, **{self.name: value}).columns
         names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
         return {**self.fixed, **{name: every[name] for name in names}}
@@ -77,9 +77,10 @@ EXTRAS: tuple[Extra, ...] = (
 
 
 def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
-    """Return the same request with these options on and no others, on GPUs of this architecture.
+    """Return the request with exactly these options on, their framework, and the limits that are left.
 
-    extras: None for what its framework has on already.
+    extras: None for those that its framework has on; parts that the framework lacks are dropped. architecture: of the
+    GPUs.
     """
     whole, framework = request.whole or request.limits, request.framework
     now = Extras.of(framework)
@@ -91,10 +92,10 @@ def switched_on(request: Request, extras: Extras | None = None, architecture: st
 
 
 def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, ...]:
-    """Return the request with every choice of options that it leaves open, the plainest first.
+    """Return one request per combination of options that the pins and the target allow, the plainest first.
 
-    usual: the framework is as it comes, and not as somebody runs it: else what they have on is weighed, too.
-    Raises InputError for a pin that asks for what the target lacks.
+    usual: the framework has its defaults; if not, the options that it has on are tried, too. Raises InputError for a
+    pin that the target does not support, or pins that it does not support together.
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
@@ -111,20 +112,30 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
 
 
 def _separate(request: Request, every: Sequence[Extras]) -> Request:
-    """Return a request for what another one with more that is `alone` cannot have."""
+    """Return the request limited to the ZeRO stages at which the same request with one more `alone` option cannot run.
+
+    Unchanged if there is no such other request or if the option rules something else out.
+    """
     extras, limits = request.extras, request.limits
     for extra in EXTRAS:
         zero = extra.fixed.get("zero")
         if not extra.alone or zero is None or getattr(extras, extra.name) != extra.usual:
             continue
         more = [other for other in every if other != extras and replace(other, **{extra.name: extra.usual}) == extras]
-        if more and not _loses(extra, getattr(more[0], extra.name), request.whole or limits, request.precision):
+        if more and not _rules_out_more(
+            extra, getattr(more[0], extra.name), request.whole or limits, request.precision
+        ):
             return replace(request, limits=replace(limits, zero=limits.zero[:zero]))
     return request
 
 
 def _values(extra: Extra, plain: Request) -> Iterator[Any]:
-    """Yield the values of one option that are weighed: the framework's own first, or what is `alone`."""
+    """Yield the values of one option to search.
+
+    Pinned: all that the pin allows. Otherwise the default and others that run: only the last with `whole`; with `alone`
+    the last, and the default only if it may do better. An option that needs equal lengths has the default alone for
+    packed sequences.
+    """
     usual, known = extra.usual, dict.fromkeys(extra.pinned(plain))
     if plain.pins.fixes(extra.pin):
         yield from known
@@ -139,19 +150,22 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
         return
     yield from others[-1:]
     sharded = extra.fixed.get("zero", 0) > 0
-    if not others or sharded or _loses(extra, others[-1], plain.limits, plain.precision):
+    if not others or sharded or _rules_out_more(extra, others[-1], plain.limits, plain.precision):
         yield usual
 
 
 def _runs(extra: Extra, value: Any, plain: Request) -> bool:
-    """Return whether the target can have it at any degrees that the pins leave."""
+    """Return whether the target supports a value of the option at some degrees and ZeRO stage that the pins allow."""
     zero = extra.fixed.get("zero")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
     return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
 
 
-def _loses(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
-    """Return whether something else, ZeRO stages aside, goes with the framework's own value only."""
+def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
+    """Return whether a value rules out anything but ZeRO stages that the default allows.
+
+    Compared are modules to recompute, full recompute, offloads, and the fewest stages and chunks.
+    """
     columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
     fewest = extra.fixed.get("zero", 0)
@@ -164,7 +178,7 @@ _MAY_LOSE = ("modules", "full_recompute", "activation_offload", "least_stages", 
 
 
 def facts(pins: Pins, name: str) -> dict[str, Any]:
-    """Return what a pin says of every plan, by the names of columns; nothing of ranges, which say no single value."""
+    """Return the columns that a pin fixes for every plan; empty for a range, a layout, or no pin of this name."""
     word, extra = pins.words.get(name), next((one for one in EXTRAS if one.pin == name), None)
     if word is None:
         return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
@@ -175,8 +189,11 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
 
 
-def _missed(pins: Pins, candidate: Candidate) -> list[str]:
-    """Return the pins that a candidate does not have. How something is done is not asked of one that does not do it."""
+def _violated_pins(pins: Pins, candidate: Candidate) -> list[str]:
+    """Return the names of pins that a candidate does not meet; empty if it meets all.
+
+    Of the dispatcher only the flex backend is compared; cp_comm is not compared at cp = 1.
+    """
     has, options = Columns.of(candidate), candidate.options
     how = {"moe_dispatcher"} | ({"cp_comm"} if candidate.parallel.cp == 1 else set())
     laid = [pipeline_layout.letters(chunk) for chunk in candidate.chunks]
@@ -194,14 +211,14 @@ def _missed(pins: Pins, candidate: Candidate) -> list[str]:
 
 
 def check_pins(job: Job, pins: Pins, candidates: Iterable[Candidate]) -> None:
-    """Raise InfeasibleError with the pins that a candidate does not have."""
-    if names := dict.fromkeys(name for one in candidates for name in _missed(pins, one)):
+    """Raise InfeasibleError with one problem per pin that some candidate does not meet; else do nothing."""
+    if names := dict.fromkeys(name for one in candidates for name in _violated_pins(pins, one)):
         what = "no plan was found that has it"
         raise InfeasibleError([Problem(what, field=f"pins.{name}", got=job.pins[name]) for name in names])
 
 
 def _refuse_pins(plain: Request) -> None:
-    """Raise InputError where a pin asks for what the target lacks at all degrees, or the GPUs do not make."""
+    """Raise InputError for the first pin that no degrees of the target support, or that does not divide the GPUs."""
     chosen = {"precision": plain.precision}
     pinned = {"precision": plain.precision, **plain.job.pins}
     for name, got in pinned.items():
@@ -226,7 +243,7 @@ def _refuse_pins(plain: Request) -> None:
 
 
 def _refuse_together(plain: Request, extras: Extras) -> NoReturn:
-    """Raise InputError where pins that each can be had cannot be had together."""
+    """Raise InputError for pins that the target supports one by one, but not together."""
     lacks = plain.limits.lacking(**extras.columns, precision=plain.precision)[0]
     pinned = [f"{extra.pin}={plain.job.pins[extra.pin]}" for extra in EXTRAS if plain.pins.fixes(extra.pin)]
     raise InputError(Problem(lacks.rule, field="pins", got=", ".join(pinned), hint=lacks.hint))

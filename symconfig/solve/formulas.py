@@ -11,8 +11,8 @@ from symconfig import install
 from symconfig.cost.tape import INPUT, NUMBER, Tape, Term
 from symconfig.errors import InputError
 
-_LONGEST = 40  # operations of a formula: a longer one has a part that is named by itself
-_SHARED = 6  # operations from which on what several formulas use is named by itself
+_LONGEST = 40  # most operations of a formula: parts of longer ones get a name
+_SHARED = 6  # shared subexpressions with more operations get a name
 _LEVELS = {"add": 1, "subtract": 1, "multiply": 2, "divide": 2, "power": 3}
 _SIGNS = {"add": " + ", "subtract": " - ", "multiply": " * ", "divide": " / ", "power": "^"}
 _FUNCTIONS = {
@@ -27,7 +27,7 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A named quantity. line: of the tape; uses: lines of the named quantities and the symbols in it."""
+    """A named quantity. line: its line on the tape; value: in the plan; uses: lines that it directly depends on."""
 
     name: str
     line: int
@@ -36,7 +36,7 @@ class Formula:
 
 
 class Formulas:
-    """The named quantities that some costs are made from, in the order in which one follows from those before."""
+    """The named quantities that some costs depend on, each after those that it depends on."""
 
     def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
         self.tape = tape
@@ -45,7 +45,7 @@ class Formulas:
         self.symbols = {name: line for name, line in tape.inputs.items() if line in self._reached}
 
     def _all_names(self) -> dict[int, str]:
-        """Return the name of every line that has one, and of those that would make a formula too long."""
+        """Return the names by line: those that the tape has, and x0, x1, … for long or shared subexpressions."""
         nodes, names = self.tape.nodes, {line: name for line, name in self.tape.names.items() if line in self._reached}
         used = Counter(at for line in self._reached for at in (nodes[line].first, nodes[line].second))
         sizes = dict[int, int]()
@@ -62,7 +62,7 @@ class Formulas:
         return names
 
     def name(self, line: int) -> str | None:
-        """Return what a line is called where another formula uses it."""
+        """Return the name of a line's symbol or named quantity; None if it has none."""
         if self.tape.nodes[line].operation == INPUT:
             return next(name for name, at in self.tape.inputs.items() if at == line)
         return self.names.get(line)
@@ -72,10 +72,14 @@ class Formulas:
             yield self.formula(line)
 
     def formula(self, line: int) -> Formula:
-        """Return a line with what it directly uses."""
+        """Return the formula of a line with the lines of symbols and named quantities that it directly uses.
+
+        Its name is empty if the line has none.
+        """
         return Formula(self.names.get(line, ""), line, self.tape.nodes[line].value, tuple(self._uses(line)))
 
     def _uses(self, line: int) -> Iterator[int]:
+        """Yield the lines of the symbols and named quantities that a line directly uses, each once."""
         lines, left = dict[int, None](), [self.tape.nodes[line].second, self.tape.nodes[line].first]
         while left:
             at = left.pop()
@@ -88,13 +92,14 @@ class Formulas:
         yield from lines
 
     def text(self, line: int) -> str:
-        """Return a formula as a person types it."""
+        """Return the formula of a line as plain text."""
         return str(self._folded(line, lambda name: (name, 4), _number, _text)[0])
 
     def sympy(self, line: int, symbols: dict[str, Any], whole: bool = False) -> Any:
-        """Return a formula as a SymPy expression of symbols, and unless it is `whole` of the named quantities in it.
+        """Return the formula of a line as a SymPy expression.
 
-        symbols: those made already, by name; new ones are added.
+        symbols: SymPy symbols by name; missing ones are added. whole: expand named quantities to symbols alone. Raises
+        InputError if SymPy is not installed.
         """
         sp = import_sympy()
 
@@ -110,8 +115,11 @@ class Formulas:
         self, line: int, named: Callable[[str], Any], number: Callable[[float], Any],
         made: Callable[[str, Any, Any], Any], whole: bool = False,
     ) -> Any:  # fmt: skip
-        """Return a formula made from its first lines to its last, so that none is too deep for Python's stack. named,
-        number, made: what stands for a quantity with a name, a number, and an operation on one or two of these."""
+        """Return a formula built bottom-up, without recursion.
+
+        named, number, made: build the part for a named quantity, for a number, and for an operation on one or two
+        parts. whole: expand named quantities.
+        """
         nodes, results = self.tape.nodes, dict[int, Any]()
         inside = _below(self.tape, line, until=() if whole else self.names)
         for at in sorted(inside):
@@ -127,7 +135,7 @@ class Formulas:
 
 
 def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int]:
-    """Return some lines and all that they are made from; of others than these, what `until` holds ends the way down."""
+    """Return the lines given and all that they depend on; the walk does not pass other lines that are in `until`."""
     below, left = set[int](), list(lines)
     while left:
         line = left.pop()
@@ -139,7 +147,7 @@ def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int
 
 
 def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tuple[str, int]:
-    """Return an operation as text, and how tightly it binds: 4 needs no brackets."""
+    """Return (text, precedence) of an operation; at precedence 4 it needs no brackets."""
     if operation in _SIGNS and b is not None:
         level = _LEVELS[operation]
         right = level if operation in ("add", "multiply") else level + 1
@@ -148,7 +156,7 @@ def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tupl
 
 
 def import_sympy() -> Any:
-    """Return the module SymPy. Raises InputError where it is not installed."""
+    """Return the module SymPy. Raises InputError if it is not installed."""
     try:
         import sympy
     except ModuleNotFoundError:
@@ -157,7 +165,7 @@ def import_sympy() -> Any:
 
 
 def _sympy(operation: str, a: Any, b: Any) -> Any:
-    """Return a SymPy operation. A choice between two is not worked out: SymPy would compare all that is in it."""
+    """Return the SymPy expression of an operation; max and min are not evaluated, which would compare all arguments."""
     sp = import_sympy()
 
     made: dict[str, Callable[[], Any]] = {
@@ -177,9 +185,10 @@ def _sympy(operation: str, a: Any, b: Any) -> Any:
 
 
 def _number(value: float) -> tuple[str, int]:
-    """Return a number as text, and how tightly it binds."""
+    """Return (text, precedence) of a number, with six significant digits unless it is an integer below a million."""
     return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}", 4 if value >= 0 else 1
 
 
 def _within(part: tuple[str, int], level: int) -> str:
+    """Return the text of a part, in brackets if its precedence is below `level`."""
     return part[0] if part[1] >= level else f"({part[0]})"

@@ -19,7 +19,7 @@ GRID = tuple(2.0**power for power in range(30, -31, -1))
 
 @dataclass(slots=True)
 class Gammas:
-    """Per gamma: the lowest cost, and the `top` partitions that fit as (cost, order of finding, candidate)."""
+    """The lowest cost of each gamma, and its `top` partitions that fit, as (cost, order of adding, candidate)."""
 
     top: int
     lowest: list[float] = field(default_factory=lambda: [float("inf")] * len(GRID))
@@ -27,7 +27,10 @@ class Gammas:
     seen: int = 0
 
     def wanted(self, memory: Array, communication: Array, fits: Array) -> list[tuple[int, int, float]]:
-        """Return (gamma's index, point, cost) of the points that enter a list; all arrays are [n]."""
+        """Return (gamma's index, point, cost) of the points that are among the best so far; updates the lowest costs.
+
+        memory, communication, fits: [n]; points that do not fit count for the lowest cost only.
+        """
         result = []
         for index, gamma in enumerate(GRID):
             costs = memory / gamma + communication
@@ -40,6 +43,7 @@ class Gammas:
         return result
 
     def add(self, index: int, cost: float, prospect: Prospect) -> None:
+        """Insert a partition into the list of a gamma, which keeps the `top` cheapest."""
         self.seen += 1
         row = self.best[index]
         row.append((cost, self.seen, prospect))
@@ -47,11 +51,14 @@ class Gammas:
         del row[self.top :]
 
     def chosen(self) -> tuple[float, list[Prospect]] | None:
-        """Return the gamma, and its partitions that fit, best first; None when nothing fits."""
+        """Return (gamma, its partitions that fit, cheapest first); None if nothing fits.
+
+        The gamma is the one with the least ratio of its best cost to the lowest; of equal ones the largest.
+        """
         rows = [index for index, row in enumerate(self.best) if row]
         if not rows:
             return None
-        # What it costs to fit, over the lowest cost; ties go to the larger gamma, which comes first.
+        # Ratio of the best cost that fits to the lowest cost; ties go to the larger gamma, which comes first.
         loss = {index: self.best[index][0][0] / self.lowest[index] if self.lowest[index] > 0 else 1.0 for index in rows}
         index = min(rows, key=lambda row: (round(loss[row], 9), row))
         return GRID[index], [prospect for _, _, prospect in self.best[index]]

@@ -10,19 +10,19 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
 from symconfig.solve.tally import Tally
 
-KEPT_WITHIN = 1.1  # of the best score: families up to here are kept beside those that are shown
-NEARLY = 1.1  # of the memory: a candidate that takes so much may fit in another layout of its stages
-MOST_NEARLY = 8  # of them that are kept
+KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
+NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
+MOST_NEARLY = 8  # such candidates that are kept
 
 
 @dataclass(slots=True)
 class Incumbents:
-    """What a search has found so far.
+    """The state of a search: its best candidates and counts.
 
-    top: how many families are kept; shown: how many of them however slow, of the others those near the best one.
-    families: for each and a micro-batch the best candidate by complexity. nearly: those that do not fit in their layout
-    of stages and may in another one, the best first.
-    exhaustive: prune nothing by a bound of the step. any_will_do: stop at the first plan that fits.
+    top: number of families to keep; shown: number of families kept however slow they are, others only if near the best.
+    families: for each family and micro-batch the best candidate by complexity. nearly: candidates that do not fit but
+    may with other layers per stage, the best first. leanest: the one of least memory, while none fits. exhaustive: do
+    not prune by bounds. any_will_do: stop at the first plan that fits.
     """
 
     top: int
@@ -37,27 +37,33 @@ class Incumbents:
     refused: Refused = field(default_factory=Refused)
     gammas: Gammas | None = None  # for the objective symtensor
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
-    below_s: float = float("inf")  # nothing slower counts
-    tally: Tally | None = None  # keeps every point; None: nobody asks
+    below_s: float = float("inf")  # upper bound on the score
+    tally: Tally | None = None  # records every point; None: not recorded
 
     def __post_init__(self) -> None:
+        """Set `worst_s` to the upper bound, and record refused degrees only with a tally."""
         self.refused.degrees = None if self.tally is None else {}
         self.worst_s = self.below_s
 
     @property
     def cutoff_s(self) -> float:
-        """Return the lower bound above which a branch is pruned."""
+        """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
         return float("inf") if self.exhaustive else self.worst_s
 
     @property
     def counted(self) -> bool:
-        """Tell whether it is shown how many candidates there are, and by how much nothing fits: what cannot be shown is
-        weighed, too, where the bound of a point's step leaves it."""
+        """Return whether every candidate must be evaluated, to report counts and by how much nothing fits.
+
+        False only if the search is not exhaustive and has an upper bound on the score or stops at the first plan.
+        """
         return self.exhaustive or (self.below_s == float("inf") and not self.any_will_do)
 
     def add(self, prospect: Prospect) -> None:
-        """Keep a candidate unless its family has one that is no worse and no less plain; keep the best families, and
-        all that may be taken for the best."""
+        """Add a candidate unless its family has one that is at least as good and as simple; updates `worst_s`.
+
+        Candidates of the family that it dominates are removed, as is the worst family if there are more than `top`,
+        unless it is within TIE of the best.
+        """
         plain, mine = complexity(prospect), self.families.setdefault((family(prospect), prospect.micro), {})
         if any(level <= plain and known.order <= prospect.order for level, known in mine.items()):
             return
@@ -78,15 +84,15 @@ class Incumbents:
 
     @property
     def best(self) -> list[Prospect]:
-        """Return every candidate that is kept, the best first."""
+        """Return all incumbents, the best score first."""
         return sorted((prospect for each in self.families.values() for prospect in each.values()), key=_order)
 
     def add_nearly(self, prospect: Prospect) -> None:
-        """Keep a candidate that does not fit in its layout, if its score is among the best."""
+        """Add a candidate that does not fit with its layers per stage; only the MOST_NEARLY best are kept."""
         self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
 
     def ranked(self) -> list[Prospect]:
-        """Return the best one of each family, by the objective."""
+        """Return the best incumbent of each family, best first; for the objective symtensor the chosen gamma's."""
         if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
             return chosen[1]
         return list({family(one): one for one in reversed(self.best)}.values())[::-1]

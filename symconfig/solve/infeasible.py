@@ -30,11 +30,14 @@ from symconfig.solve.split import splits
 from symconfig.units import GIB
 
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
-TRIED = 8  # values of a degree, for a hint
+TRIED = 8  # most values of a degree that are tried for a hint
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:
-    """Return an error that names the tightest constraint and the nearest change that would fit."""
+    """Return, not raise, an error that names the tightest constraint and, as a hint, the nearest change that fits.
+
+    Without any evaluated candidate it names the rules that refuse all degrees. Searches again for the hint.
+    """
     if weighed.leanest is None:
         return InfeasibleError(_no_division(model, cluster, job, weighed))
     lean = candidate.described(weighed.leanest, cluster, job)
@@ -58,7 +61,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 
 
 def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
-    """Return the stage that needs the most, and by how much too much, as the end of a phrase; empty for one stage."""
+    """Return "; stage i of n exceeds …" for the fullest stage; empty for one stage or if it fits."""
     if prospect.degrees.pp == 1:
         return ""
     peaks = costed(prospect).peaks
@@ -68,7 +71,10 @@ def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
 
 
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
-    """Say which rules took the points where not a single candidate is left."""
+    """Return the problem when no candidate was evaluated: pins that cannot hold, else the rules that refuse all points.
+
+    The hint has batch sizes or pinned values nearby with which there is a plan, found by searching.
+    """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
     if not recompute_choices(wanted):
@@ -78,7 +84,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
-    if (unreachable := _unreachable(wanted) or _uncut(wanted)) is not None:
+    if (unreachable := _unreachable(wanted) or _layers_not_split(wanted)) is not None:
         named = [(unreachable.field or "").removeprefix("pins.")]
         return replace(unreachable, hint=unreachable.hint or _nearest_values(model, cluster, wanted, job, named))
     reasons = blockers(wanted) or _stages_refused(wanted)
@@ -100,21 +106,24 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
 
 
 def with_pins(job: Job) -> str:
-    """Name the pins of a job, as the end of a phrase."""
+    """Return " with the pins a=1, b=2"; empty without pins."""
     return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
 
 
 def _nearest_values(
     model: ModelDescriptor, cluster: ClusterDescriptor, request: Request, job: Job, names: Iterable[str]
 ) -> str | None:
-    """Return pins of one of these degrees with which there is a plan: the nearest to the job's, at most two."""
+    """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
+
+    names: degrees to try. At most TRIED values of each are tried, nearest first; the first degree that helps wins.
+    """
 
     def able(pins: Mapping[str, str]) -> bool:
         with suppress(SymconfigError):
             return fits(model, cluster, job.model_copy(update={"pins": pins}))
         return False
 
-    for name, (whole, _) in _wholes(request).items():
+    for name, (whole, _) in _divided_numbers(request).items():
         bounds = request.pins.ranges.get(name, ()) if name in names else ()
         close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
         tried = [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]
@@ -124,8 +133,8 @@ def _nearest_values(
     return None
 
 
-def _wholes(request: Request) -> dict[str, tuple[int, str]]:
-    """Return what a degree must divide, in words, too."""
+def _divided_numbers(request: Request) -> dict[str, tuple[int, str]]:
+    """Return by name of a degree the number that it must divide, and that number in words."""
     gpus, experts = request.gpus, request.model.experts
     wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
     wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
@@ -136,12 +145,15 @@ def _wholes(request: Request) -> dict[str, tuple[int, str]]:
 
 
 def _unreachable(request: Request) -> Problem | None:
-    """Return the pin that no division can have, or the pins whose product none can have."""
+    """Return the problem of a pin that no degrees can meet, or of pins whose product does not divide the GPUs.
+
+    None if all can be met.
+    """
     gpus, experts, written = request.gpus, request.model.experts, request.job.pins
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
             return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
-    for name, (whole, shown) in _wholes(request).items():
+    for name, (whole, shown) in _divided_numbers(request).items():
         if name in written and not _divisors_left(request, name, whole):
             return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name])
     pinned = [name for name in _MESH if name in written]
@@ -156,13 +168,13 @@ def _unreachable(request: Request) -> Problem | None:
     )
 
 
-def _uncut(request: Request) -> Problem | None:
-    """Return that no stages which the pins leave can have the model's layers, as these may be dealt."""
+def _layers_not_split(request: Request) -> Problem | None:
+    """Return the problem that no allowed pp can split the layers as `pins.dealt` asks; None if one can."""
     pins, layers = request.pins, request.model.num_hidden_layers
     left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
-    if pins.dealt is None or any(map(partial(_cuts, request), left)):
+    if pins.dealt is None or any(map(partial(_can_split, request), left)):
         return None
-    able = [pp for pp in divisors(request.gpus) if pp <= layers and _cuts(request, pp)]
+    able = [pp for pp in divisors(request.gpus) if pp <= layers and _can_split(request, pp)]
     closest = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
     ways = [f"--pin pp={pp}" for pp in closest]
     if pins.dealt == EQUAL:
@@ -174,8 +186,8 @@ def _uncut(request: Request) -> Problem | None:
     return Problem(what, field=f"pins.{name}", got=request.job.pins.get(name), hint=" or ".join(ways))
 
 
-def _cuts(request: Request, pp: int) -> bool:
-    """Return whether so many stages can have the model's layers, in any number of chunks that pins leave."""
+def _can_split(request: Request, pp: int) -> bool:
+    """Return whether `pp` stages can hold the model's layers, with any number of chunks that the pins allow."""
     blocks, layouts = sequence(request.model), request.limits.layouts
     equally = dict.fromkeys(blocks, 1.0)
     chunks = (vpp for vpp in range(1, request.model.num_hidden_layers // pp + 2) if request.pins.allows("vpp", vpp))
@@ -183,11 +195,12 @@ def _cuts(request: Request, pp: int) -> bool:
 
 
 def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
+    """Return the divisors of `whole` that the pins allow for a degree."""
     return [value for value in divisors(whole) if request.pins.allows(name, value)]
 
 
 def _stages_refused(request: Request) -> list[str]:
-    """Return why the target runs none of the ZeRO stages that the pins leave, at the degrees that they fix."""
+    """Return the rules that refuse every allowed ZeRO stage at the pinned degrees; empty if one can run."""
     limits, ranges = request.limits, request.pins.ranges
     fixed = {name: ranges[name][0] for name in _MESH if name in ranges and len(set(ranges[name])) == 1}
     if not limits.pipeline and not limits.runs(tp=2):  # all GPUs are replicas
@@ -197,7 +210,10 @@ def _stages_refused(request: Request) -> list[str]:
 
 
 def _nearest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> str | None:
-    """Return the smallest of a few changes that makes the job fit: more GPUs first, then a shorter sequence."""
+    """Return the first change that makes the job fit, as text; None if none does.
+
+    Tried are 2 to 64 times the GPUs, then 1/2 to 1/8 of the sequence length, each by a search.
+    """
     gpus = int(job.gpus)
     for more in (2, 4, 8, 16, 32, 64):
         if gpus * more > (cluster.max_gpus or 10**9):

@@ -33,14 +33,14 @@ KINDS = {
     "adapter": "low-rank adapters",
     "small": "models below a billion parameters",
 }
-SMALL = 1e9  # parameters, below which what frameworks hold beside the model decides
-# How sources' errors are alike: parts of their variance that all runs of a kind of model share, that those of a kind on
-# a GPU architecture share, and that each source has by itself. Of several splits the one with the narrowest intervals.
+SMALL = 1e9  # parameters, below which a framework's own overhead dominates
+# How sources' errors correlate: shares of variance common to a kind of model, common to a kind on a GPU
+# architecture, and specific to a source. Chosen among several splits for the narrowest intervals.
 SHARES = (0.1, 0.2, 0.7)
-_QUANTILES = 100  # of a distribution that is joined with another one
-NINE_IN_TEN = (0.05, 0.95)  # shares between which they lie
-_DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # on each side of a normal distribution's middle that hold them
-# Standard deviation of the log time of a step, in addition, where blocks stand in attention's place: their kernels'
+_QUANTILES = 100  # points by which a distribution is combined with another one
+NINE_IN_TEN = (0.05, 0.95)  # quantiles at the ends of the 90 % interval
+_DEVIATIONS = NormalDist().inv_cdf(NINE_IN_TEN[1])  # standard deviations from the mean to each end of the 90 % interval
+# Added standard deviation of the log step time where mixer blocks replace attention: their kernels'
 # times are off by a fifth on the GPUs where they were measured (cost/work.py), and are half of a layer's or less; no
 # whole step of such a model was measured.
 UNMEASURED_BLOCKS = 0.1
@@ -49,7 +49,7 @@ OF_MEDIAN = math.pi / 2  # variance of a median of many normal deviates, over th
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """measured: sorted, measured over predicted, of one source's runs of one kind of model on one GPU architecture."""
+    """Measured over predicted, sorted, of one source's runs of one kind of model on one GPU architecture."""
 
     quantity: Quantity
     gpu: str
@@ -59,14 +59,15 @@ class Ratios:
 
     @property
     def middle(self) -> float:
-        """Return the logarithm of the median."""
+        """Return the natural logarithm of the median ratio."""
         return math.log(median(self.measured))
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Standard deviations of log measured over predicted: of a source's runs, and of sources. reach: by kind of model,
-    how many of the deviations of what is expected of an unseen source hold nine in ten of its runs.
+    """Standard deviations of log(measured / predicted): `run` within a source, `source` between sources.
+
+    reach: by kind of model, how many standard deviations cover 90 % of the runs of an unseen source.
     """
 
     run: float
@@ -76,7 +77,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Factors of a prediction between which nine in ten runs of a source lie that was not seen, and what says so."""
+    """The 90 % interval of measured over predicted for runs of an unseen source, and the data that it is based on."""
 
     low: float
     high: float
@@ -85,7 +86,10 @@ class Interval:
 
 @cache
 def kind(model: ModelDescriptor) -> str:
-    """Return the kind of model, for comparison."""
+    """Return the kind of model, a key of KINDS. Cached.
+
+    "small" below a billion parameters, else "adapter", else "dense" or "experts"; never "sft".
+    """
     if parameters(model).total < SMALL:
         return "small"
     if model.adapter is not None:
@@ -94,26 +98,27 @@ def kind(model: ModelDescriptor) -> str:
 
 
 def own_blocks(model: ModelDescriptor) -> bool:
-    """Return whether blocks of their own stand in attention's place, or beside it."""
+    """Return whether some layers have a mixer block, such as a state-space one, in place of attention or beside it."""
     return any(mixer.block != NO_MIXER for mixer in model.mixers)
 
 
 @cache
 def _data() -> Any:
+    """Return the parsed file data/accuracy.json. Cached."""
     return json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
 
 
 @cache
 def recorded(quantity: Quantity) -> tuple[tuple[Ratios, ...], Spread]:
-    """Return what comes with symconfig."""
+    """Return (ratios, spread) of one quantity from the data file. Cached."""
     ratios = (Ratios(**{**each, "measured": tuple(each["measured"])}) for each in _data()["ratios"])
     return tuple(each for each in ratios if each.quantity == quantity), Spread(**_data()["spread"][quantity])
 
 
 def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_of_model: str) -> tuple[float, float]:
-    """Return mean and standard deviation of the log ratio of one run of a source that was not seen.
+    """Return (mean, standard deviation) of the log ratio of one run of an unseen source.
 
-    run, source: as in Spread.
+    seen: ratios to learn from; run, source: standard deviations as in `Spread`; gpu: an architecture.
     """
     known = [
         Relative((each.kind, each.gpu, each.source), each.middle, OF_MEDIAN * run**2 / len(each.measured))
@@ -124,9 +129,10 @@ def expected(seen: Sequence[Ratios], run: float, source: float, gpu: str, kind_o
 
 
 @cache
-def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
-    """Return the log ratio of one run of a source that was not seen, as wide as its nine in ten are. own_blocks:
-    whether some stand in attention's place.
+def _log_ratio(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool) -> NormalDist:
+    """Return the normal distribution of the log ratio of one run of an unseen source. Cached.
+
+    It is scaled so that it covers 90 % of such runs. own_blocks: widen it for the time, by UNMEASURED_BLOCKS.
     """
     seen, spread = recorded(quantity)
     mean, deviation = expected(seen, spread.run, spread.source, gpu, kind_of_model)
@@ -135,24 +141,25 @@ def _deviates(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool
 
 
 def chance(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, factor: float) -> float:
-    """Return the probability that a measured figure is at most `factor` times its prediction."""
-    return _deviates(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).cdf(math.log(factor))
+    """Return the probability that a measured value is at most `factor` times its prediction."""
+    return _log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).cdf(math.log(factor))
 
 
 def quantile(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, probability: float) -> float:
-    """Return the factor of a prediction below which a measured figure is with this probability."""
-    return math.exp(_deviates(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).inv_cdf(probability))
+    """Return the ratio of measured to predicted that is not exceeded with this probability."""
+    return math.exp(_log_ratio(quantity, cluster.gpu.architecture, kind(model), own_blocks(model)).inv_cdf(probability))
 
 
 @cache
 def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool, more: float) -> Interval:
-    """Return the factors of a prediction between which nine in ten runs lie. gpu: its architecture; more: as of
-    `interval`.
+    """Return the 90 % interval of measured over predicted, which always includes 1. Cached.
+
+    gpu: an architecture. more: standard deviation of the log ratio to add.
     """
-    deviates = _deviates(quantity, gpu, kind_of_model, own_blocks)
+    deviates = _log_ratio(quantity, gpu, kind_of_model, own_blocks)
     reach = _DEVIATIONS * math.hypot(deviates.stdev, more)
     low, high = (math.exp(deviates.mean + side * reach) for side in (-1.0, 1.0))
-    # The prediction itself always lies inside: a bias that the runs show widens the interval on one side only.
+    # The interval always contains the prediction: a bias of the runs widens it on one side only.
     basis = _basis(recorded(quantity)[0], gpu, kind_of_model)
     if own_blocks and quantity == "time":
         basis += "; of none with such blocks in attention's place"
@@ -160,6 +167,7 @@ def _factors(quantity: Quantity, gpu: str, kind_of_model: str, own_blocks: bool,
 
 
 def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
+    """Return on which runs an interval is based, as text: the same kind and GPU, else the same kind, else all."""
     alike = [each for each in seen if each.kind == kind_of_model]
     same = [each for each in alike if each.gpu == gpu]
     models = KINDS[kind_of_model]
@@ -170,14 +178,18 @@ def _basis(seen: Sequence[Ratios], gpu: str, kind_of_model: str) -> str:
 
 
 def interval(quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor, more: float = 0.0) -> Interval:
-    """Return the interval from runs of this kind of model on this GPU architecture, and the less of these there are,
-    from others. more: a standard deviation of the log ratio, in addition.
+    """Return the 90 % interval of measured over predicted for this kind of model and GPU architecture.
+
+    With few runs of the same kind it relies on those of others. more: standard deviation of the log ratio to add.
     """
     return _factors(quantity, cluster.gpu.architecture, kind(model), own_blocks(model), more)
 
 
 def spread_over(ratios: Array, quantity: Quantity, cluster: ClusterDescriptor, model: ModelDescriptor) -> Interval:
-    """Return the interval where what is predicted is itself drawn: ratios over the prediction, [n], all as probable."""
+    """Return the 90 % interval if the prediction itself is uncertain; it always includes 1.
+
+    ratios: equally probable outcomes over the prediction, [n]. If all are equal, the plain interval comes back.
+    """
     plain = interval(quantity, cluster, model)
     if np.ptp(ratios) == 0.0:
         return plain

@@ -16,7 +16,7 @@ Path = tuple[object, ...]  # from the root down; as many names as there are leve
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A member that was observed, less the root's mean. variance: of the observation around the member."""
+    """An observed member; value: its deviation from the root's mean; variance: of the observation's error."""
 
     path: Path
     value: float
@@ -24,7 +24,10 @@ class Relative:
 
 
 def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) -> tuple[float, float]:
-    """Return mean and variance of the member, less the root's mean. variances: of each level, from the root down."""
+    """Return (mean, variance) of a member given observed relatives, as deviations from the root's mean.
+
+    variances: of each level, from the root down; each path has as many names.
+    """
     among = np.array([[_shared(a.path, b.path, variances) for b in seen] for a in seen]).reshape(len(seen), len(seen))
     among += np.diag([each.variance for each in seen])
     mine = np.array([_shared(path, each.path, variances) for each in seen])
@@ -34,7 +37,7 @@ def posterior(path: Path, seen: Sequence[Relative], variances: Sequence[float]) 
 
 
 def _shared(a: Path, b: Path, variances: Sequence[float]) -> float:
-    """Return the covariance of two members."""
+    """Return the covariance of two members: the variances of the levels that their paths share from the root down."""
     result = 0.0
     for mine, other, variance in zip(a, b, variances, strict=True):
         if mine != other:

@@ -14,18 +14,21 @@ from symconfig.descriptor.job import Packing
 from symconfig.descriptor.rl import Lengths, Rl
 
 Array = NDArray[np.float64]
-GROUPS = 64  # of equal share
+GROUPS = 64  # number of quantiles, each of an equal share of the sequences
 _HIGH = NormalDist().inv_cdf(0.95)
-_WIDEST = 4.0  # standard deviation of the logarithm
+_WIDEST = 4.0  # largest standard deviation of the log length
 _STEPS = 60  # of a bisection
 
 
 def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
-    """Return [groups] lengths, each of an equal share of the sequences, shortest first, with the stated mean."""
+    """Return lengths in tokens of equally many sequences each, shortest first, [groups], with the stated mean.
+
+    They follow a lognormal distribution cut at `lengths.max` and are at least 1.
+    """
     deviates = np.array([NormalDist().inv_cdf((index + 0.5) / groups) for index in range(groups)])
 
     def spread(width: float) -> Array:
-        """Return the distribution with this percentile, so wide; a wider one has a lower mean."""
+        """Return the cut lognormal quantiles with the stated 95th percentile and this log standard deviation."""
         return np.minimum(lengths.high * np.exp(width * (deviates - _HIGH)), lengths.max)
 
     low, high = 0.0, _WIDEST
@@ -38,16 +41,16 @@ def quantiles(lengths: Lengths, groups: int = GROUPS) -> Array:
 
 
 def longest_of(lengths: Lengths, count: int) -> float:
-    """Return the longest of so many sequences, in the mean."""
+    """Return the expected length in tokens of the longest of `count` sequences."""
     shares = (np.arange(GROUPS + 1) / GROUPS) ** count
     return float(quantiles(lengths) @ np.diff(shares))
 
 
 def documents(lengths: Lengths, before: float = 0.0, groups: int = 8) -> Packing:
-    """Return the documents that packed sequences hold. before: tokens in front of each."""
+    """Return a packing of `groups` documents with the lengths' quantiles in tokens. before: tokens added to each."""
     return Packing(lengths=tuple(round(before + value) for value in quantiles(lengths, groups)))
 
 
 def packing(rl: Rl) -> Packing:
-    """Return the documents that a micro-batch of prompts with their responses holds."""
+    """Return a packing of documents: a prompt of mean length with a response each."""
     return documents(rl.response_length, before=rl.prompt_length.mean)

@@ -35,22 +35,22 @@ from symconfig.plans.columns import COLUMNS, Columns
 from symconfig.solve.stages import Layouts
 from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 
-# What a search chooses beside the lattice, where it asks the table by itself.
+# Columns that a search chooses apart from the lattice and checks separately.
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
 ) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
 
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the optimizer state that a search may offload
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """A target's space.
+    """The search space of a target.
 
-    table: constraints that a point may fail; fixed: what they are asked of, beside points. chosen: what all points
-    have, by the names of columns. every_nth: where some layers are recomputed, each n-th one is, not the first ones.
-    What is asked of the table is asked when it is wanted.
+    table: constraints that a point may violate; fixed: facts of the model and job that they read. chosen: columns that
+    all points have. every_nth: partial recompute takes each n-th layer, not the first ones. Answers of the table are
+    computed when first read.
     """
 
     table: tuple[Constraint, ...]
@@ -68,78 +68,91 @@ class Limits:
 
     @cached_property
     def left(self) -> tuple[Constraint, ...]:
-        """Return the constraints that a point with all that is chosen may fail."""
+        """Return the constraints that a point may still fail, given the chosen columns. Cached."""
         return self._possible()
 
     @cached_property
     def refusals(self) -> tuple[Constraint, ...]:
-        """Return the constraints that a point is asked for."""
+        """Return those of `left` that are checked per point of the lattice. Cached."""
         return tuple(one for one in self.left if not _chosen(one))
 
     @cached_property
     def interleaved(self) -> tuple[Constraint, ...]:
-        """Return the constraints that are asked again with several chunks a stage."""
+        """Return those of `left` that depend on the chunks per stage, to check again with several. Cached."""
         return tuple(one for one in self.left if "vpp" in one.asks)
 
     @cached_property
     def sharded(self) -> tuple[tuple[Constraint, ...], ...]:
-        """Return the constraints that are asked again with each ZeRO stage."""
+        """Return by ZeRO stage the constraints that depend on it and that a point may fail. Cached."""
         return tuple(tuple(one for one in self._possible(zero=stage) if "zero" in one.asks) for stage in ZERO_STAGES)
 
     @cached_property
     def least_stages(self) -> int:
+        """Return the fewest pipeline stages that the target runs: 1, or 2 if pp = 1 is refused."""
         return 1 if self.runs(pp=1) else 2
 
     @cached_property
     def least_chunks(self) -> int:
-        """Return the fewest chunks of each stage, where there are several."""
+        """Return the fewest chunks per stage in a pipeline: 2 if the target runs only interleaved ones, else 1."""
         return 1 if self.runs(pp=2, vpp=1) or not self.runs(pp=2) else 2
 
     @cached_property
     def pipeline(self) -> bool:
+        """Return whether the target runs pipeline parallelism."""
         return self.runs(pp=2)
 
     @cached_property
     def tensor_with_sequence(self) -> tuple[bool, ...]:
-        """Return the choices of sequence parallelism when tp > 1."""
+        """Return the values of sequence parallelism that the target runs, True first; empty if neither."""
         return tuple(switch for switch in (True, False) if self.runs(sequence_parallel=switch))
 
     @cached_property
     def activation_offload(self) -> bool:
+        """Return whether the target can offload activations."""
         return self.runs(activation_offload=True)
 
     @cached_property
     def offloads(self) -> tuple[tuple[Offload, ...], ...]:
-        """Return what may live in host memory at each ZeRO stage."""
+        """Return the optimizer and parameter offloads to try, by ZeRO stage, in shares of SHARES."""
         return tuple(tuple(one for share in SHARES for one in self.offloads_of(zero, share)) for zero in ZERO_STAGES)
 
     def runs(self, **facts: Any) -> bool:
-        """Return whether nothing refuses some facts of a point, whatever its others are."""
+        """Return whether no constraint refuses these columns, whatever the others are. Cached."""
         key = tuple(facts.items())
         if key not in self._runs:
             self._runs[key] = not self.lacking(**facts)
         return self._runs[key]
 
     def lacking(self, **facts: Any) -> tuple[Constraint, ...]:
-        """Return what refuses some facts of a point that has what is chosen, whatever its others are."""
+        """Return the constraints that refuse these columns with the chosen ones, whatever the others are.
+
+        Empty if they can run.
+        """
         return self._answers.failing(self._verdicts(facts))
 
     def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
+        """Return the constraints that a point with these and the chosen columns may fail."""
         return self._answers.possible(self._verdicts(facts))
 
     def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
+        """Return the verdict of each constraint for these and the chosen columns."""
         return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
 
     @cached_property
     def _of_chosen(self) -> Verdicts:
+        """Return the verdict of each constraint for the chosen columns alone. Cached."""
         return self._answers.verdicts(self.chosen)
 
     @cached_property
     def _answers(self) -> Answers:
+        """Return the table of constraints with the facts that are fixed. Cached."""
         return answers(self.table, self.fixed)
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:
-        """Return what is left where all points have something on."""
+        """Return the limits if all points have these columns, which take the place of `chosen`. Cached.
+
+        Modules that cannot be recomputed then are left out, and full recompute if it cannot run.
+        """
         key = tuple(chosen.items())
         if key not in self._chosen:
             limits = replace(self, chosen=chosen)
@@ -153,7 +166,7 @@ class Limits:
         return self._chosen[key]
 
     def zero_refused(self, zero: int, points: Columns) -> NDArray[np.bool_]:
-        """Return the points at which the target cannot run a ZeRO stage."""
+        """Return at which points the target cannot run a ZeRO stage, [n]."""
         result = np.zeros(points.dp.shape, dtype=bool)
         if rules := self.sharded[zero]:
             points_at_stage = replace(points, zero=zero)
@@ -162,7 +175,10 @@ class Limits:
         return result
 
     def offloads_of(self, zero: int, share: float) -> tuple[Offload, ...]:
-        """Return what may live in host memory at a ZeRO stage beside this share of the optimizer state."""
+        """Return the offloads with this share (0 to 1) of the optimizer state that run at a ZeRO stage; may be empty.
+
+        Parameters are offloaded, too, only with a share of 1.
+        """
         every = (Offload(share), *([Offload(share, True)] if share == 1 else []))
         return tuple(
             one for one in every if self.runs(zero=zero, optimizer_offload=one.optimizer, param_offload=one.weights)
@@ -170,7 +186,7 @@ class Limits:
 
 
 def _chosen(constraint: Constraint) -> bool:
-    """Return whether a constraint asks for choices alone that a search makes beside the lattice."""
+    """Return whether a constraint depends only on columns that the search chooses apart from the lattice."""
     columns = constraint.asks.intersection(COLUMNS)
     return bool(columns) and columns <= _CHOSEN
 
@@ -183,9 +199,7 @@ _OFFLOADED_EXPERTS = frozenset({"mlp_norm", "expert_gate_up_proj", "expert_activ
 
 
 def offloaded(model: ModelDescriptor) -> frozenset[str]:
-    """Return operators whose kept tensors Megatron's fine-grained offloading moves, with the modules that are
-    rendered.
-    """
+    """Return the operators whose kept tensors Megatron's fine-grained activation offloading moves to the host."""
     latent = _OFFLOADED_LATENT if model.attention is Attention.MLA else frozenset[str]()
     return _OFFLOADED | latent | (_OFFLOADED_EXPERTS if model.experts else frozenset[str]())
 
@@ -193,21 +207,26 @@ def offloaded(model: ModelDescriptor) -> frozenset[str]:
 def limits(
     backend: str, version: str, model: ModelDescriptor, fixed: Fixed, closed: Iterable[Constraint] = ()
 ) -> Limits:
-    """Return the space of a target's version for a model. closed: what a search may not use, though the target could.
+    """Return the search space of a backend's version for a model.
 
-    Of a target that splits no layers p2p stands for no exchange: the scheme of Ulysses keeps the heads a second time.
+    closed: further constraints, such as options that the search may not use. Where a target has no model parallelism,
+    the cp_comm p2p stands for no exchange.
     """
     return _limits((*narrowed(backend, constraints(backend, version)), *closed), version, model, fixed)
 
 
 @lru_cache(maxsize=32)
 def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor, fixed: Fixed) -> Limits:
+    """Return the limits of a model under these constraints. Cached.
+
+    Without pipeline parallelism the limits have no layouts and no modules to recompute.
+    """
     asked_table = answers(every, fixed)
     table = asked_table.possible(asked_table.verdicts({}))
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
-    # What Megatron-LM can say of the stages. An end that counts as a layer may be all that its chunk holds; with a
+    # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk; with a
     # layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
     # pipeline_parallel_layout.md). Multi-token prediction stays with the loss, also from core_v0.16 on, where it need
     # not: elsewhere it makes every message ask for its shape first and wait for the device (p2p_communication.py,
@@ -238,14 +257,16 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
 
 
 def pinnable(limits: Limits, version: str) -> Limits:
-    """Return the limits for a pinned layout: multi-token prediction may lie before the loss where the version builds it
-    there. That its messages take longer then is not in the prediction.
+    """Return the limits for a pinned layout, which may place multi-token prediction before the loss if the version can.
+
+    The longer messages of such a layout are not part of the prediction.
     """
     together = megatron_release(version) < megatron_release(LAYOUT_MTP_ALONE_SINCE)
     return replace(limits, layouts=replace(limits.layouts, mtp_with_head=together))
 
 
 def _applies(module: str, model: ModelDescriptor) -> bool:
+    """Return whether recomputing a module saves anything in this model: it has such layers."""
     if module in ("moe", "moe_act"):
         return model.experts is not None
     if module == "shared_experts":
@@ -260,12 +281,10 @@ def _applies(module: str, model: ModelDescriptor) -> bool:
 
 
 def policies(limits: Limits, precision: str, pinned: frozenset[str] = frozenset()) -> tuple[frozenset[str], ...]:
-    """Return sets of recomputed modules: nothing, every sensible selection, whole layers.
+    """Return the sets of modules to recompute: none, every sensible combination, whole layers (if the target can).
 
-    A module inside another that is recomputed anyway adds nothing. Modules whose output is thrown away do not go
-    with low precision by themselves, whose quantised copies would still hold it: layers that read it must keep their
-    input as it came, which frameworks have with some recipes of FP8 only. So they are left to pins. Megatron recomputes
-    the experts' activation only behind its grouped kernels, which not all releases have for fp16.
+    A combination has no module inside another. Modules that discard their output are left out in low precision unless
+    pinned, as quantised copies would still hold it; moe_act is left out for fp16, which not all releases support.
     """
     discarding = {"bf16": frozenset[str](), "fp16": frozenset({"moe_act"})}.get(precision, DISCARDING - pinned)
     names = [name for name in limits.modules if name not in discarding]

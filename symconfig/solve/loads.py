@@ -24,24 +24,20 @@ from symconfig.descriptor.task import Task
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """How probable it is that two tokens of a batch are alike to routers: at least and at most, and every order of
-    magnitude between as probable."""
+    """Range of the probability that two tokens of a batch are alike to routers, log-uniform from `least` to `most`."""
 
     least: float
     most: float
 
     def below(self, shares: Array | float) -> Array:
-        """Return the probability that two tokens are alike which so large shares of runs stay below."""
+        """Return the probability that two tokens are alike which this share of runs stays below; shares: 0 to 1."""
         result: Array = np.asarray(self.least * (self.most / self.least) ** shares)
         return result
 
 
 @dataclass(frozen=True, slots=True)
 class Routers:
-    """Routers as memory must be enough for them, whatever they do.
-
-    planned: the share of runs whose loads are no more uneven than those with which a search lets plans fit.
-    """
+    """How uneven routers are, for memory. planned: quantile of runs whose load imbalance plans must fit."""
 
     memory: Alike
     planned: float
@@ -65,18 +61,21 @@ TRAINED = Alike(least=0.009, most=0.15)
 # the memory.
 PRETRAINING = Routers(memory=UNTRAINED, planned=0.65)
 TUNING = Routers(memory=TRAINED, planned=0.75)
-EVERY = (np.arange(64) + 0.5) / 64  # shares of runs that stand for all of them, as probable each
-MIDDLE = 0.5  # of runs, whose loads are no more uneven than those that a step is priced with
+EVERY = (np.arange(64) + 0.5) / 64  # quantiles of runs, equally probable, that represent all
+MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
 
 
 def routers(task: Task) -> Routers:
-    """Return the routers of a task: all but pre-training begin with a checkpoint's."""
+    """Return the routers of a task: untrained ones for pre-training, else those of a checkpoint."""
     return PRETRAINING if task == "pretrain" else TUNING
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
-    """Return the numbers of a lattice that say how uneven experts' loads are, as of `cost.uneven`; none for other
-    models. ep [n]; shares: of runs that are no more uneven, [n] or of all points; None: those that plans must fit."""
+    """Return lattice numbers for expert load imbalance in memory, [n]; empty for a dense model.
+
+    OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
+    all layers. ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
+    """
     experts, layers, of_task = model.experts, sum(model.moe_layers), routers(task)
     if experts is None or not layers:
         return {}
@@ -87,10 +86,10 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
 
 
 def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) -> dict[str, Array]:
-    """Return the number of a lattice that says which load a step waits for; none for other models. ep, shares: as of
-    `uneven`.
+    """Return the lattice number OF_STEP: load of the rank that a layer waits for, over the mean; empty for a dense
+    model.
 
-    Of ranks whose loads add up to what there is, the largest is above the mean as far as of as many independent ones.
+    ep: [n]. shares: quantile of runs, [n] or one number. Loads count as independent between ranks.
     """
     experts = model.experts
     if experts is None or not any(model.moe_layers):
@@ -100,25 +99,31 @@ def waited(model: ModelDescriptor, ep: Array, shares: Array | float = MIDDLE) ->
 
 
 def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | float]:
-    """Return the number of a lattice for a load that a job states: no rank has more than all tokens. ep [n]."""
+    """Return the lattice number for a load imbalance that the job states, capped at the load of a rank with all tokens.
+
+    ep: [n]. A load of 1, or any of a dense model, is not capped.
+    """
     return {LOAD: load if model.experts is None or load == 1.0 else np.minimum(load, _most(model.experts, ep))}
 
 
 def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
-    """Return how far ranks' loads spread around the mean, were they independent: a rank's experts add up theirs."""
+    """Return the standard deviation of a rank's load over the mean, if ranks were independent, [n]."""
     others = max(experts.num_experts / experts.computing_per_tok - 1, 0.0)
     result: Array = np.sqrt(alike * others * ep / experts.num_experts)
     return result
 
 
 def _most(experts: Experts, ep: Array) -> Array:
-    """Return the load of a rank that has every token's slots, or one slot of every token for each of its experts."""
+    """Return the largest possible load of a rank over the mean, [n].
+
+    The rank has all slots of every token, or one slot of every token for each of its experts.
+    """
     result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 
 
 def _largest(count: Array) -> Array:
-    """Return the expected maximum of so many normal deviates, [n]."""
+    """Return the expected maximum of `count` standard normal deviates, [n]."""
     different, which = np.unique(count, return_inverse=True)
     result: Array = np.array([largest_deviate(one) for one in different.tolist()])[which]
     return result

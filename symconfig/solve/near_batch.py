@@ -7,13 +7,14 @@ import math
 from symconfig.plans.plan import Plan
 from symconfig.solve.space import divisors
 
-MOST_CHANGE = 0.05  # the most that a batch may change to be worth a word
+MOST_CHANGE = 0.05  # largest relative change of a batch that is suggested
 
 
 def near_batch(plan: Plan) -> int | None:
-    """Return the batch close by that most replicas could share, where they are at least twice as many.
+    """Return a global batch within MOST_CHANGE of the plan's that at least twice as many replicas could share.
 
-    None where there is no such batch, and where the plan has fewer than half the replicas that its own batch allows.
+    None if there is none, or if the plan has fewer than half the replicas that its own batch allows. The batch with the
+    most replicas wins, then the nearest.
     """
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_
     most = math.gcd(gpus, batch)
@@ -30,8 +31,7 @@ def near_batch(plan: Plan) -> int | None:
 
 
 def batch_nearby(plan: Plan) -> str | None:
-    """Return a sentence that names the batch close by, and how many replicas could share it; None where there is none,
-    or for reinforcement learning."""
+    """Return a sentence that suggests `near_batch`; None if there is none, or for reinforcement learning."""
     if plan.rl or (better := near_batch(plan)) is None:
         return None
     gpus, batch = plan.best.parallel.world_size, plan.best.batch.global_

@@ -36,18 +36,18 @@ from symconfig.solve.split import most_chunks
 from symconfig.solve.stages import ROUNDING
 
 PLAIN, WHOLE = Choice(), Choice(frozenset({LAYER}))  # no recompute, full recompute
-PIECE = 512  # points that are searched together
+PIECE = 512  # points of a piece
 PRICED = 8 * PIECE  # points whose blocks are priced together
-MOST_CHUNKS = 64  # of a stage that are weighed: more make the bubble shorter by less than a hundredth of a microbatch
+MOST_CHUNKS = 64  # most chunks a stage that are tried: more shorten the bubble by less than 1 % of a microbatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
     """Points of one scheme under one request, [n] each.
 
-    costs, places: of the blocks at more points, and where the piece's points are among them. low: the table of one
-    policy that none beats (`bound_table`). balance: relative seconds of each kind, for splitting the layers.
-    whole_s: of a microbatch through the whole model, under `low`. least_s: lower bound of the step, rising.
+    costs, places: costs of the blocks at more points, and the indices of the piece's points in them. low: the table of
+    a bound that no policy beats (`bound_table`). balance: relative seconds of each kind, to distribute layers. whole_s:
+    seconds of a microbatch through the whole model by `low`. least_s: lower bound of the step in seconds, rising.
     """
 
     request: Request
@@ -65,20 +65,20 @@ class Piece:
 
     @property
     def budget(self) -> float:
-        """Return the largest peak that a plan may be predicted to have, in bytes."""
+        """Return the largest predicted peak that a plan may have, in allocated bytes."""
         return peak_budget(self.request, self.machine)
 
     def blocks(self, chosen: NDArray[np.intp]) -> tuple[BlockCost, ...]:
-        """Return the costs of the blocks at some of the points."""
+        """Return the costs of every kind of block at some of the points."""
         return tuple(cost.at(self.places[chosen]) for cost in self.costs)
 
     def table(self, chosen: NDArray[np.intp]) -> tuple[Table, NDArray[np.intp]]:
-        """Return the costs under all policies at some of the points, each once, and where each of these is there."""
+        """Return (table, rows): costs under all policies at the distinct points of `chosen`, and the row of each."""
         some, rows = np.unique(chosen, return_inverse=True)
         return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
 
     def relative(self, chosen: NDArray[np.intp]) -> list[Relative]:
-        """Return the relative costs of every block at some of the points."""
+        """Return the relative costs of every kind of block at some of the points."""
         how = self.request.framework.implementation
         plain = blocks(self.request.model, how, self.scheme.shared_heads)
         where = lattice(self.request, self.candidates.at(chosen))
@@ -88,12 +88,11 @@ class Piece:
 def pieces(
     requests: Sequence[Request], machine: Machine, scheme: Scheme, grid: Columns, refused: Refused, cutoff_s: float
 ) -> Iterator[Piece]:
-    """Yield the points of a grid that some request may take and whose lower bound is at most `cutoff_s`, in order of
-    the bound within each `PRICED` points of the grid.
+    """Yield pieces: points that some request may take and whose lower bound is at most `cutoff_s`.
 
-    requests: they differ in what their framework has on. Of dispatchers with kernels of their own, which have one
-    price, a point is left to the first one that runs there (`_dominated`). CUDA graphs are left out where they save no
-    time (`_waits_for_host`).
+    Within each PRICED points of the grid they come by ascending bound. Requests differ in the options of their
+    framework. A point is left to an earlier request that has the same price (`_dominated`), and points are dropped
+    where CUDA graphs save no time, unless pinned. Points that constraints refuse are counted in `refused`.
     """
     requests = [request for request in requests if recompute_choices(request)]
     taken = [np.isin(np.arange(grid.size), among(request, grid, refused)) for request in requests]
@@ -138,8 +137,10 @@ def pieces(
 
 
 def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns) -> Array:
-    """Return the seconds of a step that all blocks compute, [n], but for bringing tokens to their experts and back,
-    which other kernels may do in less. No option makes them less than those of a job's first request."""
+    """Return a lower bound of the step from computation alone, in seconds, [n].
+
+    Operators that move tokens to and from experts are left out. No option of other requests takes less.
+    """
     where, kinds = lattice(request, grid), sequence(request.model)
     seconds = np.zeros(grid.size)
     for kind, block in derived(request.model, request.framework.implementation, scheme).items():
@@ -151,7 +152,7 @@ def computed_s(request: Request, machine: Machine, scheme: Scheme, grid: Columns
 
 
 def _spread(request: Request, points: Columns) -> Array:
-    """Return the number of microbatches that each GPU runs, if all run all blocks of some: [n]."""
+    """Return the number of microbatches per GPU if each ran the whole model, [n]; not an integer."""
     share: Array = request.global_batch * points.tp * points.cp / (points.micro * request.gpus)
     return share
 
@@ -159,8 +160,10 @@ def _spread(request: Request, points: Columns) -> Array:
 def _dominated(
     requests: Sequence[Request], taken: Sequence[NDArray[np.bool_]], number: int
 ) -> NDArray[np.bool_] | np.bool_:
-    """Return the points that an earlier request takes which differs in nothing but the name of the dispatcher with
-    kernels of its own: both have one price, [n]."""
+    """Return which points an earlier request takes at the same price, [n]; False if there is no such request.
+
+    Such a request differs only in the name of the dispatcher with its own kernels.
+    """
 
     def but_its_name(extras: Extras) -> Extras:
         return replace(extras, flex_backend="deepep") if extras.flex_backend else extras
@@ -171,8 +174,9 @@ def _dominated(
 
 
 def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray[np.bool_]:
-    """Return where the GPU waits for the host in any layer, with nothing replayed and nothing recomputed: elsewhere
-    CUDA graphs save no time, [n]. costs: with graphs.
+    """Return where the GPU waits for the host in some layer without CUDA graphs, [n]: elsewhere they save no time.
+
+    costs: of the blocks, with graphs. Nothing counts as recomputed.
     """
     layers = [cost for cost in costs if cost.derived.place is Place.LAYER]
     without = replace(framework, graphed=frozenset())
@@ -185,8 +189,10 @@ def _waits_for_host(costs: Sequence[BlockCost], framework: Framework) -> NDArray
 
 
 def recompute_choices(request: Request) -> list[Choice]:
-    """Return the recompute policies that the pins leave, each with and without offloaded activations where the target
-    can."""
+    """Return the recompute policies that the pins allow, each without and, if the target can, with activation offload.
+
+    Full recompute comes without offload. Empty if a pin names modules that the target cannot recompute.
+    """
     pinned, offload = request.pins.words.get("recompute"), request.pins.switch("activation_offload")
     result = []
     for modules in policies(request.limits, request.precision, request.pins.modules):
@@ -201,7 +207,10 @@ def recompute_choices(request: Request) -> list[Choice]:
 
 
 def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDArray[np.intp]]]:
-    """Yield pipeline degrees, chunks a stage, and the piece's points that the target can run with them."""
+    """Yield (pp, vpp, indices of the points that run with them); combinations without points are left out.
+
+    Points refused are counted in `refused`. At most MOST_CHUNKS numbers of chunks are tried.
+    """
     request, layers = piece.request, piece.request.model.num_hidden_layers
     for pp in divisors(request.gpus):
         if not request.pins.allows("pp", pp) or (pp > 1 and not request.limits.pipeline):
@@ -224,7 +233,7 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
 
 
 def settings(piece: Piece, pipelines: Pipelines, where: Columns) -> Iterator[tuple[Setting, NDArray[np.bool_]]]:
-    """Yield one setting for every ZeRO stage that some of the points can run, and which of them can, [n]."""
+    """Yield (setting, which points can run it [n]) for each ZeRO stage that pins allow and some points can run."""
     request, limits, share = piece.request, piece.request.limits, piece.request.pins.fraction
     for zero in filter(lambda stage: request.pins.allows("zero", stage), limits.zero):
         runs = ~limits.zero_refused(zero, where)

@@ -18,7 +18,7 @@ _FIELD = "pins.layout"
 
 
 def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
-    """Return what is wrong with the stages that the job pins."""
+    """Return the problems of a job's pinned stages, chunks and layout; empty if there are none."""
     if not limits.pipeline:
         pinned = ["layout"] * (pins.layout is not None)
         pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
@@ -28,7 +28,7 @@ def problems(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> li
 
 
 def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
-    """Yield a problem where there are more stages, or chunks of them, than layers, or chunks without stages."""
+    """Yield a problem if stages or chunks are more than the layers allow, or chunks are pinned for a single stage."""
     layers, any_number = model.num_hidden_layers, (1, 2**31)
     (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
     if pp > layers:
@@ -45,6 +45,10 @@ def _counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Prob
 
 
 def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
+    """Return the problems of a pinned layout string; empty without one or if some pp allows it.
+
+    Checked in turn: its syntax and layers, its number of chunks against pp, vpp and GPUs, what the target can express.
+    """
     layout = pins.layout
     if layout is None:
         return []
@@ -84,7 +88,7 @@ def _layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> lis
 
 
 def _expressible(limits: Limits) -> str:
-    """Return in words which stages the target can express."""
+    """Return in words which layouts of stages the target can express."""
     if limits.layouts.any_cut:
         where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
         return f"multi-token prediction in the loss's chunk{where}"

@@ -12,8 +12,8 @@ from symconfig.errors import InputError, Problem, among, nearest
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
 _SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
-COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # pins that are not called as their columns
-# Of options beside the degrees (`frameworks.extras.Extras`): what each word stands for, the framework's own first.
+COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # column names of pins that differ from the pin's
+# Options beside the degrees (`frameworks.extras.Extras`): the value of each word, the framework's default first.
 EXTRA_PINS: Mapping[str, Mapping[str, Any]] = {
     "user_buffers": _SWITCHES,
     "dispatcher": {"alltoall": "", "deepep": "deepep", "hybridep": "hybridep"},
@@ -32,7 +32,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
-# For layout, instead of a string: every chunk has as many layers; or all but the first and the last stage's.
+# Words for layout instead of a string: equally many layers in all chunks, or in all but the first and last stage's.
 EQUAL, ENDS = "equal", "ends"
 _NO_END = 2**31
 _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
@@ -40,39 +40,43 @@ _RANGE = re.compile(r"(\d{0,9})\.\.(\d{0,9})")
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """Parsed pins. `allows` is asked for every value of every degree."""
+    """Parsed pins. ranges: (low, high) of degrees; words: values of options."""
 
     ranges: Mapping[str, tuple[int, int]]
     words: Mapping[str, str]
     fraction: float | None = None  # optimizer_offload
-    layout: str | None = None  # of the pipeline's chunks, as Megatron spells it
+    layout: str | None = None  # pipeline layout string as for --pipeline-model-parallel-layout
     dealt: str | None = None  # EQUAL or ENDS
 
     def allows(self, name: str, value: int) -> bool:
+        """Return whether the range pinned for a degree, if any, contains the value."""
         low, high = self.ranges.get(name, (0, 2**62))
         return low <= value <= high
 
     def leaves(self, name: str, word: str) -> bool:
-        """Return whether they leave a value of a choice, as a pin has it."""
+        """Return whether the pin of an option, if any, allows this word; a word for a number must be in the range."""
         return word == self.words.get(name, word) and (name not in self.ranges or self.allows(name, int(word)))
 
     @property
     def modules(self) -> frozenset[str]:
-        """Return the modules that a pin of recompute names."""
+        """Return the modules that a pin such as recompute=selective:core_attn,mlp names; empty if it names none."""
         return frozenset(filter(None, self.words.get("recompute", "").partition(":")[2].split(",")))
 
     def fixes(self, name: str) -> bool:
-        """Return whether they say anything of a choice."""
+        """Return whether a range or a word is pinned for this name."""
         return name in self.words or name in self.ranges
 
     def switch(self, name: str) -> bool | None:
-        """Return what the pin of a choice between yes and no says; None where there is none."""
+        """Return whether an on/off pin is on; None if it is not pinned or is no on/off pin."""
         word = self.words.get(name)
         return _SWITCHES[word] if word is not None and WORDS.get(name) == tuple(_SWITCHES) else None
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
-    """Parse pins. Raises InputError with every pin that is unknown or not of its form."""
+    """Return the parsed pins; a layout string is not checked here.
+
+    Raises InputError with a problem for every pin that is unknown or malformed.
+    """
     problems: list[Problem] = []
     ranges: dict[str, tuple[int, int]] = {}
     words: dict[str, str] = {}
@@ -114,22 +118,27 @@ def parse(pins: Mapping[str, str]) -> Pins:
 
 
 def narrowed(pins: Mapping[str, str], *more: str) -> dict[str, str] | None:
-    """Join the pins with others, each NAME=VALUE; None where nothing has both."""
+    """Return the pins joined with others, each "NAME=VALUE"; None if some contradict.
+
+    Ranges are intersected; `pins` is not changed.
+    """
     joint = dict(pins)
     for pin in more:
         name, _, value = pin.partition("=")
-        both = _both(name, joint[name].strip(), value) if name in joint else value
+        both = _intersection(name, joint[name].strip(), value) if name in joint else value
         if both is None:
             return None
         joint[name] = both
     return joint
 
 
-def _both(name: str, one: str, another: str) -> str | None:
-    """Return a value of the pin for what has both of these."""
+def _intersection(name: str, one: str, another: str) -> str | None:
+    """Return the value of a pin that meets both values; None if they contradict."""
     if name in DEGREES:
         first, second = number_range(one), number_range(another)
-        return None if first is None or second is None else _spelled(max(first[0], second[0]), min(first[1], second[1]))
+        return (
+            None if first is None or second is None else _range_text(max(first[0], second[0]), min(first[1], second[1]))
+        )
     if one in _SWITCHES and _SWITCHES[one] == _SWITCHES.get(another):
         return one
     if name == "optimizer_offload" and _fraction(one) == _fraction(another):
@@ -140,14 +149,15 @@ def _both(name: str, one: str, another: str) -> str | None:
     return narrow if narrow == wide or (name == "recompute" and narrow.startswith(f"{wide}:")) else None
 
 
-def _spelled(low: int, high: int) -> str | None:
-    """Write a range as `number_range` reads it; nothing where it is empty."""
+def _range_text(low: int, high: int) -> str | None:
+    """Return a range as the text that `number_range` reads; None if it is empty."""
     if low >= high:
         return str(low) if low == high else None
     return f"{low or ''}..{'' if high >= _NO_END else high}"
 
 
 def number_range(value: str) -> tuple[int, int] | None:
+    """Return (low, high) of "8", "2..8", "..8" or "2.."; None for other text. Open ends are 0 and 2**31."""
     if re.fullmatch(r"\d{1,9}", value):
         return int(value), int(value)
     match = _RANGE.fullmatch(value)
@@ -157,6 +167,7 @@ def number_range(value: str) -> tuple[int, int] | None:
 
 
 def _fraction(value: str) -> float | None:
+    """Return a number from 0 to 1; None for other text."""
     try:
         number = float(value)
     except ValueError:

@@ -20,9 +20,9 @@ from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A symbol: what it is now, in which unit, where its number comes from, and what it is in words.
+    """A symbol with its value in the plan, unit, source and description.
 
-    elasticity: by how many percent the step grows where it grows by one.
+    elasticity: by how many percent the step grows if the value grows by one percent.
     """
 
     name: str
@@ -35,10 +35,10 @@ class Known:
 
 @dataclass(frozen=True)
 class Symbolic:
-    """A plan's step and memory as expressions; all in SI units.
+    """A plan's step and memory as SymPy expressions, in SI units.
 
-    Expressions are in symbols and in named quantities, of which each has an expression of its own; `whole` puts
-    everything in. What is no closed form is a symbol with its number: an event simulation's seconds over the formula's.
+    Expressions use symbols and named quantities, each of which has its own expression; `whole` expands them. What has
+    no closed form is a symbol with a number: the ratio of the event simulation's seconds to the formula's.
     """
 
     traced: Traced
@@ -46,28 +46,28 @@ class Symbolic:
 
     @property
     def formulas(self) -> Formulas:
-        """Return the named quantities in the order in which they follow from each other."""
+        """Return the named quantities of step and memory, each after those that it depends on."""
         parts = (*self.traced.time.values(), *(term for stage in self.traced.memory for term in stage.values()))
         return Formulas(self.traced.tape, (*parts, self.traced.step))
 
     @property
     def step(self) -> Any:
-        """Return the SymPy expression of the step's seconds."""
+        """Return the step in seconds as a SymPy expression of symbols and named quantities."""
         return self._of(self.traced.step)
 
     @property
     def time(self) -> dict[str, Any]:
-        """Return the SymPy expression of each part of the step."""
+        """Return the seconds of each part of the step as SymPy expressions."""
         return {name: self._of(term) for name, term in self.traced.time.items()}
 
     @property
     def memory(self) -> tuple[dict[str, Any], ...]:
-        """Return the SymPy expression of each part of each stage's bytes."""
+        """Return the bytes of each part as SymPy expressions, by stage."""
         return tuple({name: self._of(term) for name, term in stage.items()} for stage in self.traced.memory)
 
     @property
     def definitions(self) -> dict[Any, Any]:
-        """Return the expression of each named quantity, by its SymPy symbol, each after those that it uses."""
+        """Return the expression of each named quantity by its SymPy symbol, each after those that it uses."""
         sp = import_sympy()
         formulas = self.formulas
         symbol = {name: self._made.setdefault(name, sp.Symbol(name, real=True)) for name in formulas.names.values()}
@@ -75,7 +75,7 @@ class Symbolic:
 
     @property
     def numbers(self) -> dict[Any, float]:
-        """Return what each symbol is now, by its SymPy symbol: the substitution that gives the plan's own numbers."""
+        """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
         sp = import_sympy()
         return {
             self._made.setdefault(name, sp.Symbol(name, real=True)): self.traced.tape.nodes[line].value
@@ -84,7 +84,7 @@ class Symbolic:
 
     @property
     def known(self) -> tuple[Known, ...]:
-        """Return every symbol, those first that move the step most."""
+        """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first."""
         tape, step_s, slopes = self.traced.tape, self.step_s, self.derivatives()
         every = []
         for name, line in self.formulas.symbols.items():
@@ -95,25 +95,28 @@ class Symbolic:
 
     @property
     def movers(self) -> tuple[Known, ...]:
-        """Return the rates, times and sizes of the job that move the step, those first that move it most."""
+        """Return those of `known` in MOVED (rates, times, batch, length) with an elasticity of at least 1e-4."""
         return tuple(one for one in self.known if one.name in MOVED and abs(one.elasticity) >= 1e-4)
 
     @property
     def step_s(self) -> float:
-        """Return the step's seconds at the plan."""
+        """Return the step of the plan in seconds."""
         step: Term = self.traced.step
         return step.value
 
     def whole(self, term: Any) -> Any:
-        """Return a cost of `traced` as one expression of symbols alone."""
+        """Return a cost of `traced` as a SymPy expression of symbols alone; a plain number comes back as it is."""
         return self.formulas.sympy(term.line, self._made, whole=True) if isinstance(term, Term) else term
 
     def derivatives(self) -> dict[str, float]:
-        """Return the step's derivative by each symbol at the plan; by one that is rounded, between its roundings."""
+        """Return the derivative of the step's seconds by each symbol at the plan; rounding counts as constant."""
         return self.traced.tape.slopes(self.traced.step.line)
 
     def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs at other numbers of some symbols. Raises InputError for a name that is none."""
+        """Return the costs with other values for some symbols, numbers or arrays that broadcast.
+
+        Raises InputError for names that are no symbols of this plan.
+        """
         known = self.formulas.symbols
         wrong = [
             Problem("is no symbol of this plan", field="symbol", got=name, **among(name, sorted(known)))
@@ -125,16 +128,17 @@ class Symbolic:
         return self.traced.at(numbers)
 
     def _of(self, term: Any) -> Any:
+        """Return a cost as a SymPy expression of symbols and named quantities, or as a float if it is a number."""
         return self.formulas.sympy(term.line, self._made) if isinstance(term, Term) else float(term)
 
 
 def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
-    """Return the costs of a plan's candidate as expressions."""
+    """Return the costs of a plan's candidate as expressions; the candidate is computed again."""
     return Symbolic(traced(restore(plan, candidate)))
 
 
 def reached(formulas: Formulas, top: Formula, most: int) -> list[Formula]:
-    """Return the named quantities that a formula leads to within so many steps, each once, nearest first."""
+    """Return the named quantities that a formula depends on within `most` levels, each once, nearest first."""
     lines, wave = dict[int, None](), [top.line]
     for _ in range(most):
         wave = [at for line in wave for at in formulas.formula(line).uses if at in formulas.names and at not in lines]
@@ -214,7 +218,7 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
     }
 )
-# Constants whose effect on the step says something by itself: rates and times. Counts of compute units, say, are tied
+# Constants that can be changed independently: rates and times. The number of compute units, say, is tied
 # to the peak.
 MOVED = frozenset(
     (
@@ -229,19 +233,19 @@ MOVED = frozenset(
 
 
 def source(name: str) -> From:
-    """Return where a symbol's number comes from."""
+    """Return where a symbol's number comes from; names that are not listed belong to the model."""
     places = {From.DEGREES: _DEGREES, From.JOB: _JOB, From.SIMULATION: _SIMULATION}
     places |= {From.CLUSTER: tuple(_CLUSTER), From.FRAMEWORK: FRAMEWORK}
     return next((place for place, names in places.items() if name in names), From.MODEL)
 
 
 def unit(name: str) -> str:
-    """Return a symbol's unit; nothing for a share, a ratio or a count without one."""
+    """Return a symbol's unit, such as "B/s"; empty for ratios and plain counts."""
     if name in _OWN_UNITS:
         return _OWN_UNITS[name]
     return next((_SHOWN[each] for each in _UNITS if name.endswith(f"_{each}")), "")
 
 
 def meaning(name: str) -> str:
-    """Return what a symbol is, in words."""
+    """Return the description of a symbol; for unlisted ones its name with spaces."""
     return _MEANINGS.get(name) or name.replace("_", " ")

@@ -37,9 +37,9 @@ from symconfig.solve.timeline import refined_time
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction, the peak of every stage, and one transformer layer's forward and backward of a microbatch.
+    """A prediction of one configuration. stage_bytes: allocated at the peak of every stage; stage_parts: by part.
 
-    stage_parts: bytes of every stage, by part.
+    layer_forward_s, layer_backward_s: of one transformer layer and microbatch, with exposed communication.
     """
 
     predicted: Predicted
@@ -50,8 +50,9 @@ class Prediction:
 
 
 def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: Configuration) -> Prediction:
-    """Predict seconds and bytes of one configuration. Raises InputError when the degrees do not fit the model or each
-    other.
+    """Return the predicted seconds and bytes of one configuration; the layer is the first transformer layer kind.
+
+    Raises InputError if the degrees do not fit the model or each other.
     """
     prospect = as_found(model, cluster, configuration)
     parts = costed(prospect)
@@ -67,11 +68,10 @@ def predict(model: ModelDescriptor, cluster: ClusterDescriptor, configuration: C
 
 
 class Timer:
-    """One configuration under many sets of a GPU's constants; what does not depend on them is evaluated once.
+    """Steps of one configuration under many sets of a GPU's constants.
 
-    A pipeline is simulated with the cluster's own constants only. With others the formula's step is scaled by the same
-    ratio, which depends on how the stages differ and hardly on how fast the GPU is.
-    stage: of a whole step only the work of this stage's own GPUs, without a network.
+    A pipeline is simulated once with the cluster's own constants; with others the formula's step is scaled by the same
+    ratio, which depends mainly on the stages. stage: price only the work of this stage's GPUs, without a network.
     """
 
     def __init__(
@@ -86,7 +86,10 @@ class Timer:
             self._simulated = sum(refined_time(self._found, parts).values()) / float(parts.cost.step_s[0, 0, 0])
 
     def step_seconds(self, constants: Constants, n: int) -> Array:
-        """Return seconds of the step under n sets of the kernels' constants, each an array [n]: [n]."""
+        """Return the step in seconds under n sets of the kernels' constants, each an array [n], as [n].
+
+        With a stage, only the work of its own GPUs counts. The lattice for n is kept for the next call.
+        """
         if self._sizes is None or self._sizes.points != n:
             self._sizes = sizes(self._found, n)
         base = self._found.request
@@ -98,8 +101,11 @@ class Timer:
 
 
 def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuration, of: Job | None = None) -> Prospect:
-    """Return the configuration as the search would have found it. of: the job whose routers it has; None: all ranks get
-    as many tokens, as nearly all who measure make sure that they do. Raises InputError for what no job can be."""
+    """Return the candidate of a configuration, without costs, as a search would return it.
+
+    of: the job to use; None: one made from the configuration, with balanced routing unless `natural_routing`. Raises
+    InputError if a job cannot have these values.
+    """
     fields = {
         "model": model.name,
         "cluster": cluster.name,
@@ -130,8 +136,10 @@ def as_found(model: ModelDescriptor, cluster: ClusterDescriptor, c: Configuratio
 
 
 def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> Prospect:
-    """Return the point of a request's lattice that a configuration is; its cost is not known yet. Raises InputError for
-    more stages than layers."""
+    """Return the candidate of a configuration with zero as its step, memory and score: nothing is priced.
+
+    Raises InputError if there are more chunks than layers.
+    """
     model = request.model
     return Prospect(
         request=request,
@@ -152,7 +160,10 @@ def at_point(request: Request, cluster: ClusterDescriptor, c: Configuration) -> 
 
 
 def _split(model: ModelDescriptor, c: Configuration) -> Split:
-    """Return the stages as the configuration has them, else as even as they can be."""
+    """Return the configuration's layers per stage; without a layout or numbers of layers, as even as possible.
+
+    Raises InputError if there are too few layers.
+    """
     at_start, at_end = c.ends_as_layers if c.degrees.pp > 1 else (0, 0)
     split = laid_out(sequence(model), c.degrees.pp, c.layout) if c.layout else None
     if c.degrees.pp > 1 and (c.first_layers or c.last_layers):
@@ -170,10 +181,10 @@ def _split(model: ModelDescriptor, c: Configuration) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """Seconds [n]: a microbatch's passes through all chunks of the stage, what runs again with the backward one; the
-    optimizer over the stage's share of the parameters. No collective is in them, and what the host's link adds is.
+    """Seconds of one stage without communication, [n]: passes of a microbatch through its chunks, and the optimizer.
 
-    memory: bytes of the stage at its peak, by part.
+    backward_s includes recompute; offload over the host's link is included. memory: bytes of the stage at its peak, by
+    part.
     """
 
     forward_s: Array
@@ -184,19 +195,19 @@ class Alone:
 
     @property
     def step_s(self) -> Array:
-        """Return all that the stage's GPUs do in a step, without waiting for anything."""
+        """Return the seconds that the stage's GPUs work in a step, without waits and communication, [n]."""
         result: Array = self.num_microbatches * (self.forward_s + self.backward_s) + self.optimizer_s
         return result
 
 
 def alone(prospect: Prospect, stage: int, known: Lattice | None = None) -> Alone:
-    """Return the stage of a candidate. known: as for `detail`."""
+    """Return the work of one stage of a candidate without a network. known: as for `costed`."""
     parts = costed(replace(prospect, machine=without_network(prospect.machine)), known)
     sums, setting = parts.sums.part(slice(stage, stage + 1)), parts.setting.having((parts.setting.stages[stage],))
     forward = sums.ahead[0, 0]
     backward = sums.back[0, 0]
     if prospect.block_layers:
-        # What full recompute of the first layers of every chunk adds to no recompute: [n].
+        # Seconds that full recompute of the first layers of every chunk adds, [n].
         repeated = np.array(
             prospect.split.first_layers_of(stage, parts.table.kinds, prospect.block_layers), dtype=np.float64
         )

@@ -21,7 +21,7 @@ from symconfig.solve.split import Split
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prospect:
-    """One candidate: everything that is needed to compute it again in detail."""
+    """A candidate of the search: all that is needed to price it again in detail."""
 
     request: Request
     machine: Machine
@@ -36,25 +36,25 @@ class Prospect:
     step_s: float
     device_bytes: float
     score: float
-    uniform_layers: int = 1  # of full recompute: layers of a virtual stage whose first one's input alone is kept
+    uniform_layers: int = 1  # full recompute, method uniform: layers per recomputed group
 
     @property
     def extras(self) -> Extras:
-        """Return what is switched on beside the degrees."""
+        """Return the options that are on beside the degrees."""
         return self.request.extras
 
     @property
     def beside_another(self) -> bool:
-        """Tell whether the experts' all-to-all runs beside another microbatch."""
+        """Return whether the experts' all-to-all overlaps with the computation of another microbatch."""
         return self.request.framework.hide.experts > 0
 
     @property
     def even(self) -> Prospect:
-        """Return the same with even loads of experts."""
+        """Return the candidate with even expert loads; itself if they are even."""
         return replace(self, request=replace(self.request, uneven=False)) if self.request.uneven else self
 
     def columns(self, copies: int = 1) -> Columns:
-        """Return the candidate as columns, so many times."""
+        """Return the candidate's columns, each degree an array [copies]."""
         p = self.degrees
         tp, cp, ep, etp, dp, micro = (
             np.full(copies, number, dtype=np.int64) for number in (p.tp, p.cp, p.ep, p.etp, p.dp, self.micro)
@@ -74,13 +74,13 @@ class Prospect:
         )
 
     def refused(self) -> tuple[Constraint, ...]:
-        """Return the constraints of its target that its degrees and its batch fail."""
+        """Return the constraints of the target that its degrees and batch violate; empty if it can run."""
         limits = self.request.limits
         return failing(limits.table, limits.fixed, self.columns())
 
     @property
     def order(self) -> tuple[object, ...]:
-        """Rank by score; ties by fewer of everything, in the written order."""
+        """Return the sort key: score first, ties by smaller degrees, less offload and less recompute."""
         p = self.degrees
         return (
             self.score,

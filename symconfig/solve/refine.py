@@ -33,21 +33,29 @@ from symconfig.solve.timeline import refined_s
 
 
 def refine(weighed: Incumbents) -> int:
-    """Put simulated steps in the place of the formula's, and return how many were simulated."""
+    """Replace the formula's step times in `weighed` by simulated ones; return the number of simulations.
+
+    All incumbents are cleared and added again if they fit, as are those that nearly fit. Each is also tried with the
+    layers per stage that the stage solver finds.
+    """
     simulated, every = 0, [*weighed.best, *weighed.nearly]
     weighed.families.clear()
     weighed.worst_s = weighed.below_s
     for prospect in every:
         parts = costed(prospect)
         own = [(prospect, parts)] if _fits(prospect, parts) else []
-        for each, its in (*own, *_laid_out(prospect, parts)):
+        for each, its in (*own, *_with_fastest_layers(prospect, parts)):
             weighed.add(_simulated(each, its))
             simulated += 1
     return simulated
 
 
-def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
-    """Yield the candidate in the layout of stages that the stage solver finds, where it is another one that fits."""
+def _with_fastest_layers(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Costed]]:
+    """Yield the candidate with the layers per stage that the stage solver finds.
+
+    Nothing if they are the same as before, do not fit, cannot be expressed or are pinned, or for one stage. Full
+    recompute may become that of the fewest first layers that fit.
+    """
     request, pp = prospect.request, prospect.split.pp
     if pp == 1 or request.pins.layout is not None:
         return
@@ -69,8 +77,10 @@ def _laid_out(prospect: Prospect, parts: Costed) -> Iterator[tuple[Prospect, Cos
 
 
 def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
-    """Return the problem with the fewest recomputed first layers of every chunk that fit, at least `least` where any
-    are."""
+    """Return the problem with the fewest recomputed first layers of every chunk that fit, at least `least`.
+
+    By bisection; `problem.first` is the upper limit and is taken to fit.
+    """
     low, high = min(least, problem.first), problem.first
     while low < high:
         middle = (low + high) // 2
@@ -79,20 +89,21 @@ def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
 
 
 def _fits(prospect: Prospect, parts: Costed) -> bool:
+    """Return whether a candidate's stages fit in GPU memory and its offloaded states in host memory."""
     room = prospect.machine.host_memory_bytes_per_gpu * HOST_SHARE
     on_host = host_bytes(parts.sums, parts.points, parts.setting).max()
     return max(parts.peaks) <= peak_budget(prospect.request, prospect.machine) and bool(on_host <= room)
 
 
 def _simulated(prospect: Prospect, parts: Costed) -> Prospect:
-    """Return the candidate with its simulated step, and what its fullest stage takes of the device."""
+    """Return the candidate with its simulated step in seconds, device bytes of the fullest stage, and score."""
     step = refined_s(prospect, parts)
     device = device_bytes(max(parts.peaks), prospect.machine, prospect.request.framework)
     return scored(prospect, step, device)
 
 
 def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
-    """Return a candidate's degrees and policy as a question to the stage solver, whatever its own stages are."""
+    """Return the problem of distributing layers for a candidate's degrees and policy; its own stages do not matter."""
     pp, vpp = prospect.split.pp, prospect.split.vpp
     received = np.full(pp, 2.0 * vpp)
     received[[0, -1]] -= 1
@@ -103,8 +114,11 @@ def stage_problem(prospect: Prospect, parts: Costed) -> StageProblem:
 def stages_of(
     prospects: Sequence[Prospect], parts: Sequence[Costed], on: tuple[int, ...], wait_s: Array
 ) -> StageProblem:
-    """Return the question for a candidate that is priced on several kinds of GPUs. on: the kind of each stage; wait_s:
-    each stage's waits for messages, [pp]."""
+    """Return the problem of distributing layers over stages on several kinds of GPUs.
+
+    prospects, parts: the same candidate priced on each kind. on: index of each stage's kind; wait_s: seconds that each
+    stage waits for a microbatch's messages, [pp].
+    """
     one, setting = prospects[0], parts[0].setting
     m, pp, vpp = int(parts[0].points.num_microbatches[0]), one.split.pp, one.split.vpp
     moments = [held(stage, pp, vpp, int(setting.microbatch_group), m) for stage in range(pp)]
@@ -116,14 +130,17 @@ def stages_of(
         blocks=tuple(map(_blocks, prospects, parts)),
         on=on,
         wait_s=wait_s,
-        # The last stage's first moment is the loss's, and only then what the loss keeps is there.
+        # On the last stage only the first moment counts: only then is the loss's memory in use.
         held=(*moments[:-1], moments[-1][:1]),
         first=one.block_layers,
     )
 
 
 def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
-    """Return the blocks of a candidate on its machine, as if every one had the largest buffers of the model's."""
+    """Return seconds and bytes of a candidate's blocks on its machine.
+
+    Buffers and workspaces are the largest of any block. The first row is the policy, the second full recompute.
+    """
     table, setting, alone = parts.table, parts.setting, np.eye(len(parts.table.kinds), dtype=np.int64)
     shapes = tuple(StageShape(0, tuple(row), 1) for row in alone)
     pipelines = replace(Pipelines.of([Pipeline(1, 1, shapes)]), pp=np.broadcast_to(parts.points.pp, 1))
@@ -134,7 +151,7 @@ def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
     places = [table.kinds.index(kind) for kind in sequence(prospect.request.model)]
 
     def each(of_kinds: Array) -> Array:
-        """Return values of kinds, [kinds, policies], as those of blocks, [2, blocks]."""
+        """Return values by kind, [kinds, policies], as [2, blocks] of the model: first and last policy."""
         return of_kinds[places][:, [0, -1]].T
 
     return Blocks(

@@ -19,9 +19,9 @@ from symconfig.solve.run import request
 
 @contextmanager
 def retraced(file: str) -> Iterator[None]:
-    """Compute a plan of this file again: one that was edited, or is of another version, may not let it.
+    """Turn errors in the block into an InputError that the plan of this file cannot be computed again.
 
-    Raises InputError that says so.
+    Caught are LookupError, ValueError, ArithmeticError and AttributeError; an InputError passes through.
     """
     try:
         yield
@@ -31,7 +31,10 @@ def retraced(file: str) -> Iterator[None]:
 
 
 def restore(plan: Plan, candidate: Candidate) -> Prospect:
-    """Return the candidate's point; `candidate.described` of it gives the candidate's prediction again."""
+    """Return the candidate of a plan as the search had it, with its predicted step as score.
+
+    The framework is that of the candidate's backend. Raises InputError if pins or degrees are not possible any more.
+    """
     o, predicted = candidate.options, candidate.predicted
     job = plan.job.model_copy(update={"backend": candidate.target.backend})  # `render --target` may have chosen another
     base = request(plan.model, plan.cluster, job, o.precision, parse(job.pins))

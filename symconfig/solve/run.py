@@ -40,14 +40,14 @@ from symconfig.solve.space import Request
 from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
 
-EIGHT_BIT_BYTES = 1.0  # of a weight, at least
-KEPT = 16  # families with a micro-batch, near the best one, that are kept for the simulation
+EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
+KEPT = 16  # families with a micro-batch, near the best, that are kept for simulation
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """simulated: candidates, each with its layout of stages."""
+    """The result of a search. seconds: of wall time since `start`; simulated: number of simulated candidates."""
 
     weighed: Incumbents
     seconds: float
@@ -55,6 +55,10 @@ class Outcome:
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
+    """Return the precisions to search: the pinned one, else the job's.
+
+    For "auto" bf16 (or fp16) and the backend's low precisions, as far as the GPU has them; empty for an unknown name.
+    """
     wanted = pins.words.get("precision") or job.precision
     if wanted != "auto":
         return [name for name in PRECISIONS if name == wanted]
@@ -76,10 +80,11 @@ def run(
     framework: Framework | None = None,
     below_s: float = float("inf"),
 ) -> Outcome:
-    """Weigh everything that the job leaves open, and refine what may be best.
+    """Search all that the job leaves open, then simulate the incumbents, and return the outcome.
 
-    any_will_do: stop at the first plan that fits. The relative cost knows neither layouts nor schedules.
-    framework: as somebody runs it; None: with its usual habits on this GPU. below_s: only what is faster counts.
+    top: number of plans to show. any_will_do: stop at the first plan that fits. exhaustive: no pruning by bounds.
+    below_s: only faster steps count. framework: None: its defaults on this GPU. The relative cost (symtensor) is not
+    simulated.
     """
     weighed = weigh_all(
         model,
@@ -108,12 +113,13 @@ def weigh_all(
     below_s: float = float("inf"),
     tally: Tally | None = None,
 ) -> Incumbents:
-    """Weigh all precisions and ways to run, by the formula for the schedule. tally: keeps all points
-    that are weighed.
+    """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
+
+    tally: records every point; is mutated. Raises InputError if every precision contradicts the pins.
     """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
-    # The bounds are on seconds, which say nothing of the relative cost.
+    # The bounds are on seconds and do not bound the relative cost.
     weighed = Incumbents(
         max(top, KEPT),
         top,
@@ -132,7 +138,7 @@ def weigh_all(
             refused.append(error)
             continue
         ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
-        # The relative cost knows partitions, which all have.
+        # The relative cost depends on partitions only, which all requests share.
         gpu = machine(cluster, precision, gpus=ways[0].gpus)
         branch_and_bound(ways[:1] if relative else ways, gpu, weighed, progress)
     if refused and len(refused) == len(every):
@@ -141,7 +147,7 @@ def weigh_all(
 
 
 def weighs_loads(job: Job) -> bool:
-    """Tell whether plans must fit with uneven loads of experts: a job may state others, or any risk."""
+    """Return whether plans must fit with uneven expert loads: a risk limit is set and no imbalance is stated."""
     return job.limits.memory_risk < NO_LIMIT and job.limits.expert_imbalance is None
 
 
@@ -153,9 +159,9 @@ def requests(
     pins: Pins,
     framework: Framework | None = None,
 ) -> tuple[Request, ...]:
-    """Return the job with every choice of options beside the degrees, the plainest first.
+    """Return the requests of a job in one precision, one per combination of options, the plainest first.
 
-    Raises InputError for a pin that asks for what the target lacks.
+    Raises InputError for a pin that the target does not support.
     """
     plain = request(model, cluster, job, precision, pins, framework)
     return extras.requests(plain, cluster.gpu.architecture, usual=framework is None)
@@ -169,7 +175,10 @@ def request(
     pins: Pins,
     framework: Framework | None = None,
 ) -> Request:
-    """Return what the lattice is made from, for a job whose defaults are resolved."""
+    """Return the request of a resolved job in one precision, with the framework's default options.
+
+    framework: None: its defaults on this GPU.
+    """
     version = BACKENDS[job.backend].releases.of(job)
     made = Request(
         model=model,
@@ -191,8 +200,9 @@ def request(
 def space(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, pins: Pins, framework: Framework | None = None
 ) -> Limits:
-    """Return what the job's framework can run, with the stages that a person may pin. framework: as somebody
-    runs it.
+    """Return the limits of the job's framework for this model, with layouts as the pins ask.
+
+    framework: None: its defaults. Full recompute of some layers is allowed only where the target's program can set it.
     """
     version, fixed = BACKENDS[job.backend].releases.of(job), facts_of(model, cluster, job)
     has = NOTHING_KNOWN if framework is None else Columns(**Extras.of(framework).columns, precision=job.precision)
@@ -208,14 +218,16 @@ def space(
 
 
 def facts_of(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Fixed:
-    """Return what constraints ask of a job's model and cluster."""
+    """Return the fixed facts of a job's model and cluster that constraints read."""
     architecture, joined, begun = cluster.gpu.architecture, cluster.joined_gpus, job.task_of(model) != "pretrain"
     return facts(job.backend, model, architecture, job.attention, joined, job.optimizer, pretrained=begun)
 
 
 def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None) -> Framework:
-    """Return the job's framework with its usual habits on this GPU, with what the job asks of it, and as its target
-    runs it."""
+    """Return the job's framework with its defaults on this GPU and its target's program.
+
+    The job's attention and optimizer are set in it.
+    """
     architecture = cluster.gpu.architecture
     own = usual(job.backend, architecture, attention=job.attention)
     otherwise = PROGRAMS.get((job.target or "", job.backend), PROGRAMS.get(("", job.backend)))
@@ -227,15 +239,20 @@ def usual_of(cluster: ClusterDescriptor, job: Job, precision: str | None = None)
 
 
 def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
-    """Tell whether there is any plan at all. Stops at the first one."""
+    """Return whether the job has any plan; the search stops at the first one.
+
+    Raises InputError if the pins contradict every precision.
+    """
     if too_large(model, cluster, job):
         return False
     return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)
 
 
 def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:
-    """Return whether one copy of the weights and of the optimizer's state is more than all GPUs hold, with what their
-    hosts may pin where something can be moved there: then no division fits. framework: as for `run`."""
+    """Return whether weights and optimizer state exceed the memory of all GPUs, and of hosts where offload is possible.
+
+    Then no plan can fit. framework: None: its defaults on this GPU.
+    """
     limits = space(model, cluster, job, parse(job.pins), framework)
     moved = {offload for stage in limits.offloads for offload in stage}
     host = HOST_SHARE * cluster.host.memory_bytes.value / cluster.gpus_per_node

@@ -42,11 +42,12 @@ def search(
     exhaustive: bool = False,
     framework: Framework | None = None,
 ) -> Plan:
-    """Return the fastest plan that fits, with up to `top` - 1 alternatives of different degrees.
+    """Return the fastest plan that fits, with up to `top` - 1 alternatives from other families of degrees.
 
-    exhaustive: weigh also what lower bounds rule out; the answer is the same, the count is that of the whole space.
-    framework: as somebody runs it; None: with its usual habits on this GPU.
-    Raises InputError for what can never run and InfeasibleError when nothing fits, naming what binds.
+    If nothing fits, the job's limits are relaxed step by step (`relaxations`). gpus "auto" gives the fewest GPUs on
+    which something fits. exhaustive: do not prune by bounds; the plan is the same, counts are of the whole space.
+    framework: None: its defaults on this GPU. Raises InputError for a job that can never run, and InfeasibleError if
+    nothing fits, which names the tightest constraint.
     """
     start = time.perf_counter()
     job = resolved(model, cluster, job)
@@ -76,9 +77,12 @@ def search(
 
 
 def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Iterator[Job]:
-    """Yield the job, then with its limits relaxed step by step: without the limit of the memory risk, with the
-    experimental options that are needed, and with both. That a run exceeds memory shows at once; what an experimental
-    option does may not."""
+    """Yield the job, then with its limits relaxed step by step.
+
+    First without the memory risk limit (unless it has none), then with the experimental options that are needed, then
+    with both. Finding those options runs searches. Exceeding memory shows at once; what an experimental option does may
+    not.
+    """
     limits = job.limits.model_copy(update={MEMORY_RISK: NO_LIMIT})
     risky = () if job.limits.memory_risk >= NO_LIMIT else (job.model_copy(update={"limits": limits}),)
     yield from (job, *risky)
@@ -89,7 +93,7 @@ def relaxations(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) ->
 
 
 def _whole_nodes(gpus: int, each: int) -> str:
-    """Return the nearest numbers of GPUs that fill nodes, and the nodes that these GPUs would fill."""
+    """Return a hint: the nearest numbers of GPUs that fill nodes, or smaller nodes that these GPUs fill."""
     lower = gpus // each * each
     fewer = max(size for size in divisors(gpus) if size < each)
     other = f", or --set gpus_per_node={fewer} where a node has so many" if fewer > 1 else ""
@@ -97,7 +101,11 @@ def _whole_nodes(gpus: int, each: int) -> str:
 
 
 def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with its defaults written out. Raises InputError with everything that contradicts."""
+    """Return the job with task, precision, sequence length and training filled in.
+
+    Raises InputError with every contradiction between job, cluster and model, and InfeasibleError if the backend does
+    not support the model's adapter.
+    """
     problems = []
     if cluster.max_gpus is not None and job.gpus != "auto" and job.gpus > cluster.max_gpus:
         problems.append(
@@ -145,7 +153,11 @@ def _plan(
     outcome: Outcome,
     top: int,
 ) -> Plan:
-    """Return the plan of an outcome. job: as it was asked, before its limits were relaxed."""
+    """Return the plan of an outcome, with up to `top` candidates. job: as given, before its limits were relaxed.
+
+    Relaxed limits and experimental options are recorded in `search.opened`. Raises InfeasibleError if a candidate
+    misses a pin.
+    """
     weighed = outcome.weighed
     by_time = weighed.gammas is None
     picks = ranked(weighed.best, top) if by_time else weighed.ranked()[:top]
@@ -185,8 +197,12 @@ def _plan(
 def _measured(
     prospect: Prospect, cluster: ClusterDescriptor, best: Candidate, shown: Callable[[Prospect], Candidate]
 ) -> dict[str, Any]:
-    """Return the measured run to hold a plan against, and of a plan that is unproven what that run's layout gives; of
-    fine-tuning how much longer real data took."""
+    """Return fields of OtherPlans: the measured run to compare with, and for fine-tuning the ratios on real data.
+
+    Without a run of this model on this GPU, only the ratios or nothing. If the plan is predicted much faster than any
+    run (UNPROVEN), the fastest run is taken, and its layout is searched for the field `published`; else the most
+    similar run.
+    """
     model, job = prospect.request.model, prospect.request.job
     task = job.task_of(model)
     further = {"real_data": real_data_ratios()} if task in ("sft", "lora") else {}
@@ -218,7 +234,7 @@ def _measured(
 
 
 def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Prospect | str:
-    """Return the first candidate of a job with pins, its options as the job allows them; or why there is none."""
+    """Return the best candidate of a job with these pins, or a sentence why there is none. Runs a search."""
     try:
         best = run_job(model, cluster, resolved(model, cluster, job), top=1, progress=None, start=0.0).weighed.best
     except SymconfigError as error:
@@ -227,7 +243,7 @@ def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:
-    """Yield what is said of a plan that may not fit, since nothing fits as surely as its job asks."""
+    """Yield a note on the memory risk if the plan exceeds the job's limit, which was relaxed; else nothing."""
     limit, chance = job.limits.memory_risk, candidate.fits(prospect, cluster)
     if prospect.request.job.limits.memory_risk > limit and chance < 1 - limit:
         why = f"no plan has at most {100 * limit:g} %, and this one {100 * (1 - chance):.0f} %"
@@ -235,7 +251,10 @@ def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterat
 
 
 def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: int, progress: Progress | None) -> Plan:
-    """Return the smallest number of GPUs on which something fits: powers of two in a node, then whole nodes."""
+    """Return the plan on the fewest GPUs on which something fits; numbers are tried in rising order.
+
+    Raises InfeasibleError if none up to the cluster's size works.
+    """
     for gpus in _sizes(cluster):
         trial = job.model_copy(update={"gpus": gpus})
         if progress:
@@ -252,7 +271,7 @@ def _fewest(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, top: i
 
 
 def _sizes(cluster: ClusterDescriptor) -> list[int]:
-    """Return every number of whole nodes up to 64, then steps of an eighth or so."""
+    """Return the numbers of GPUs to try: powers of two in a node, whole nodes up to 64, then coarser steps."""
     node, limit = cluster.gpus_per_node, cluster.max_gpus or 65536
     inside = [size for size in (1, 2, 4, 8, 16) if size < node]
     nodes = [*range(1, 65), *range(72, 129, 8), *range(144, 257, 16), *range(288, 513, 32), *range(576, 1025, 64)]

@@ -28,19 +28,19 @@ from symconfig.solve.loads import stated, uneven, waited
 from symconfig.solve.pins import Pins
 from symconfig.solve.usual import Usual
 
-Numbers = dict[str, float | NDArray[np.float64]]  # of a lattice
-REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of what was refused; pp 0: at any pipeline degree
-MOST_POINTS = 2**19  # of a scheme, before a pipeline degree
+Numbers = dict[str, float | NDArray[np.float64]]  # numbers of a lattice, by symbol
+REFUSED_BY = ("tp", "cp", "ep", "etp", "pp")  # columns of refused points; pp 0: at any pipeline degree
+MOST_POINTS = 2**19  # most points of a scheme, before the pipeline degree
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job with everything resolved that the search needs.
+    """A job with all that the search needs resolved.
 
-    limits: of the target where all points have on what the framework has, which is `extras`; whole: whatever is on.
-    surprise: a measured peak over its prediction that no more runs exceed than the job lets run out; None: any may.
-    uneven: memory is that of the busiest rank, as of `loads`; else loads are even. usual: what published layouts have;
-    None: nothing is unusual.
+    limits: of the target with the options in `extras` on, which the framework has; whole: with any options. surprise:
+    ratio of measured to predicted peak that is exceeded with the job's memory risk; None: no limit. uneven: memory is
+    that of the busiest expert rank (`loads`); else loads are even. usual: what published layouts have; None: nothing is
+    unusual.
     """
 
     model: ModelDescriptor
@@ -62,8 +62,10 @@ class Request:
 
 @dataclass(slots=True)
 class Refused:
-    """How many points each named refusal removed. degrees: which they were, [n, 5] by the names REFUSED_BY; None: not
-    kept."""
+    """Numbers of points that each named constraint refused, and its rule.
+
+    degrees: of the points, [n, 5] in the columns REFUSED_BY; None: not recorded.
+    """
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -72,7 +74,11 @@ class Refused:
     def add(
         self, name: str, reason: str, points: Columns, which: NDArray[Any] | slice = slice(None), *, plain: bool = True
     ) -> None:
-        """Add some of the points. plain: whatever is on beside the degrees; else they may run without it."""
+        """Count some of the points under a refusal's name; their degrees are recorded if `degrees` is kept.
+
+        which: mask or slice of the points. plain: the points are refused whatever options are on; if False, they are
+        only counted.
+        """
         count = points.size if isinstance(which, slice) else int(which.sum())
         if count:
             self.counts[name] += count
@@ -84,13 +90,13 @@ class Refused:
 
 
 def divisors(number: int) -> list[int]:
-    """Return the divisors in rising order."""
+    """Return the divisors of a positive number in rising order."""
     low = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
     return low + [number // i for i in reversed(low) if i * i != number]
 
 
 def schemes(request: Request) -> Iterator[Scheme]:
-    """Yield templates in the order in which ties are broken: the plainest first."""
+    """Yield the schemes of sequence and context parallelism that target and pins allow, the plainest first."""
     parallel = [False, *([True] if True in request.limits.tensor_with_sequence else [])]
     wanted = request.pins.switch("sp")
     sharing = [False, *([True] if shares_heads(request.model, request.model.num_attention_heads) else [])]
@@ -100,8 +106,10 @@ def schemes(request: Request) -> Iterator[Scheme]:
 
 
 def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
-    """List the points of a scheme that some pipeline degree may take, without a pipeline. Each plan belongs to one
-    scheme only."""
+    """Return the points of a scheme that can run with some pipeline degree; columns have no pipeline.
+
+    No plan belongs to two schemes. Points that constraints refuse are counted in `refused`, which is mutated.
+    """
     grid = _grid(request, scheme)
     inner = grid.tp * grid.cp
     result = np.zeros(grid.size, dtype=bool)
@@ -114,12 +122,15 @@ def points(request: Request, scheme: Scheme, refused: Refused) -> Columns:
 
 
 def among(request: Request, candidates: Columns, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of those of another request's points that this one may take, too."""
+    """Return the indices of candidates that no constraint of this request refuses.
+
+    Refused ones are counted in `refused`.
+    """
     return _accepted(request, candidates, np.arange(candidates.size), request.limits.refusals, refused)
 
 
 def blockers(request: Request) -> list[str]:
-    """Return the refusals that alone leave nothing: no choice of degrees gets around them."""
+    """Return the rules each of which alone refuses all points; empty if there are none or no points at all."""
     grids = [grid for grid in (_grid(request, scheme) for scheme in schemes(request)) if grid.size]
     return [
         rule.rule
@@ -129,6 +140,10 @@ def blockers(request: Request) -> list[str]:
 
 
 def _grid(request: Request, scheme: Scheme) -> Columns:
+    """Return the degrees and micro-batches of a scheme that the pins allow, before any constraint.
+
+    The largest micro-batches are left out beyond MOST_POINTS points. etp is at most tp.
+    """
     pins, model, gpus = request.pins, request.model, request.gpus
     experts = model.experts.num_experts if model.experts else 1
     width = model.experts.moe_intermediate_size if model.experts else 1
@@ -136,6 +151,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     together = request.pins.leaves("cp_comm", scheme.cp_comm)
 
     def allowed(name: str, values: list[int]) -> list[int]:
+        """Return the values that the pins allow for a degree."""
         return [value for value in values if pins.allows(name, value)]
 
     axes = [
@@ -155,7 +171,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     ]
     every = np.array(np.meshgrid(*axes, indexing="ij"), dtype=np.int64).reshape(4, -1)
     tp, cp, ep, etp = every
-    # An expert is never cut finer than a dense layer: its matrices are smaller.
+    # etp is at most tp: an expert's matrices are smaller than a dense layer's.
     every = every[:, (gpus % (tp * cp) == 0) & (gpus % (ep * etp) == 0) & (etp <= tp)]
     count = every.shape[1]
     sizes = np.array(allowed("mbs", divisors(request.global_batch)), dtype=np.int64)
@@ -165,7 +181,7 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
 
 
 def shared(request: Request, scheme: Scheme) -> Columns:
-    """Return what all points of a scheme have in common, for every request that may take them."""
+    """Return the columns that all points of a scheme share: job, scheme, precision and chosen options."""
     return Columns(
         gpus=request.gpus,
         global_batch=request.global_batch,
@@ -177,7 +193,10 @@ def shared(request: Request, scheme: Scheme) -> Columns:
 
 
 def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -> NDArray[np.intp]:
-    """Return the indices of the points that the target can run at this pipeline degree, with one chunk a stage."""
+    """Return the indices of points that can run at this pipeline degree with one chunk per stage.
+
+    dp must be an integer that the pins allow. Refused points are counted in `refused`.
+    """
     inner = candidates.tp * candidates.cp * pp
     low, high = request.pins.ranges.get("dp", (0, 2**62))
     dp = request.gpus // inner
@@ -188,7 +207,10 @@ def admitted(request: Request, candidates: Columns, pp: int, refused: Refused) -
 def interleaved(
     request: Request, candidates: Columns, alive: NDArray[np.intp], pp: int, refused: Refused
 ) -> NDArray[np.intp]:
-    """Return the admitted points that go with several chunks a stage."""
+    """Return those of the indices `alive` whose points can run with several chunks per stage.
+
+    Refused points are counted in `refused`.
+    """
     several = replace(_in_stages(request, candidates.at(alive), pp), vpp=2)
     return _accepted(request, several, alive, request.limits.interleaved, refused)
 
@@ -196,7 +218,7 @@ def interleaved(
 def _accepted(
     request: Request, left: Columns, alive: NDArray[np.intp], rules: Sequence[Constraint], refused: Refused
 ) -> NDArray[np.intp]:
-    """Return those of the `alive` indices whose points, `left`, no constraint refuses."""
+    """Return those of the indices `alive` whose points, `left`, no rule refuses; refused points are counted."""
     left = replace(left, **request.limits.chosen)
     for rule in rules:
         if not alive.size:
@@ -209,14 +231,14 @@ def _accepted(
 
 
 def _in_stages(request: Request, candidates: Columns, pp: int) -> Columns:
-    """Give points a pipeline: data parallelism has the GPUs that are left, an interleaved schedule rounds of pp."""
+    """Return the points at a pipeline degree: dp takes the GPUs that are left, the interleaving group is pp."""
     dp = request.gpus // (candidates.tp * candidates.cp * pp)
     turns = request.global_batch // (dp * candidates.micro)
     return replace(candidates, pp=pp, group=pp, dp=dp, num_microbatches=turns)
 
 
 def constants(request: Request) -> dict[str, float]:
-    """Return the numbers of the model and the job that no degree changes; the vocabulary without padding."""
+    """Return the numbers of model and job that no degree changes; the vocabulary is not padded."""
     return {
         **dim_sizes(request.model),
         "seq_length": 1.0 * request.seq_length,
@@ -225,7 +247,10 @@ def constants(request: Request) -> dict[str, float]:
 
 
 def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = None) -> Lattice:
-    """Return the numbers of every symbol at every point. of_loads: as of `loads`; None: over the points' ranks."""
+    """Return the lattice with a number for every symbol at every point.
+
+    of_loads: numbers of expert loads; None: `loads` for the points' ep.
+    """
     points = candidates.as_floats()
     numbers: Numbers = dict(constants(request))
     numbers |= {
@@ -243,7 +268,10 @@ def lattice(request: Request, candidates: Columns, of_loads: Numbers | None = No
 
 
 def loads(request: Request, ep: Values) -> Numbers:
-    """Return the numbers of a lattice that say how uneven experts' loads are over so many ranks, [n] or of all."""
+    """Return the lattice numbers for expert load imbalance, [n] or scalars. ep: [n].
+
+    The load that the job states; without one, the load a step waits for; if `request.uneven`, also those for memory.
+    """
     job, model = request.job, request.model
     numbers: Numbers = dict(stated(model, ep, job.limits.load))
     if job.limits.expert_imbalance is None:
@@ -256,7 +284,10 @@ def loads(request: Request, ep: Values) -> Numbers:
 def priced(
     request: Request, candidates: Columns, pp: Values | int, chosen: NDArray[np.intp] | slice = slice(None)
 ) -> Columns:
-    """Return some points at a pipeline degree as the costs take them: float64, and dp not rounded."""
+    """Return the chosen points at a pipeline degree as float64 columns, with dp and microbatches not rounded.
+
+    pp: one number or [n] of the chosen points.
+    """
     dp = request.gpus / (candidates.tp[chosen] * candidates.cp[chosen] * pp)
     turns = request.global_batch / (dp * candidates.micro[chosen])
     return candidates.as_floats(chosen, pp=pp, dp=dp, num_microbatches=turns)

@@ -15,16 +15,17 @@ from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
 from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
-MOST_REPEATED = 128  # numbers of first layers run again that are tried: neighbours differ by a hundredth of the work
+MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: neighbours differ by 1 % of the work
 _ACCOUNTED = ((False, False), (True, True), (True, False), (False, True))  # embedding, loss; the plainest first
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """chunks[j]: kinds of chunk j in model order; stage i holds chunks i, i + pp, i + 2 pp, …
+    """The layers of every chunk: chunks[j] has its kinds of blocks; stage i holds chunks i, i + pp, i + 2 pp, …
 
-    How it is said, if not as equal chunks. account_*: the embedding (loss) takes the place of one layer. first_layers,
-    last_layers: layers on these stages, the others share the rest; None: as the others. layout: Megatron's string.
+    The other fields are how a target expresses it; without them chunks are equal. account_for_*: the embedding (loss)
+    counts as one layer. first_layers, last_layers: layers on these stages, None: as on the others, which share the rest
+    evenly. layout: Megatron's string.
     """
 
     pp: int
@@ -37,31 +38,35 @@ class Split:
     last_layers: int | None = None
 
     def stage(self, index: int) -> Chunks:
+        """Return the chunks of a stage, in model order."""
         return self.chunks[index :: self.pp]
 
     def counts(self, kinds: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Count the blocks of each kind that each stage holds."""
+        """Return the number of blocks of each kind on each stage, [pp][kinds]."""
         stages = [[kind for chunk in self.stage(i) for kind in chunk] for i in range(self.pp)]
         return tuple(tuple(stage.count(kind) for kind in kinds) for stage in stages)
 
     def first_layers_of(self, stage: int, kinds: tuple[str, ...], count: int) -> tuple[int, ...]:
-        """Count the blocks of each kind among the first layers of every chunk of a stage: all of a chunk that has
-        fewer."""
+        """Return the number of blocks of each kind among the first `count` layers of every chunk of a stage."""
         chunks = [list(filter(is_layer, chunk)) for chunk in self.stage(stage)]
         return tuple(sum(chunk[:count].count(kind) for chunk in chunks) for kind in kinds)
 
     @property
     def longest_chunk(self) -> int:
+        """Return the number of layers of the longest chunk."""
         return max(map(layers, set(self.chunks)))
 
     @property
     def block_step(self) -> int:
-        """Return by how many layers of every chunk the numbers differ that are tried of those run again."""
+        """Return the step between the numbers of recomputed layers per chunk that are tried."""
         return 1 + (self.longest_chunk - 1) // MOST_REPEATED
 
     def repeated(self, *, every_nth: bool) -> tuple[int, ...]:
-        """Return the numbers of layers of every chunk that are tried of those run again, 0 and not all among them.
-        every_nth: those that running each n-th layer again gives."""
+        """Return the numbers of recomputed layers per chunk to try, with 0 and without the whole longest chunk.
+
+        every_nth: the numbers that recomputing each n-th layer gives, n = 2, 3, …; else 0, 1, 2, … in steps of
+        `block_step`.
+        """
         longest = self.longest_chunk
         if every_nth:
             return (0, *sorted({ceil(longest / n) for n in range(2, longest + 1)}))
@@ -69,12 +74,13 @@ class Split:
 
 
 def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
-    """Return the plainest way in which a target can say these chunks: equal, with the ends as layers, with the layers
-    of the first and last stage, as a layout string. None: it cannot.
+    """Return the simplest split by which a target can express these chunks; None if it cannot.
+
+    In order: equal chunks, ends that count as layers, layers of the first and last stage, a layout string.
     """
     if len(chunks) > pp and not layouts.uneven and is_uneven(chunks):
         return None
-    for split in _dealt(pp, chunks, layouts):
+    for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
     if pp > 1 and layouts.any_cut and not _refused(pp, chunks, layouts):
@@ -82,16 +88,16 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
     return None
 
 
-def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
-    """Yield the splits without a layout string that may have these chunks."""
+def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
+    """Yield the splits without a layout string that may have these chunks; the caller compares."""
     sequence, vpp = tuple(kind for chunk in chunks for kind in chunk), len(chunks) // pp
     for at_start, at_end in _ACCOUNTED if layouts.account else _ACCOUNTED[:1]:
         if (split := equal(sequence, pp, vpp, at_start, at_end)) is not None:
             yield split
     if layouts.first_last and pp > 1:
         stages = [sum(map(layers, chunks[index::pp])) for index in range(pp)]
-        # The first stage is always said: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
-        # virtual stages (get_transformer_layer_offset). Between two stages it says all, and core_v0.12 divides by zero
+        # The first stage is always stated: with the last one alone, Megatron-LM before core_v0.14 doubles the layers of
+        # virtual stages (get_transformer_layer_offset). With two stages it sets both, and core_v0.12 divides by zero
         # when both are given.
         last = stages[-1] if pp > 2 and stages[-1] != stages[1] else None
         if (split := uneven(sequence, pp, vpp, stages[0], last)) is not None:
@@ -99,9 +105,7 @@ def _dealt(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split]:
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Tell whether a layout string of the target cannot have some chunk. What is built first and last is not up
-    to it.
-    """
+    """Return whether the target's layout string cannot express some chunk: empty ones, ends, multi-token prediction."""
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
@@ -116,14 +120,18 @@ def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
 
 
 def _mtp_place(pp: int, place: int, chunks: int, layouts: Layouts) -> bool:
-    """Tell whether multi-token prediction may lie in this chunk: with the loss, or in the last one of a later stage
-    (pipeline_parallel_layer_layout.py, validate_layer_layout).
+    """Return whether multi-token prediction may lie in chunk `place`: with the loss, or in a later stage's last chunk.
+
+    See pipeline_parallel_layer_layout.py, validate_layer_layout.
     """
     return place == chunks - 1 or (not layouts.mtp_with_head and place >= chunks - pp and place % pp > 0)
 
 
 def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: bool) -> Split | None:
-    """Split into as many layers on every chunk, the embedding (loss) counted as one where asked for; else None."""
+    """Return the split into chunks of equally many layers; None if they do not divide.
+
+    at_start, at_end: the embedding (loss) counts as a layer. Also None for pp = 1 with several chunks or such ends.
+    """
     if pp == 1 and (vpp > 1 or at_start or at_end):
         return None
     sizes = dealt(layers(sequence), pp, vpp, embedding=at_start, loss=at_end)
@@ -131,8 +139,9 @@ def equal(sequence: tuple[str, ...], pp: int, vpp: int, at_start: bool, at_end: 
 
 
 def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last: int | None) -> Split | None:
-    """Split so that so many layers lie on the first (last) stage, and the others share the rest evenly; None if that
-    cannot be.
+    """Return the split with these layers on the first and last stage and the rest even; None if it does not divide.
+
+    None for `first` or `last`: as many as the other stages.
     """
     sizes = dealt(layers(sequence), pp, vpp, first=first, last=last)
     if sizes is None:
@@ -141,8 +150,9 @@ def uneven(sequence: tuple[str, ...], pp: int, vpp: int, first: int | None, last
 
 
 def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: int) -> Split | None:
-    """Split into chunks that differ by one place at most, the first ones longer; the ends take places. None: too few
-    layers.
+    """Return the split whose chunks differ by at most one layer, longer ones first; None if there are too few layers.
+
+    at_start, at_end: places that embedding and loss take.
     """
     chunks = pp * vpp
     each, longer = divmod(layers(sequence) + at_start + at_end, chunks)
@@ -155,9 +165,9 @@ def even(sequence: tuple[str, ...], pp: int, vpp: int, at_start: int, at_end: in
 
 
 def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
-    """Split into chunks as --pipeline-model-parallel-layout (Megatron-LM) lists them.
+    """Return the split of a --pipeline-model-parallel-layout string (Megatron-LM).
 
-    None: the layout has other layers than the model, or no whole number of chunks for each stage.
+    None if its layers are not the model's or pp does not divide its chunks.
     """
     parts = expanded(layout)
     if "".join(parts) != letters(sequence) or len(parts) % pp:
@@ -169,9 +179,7 @@ def laid_out(sequence: tuple[str, ...], pp: int, layout: str) -> Split | None:
 
 
 def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:
-    """Return the most chunks a stage that are worth weighing: the ends may take the places of layers. Every stage has
-    one.
-    """
+    """Return the most chunks per stage to try; 1 for a single stage, 0 if there are more stages than layers."""
     if pp == 1 or pp > layers:
         return int(pp == 1)
     most = (layers + 2 * layouts.empty_ends) // pp
@@ -186,8 +194,10 @@ def splits(
     layouts: Layouts,
     pinned: str | None = None,
 ) -> tuple[Split, ...]:
-    """Return every split worth weighing for pp x vpp chunks: those of equal chunks, and the one whose heaviest stage is
-    lightest. weights: relative seconds of each kind, for balancing. pinned: this one only.
+    """Return the splits to try for pp x vpp chunks: equal ones and the one whose slowest stage is fastest.
+
+    weights: relative seconds of each kind. pinned: a layout string, the only split then. Empty if none is possible or
+    the target cannot express the pinned one.
     """
     if pinned is not None:
         split = laid_out(sequence, pp, pinned)
@@ -200,6 +210,7 @@ def splits(
 def _splits(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: tuple[tuple[str, float], ...], layouts: Layouts
 ) -> tuple[Split, ...]:
+    """Return the splits of `splits` without a pinned layout. Cached."""
     accounted = _ACCOUNTED if layouts.account else _ACCOUNTED[:1]
     result = [split for ends in accounted if (split := equal(sequence, pp, vpp, *ends)) is not None]
     if pp == 1:
@@ -215,7 +226,7 @@ def _splits(
 def _by_weight(
     sequence: tuple[str, ...], pp: int, vpp: int, weights: Mapping[str, float], layouts: Layouts
 ) -> StageProblem:
-    """Return the question for the cut whose heaviest stage is lightest, however much memory that takes."""
+    """Return the problem of the split whose slowest stage is fastest, without a limit of memory."""
     seconds = np.array([[weights[kind] for kind in sequence]] * 2)
     nothing = np.zeros_like(seconds)
     blocks = Blocks(seconds=seconds, fixed_bytes=nothing, kept_bytes=nothing, working_bytes=nothing, limit_bytes=np.inf)

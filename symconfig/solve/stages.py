@@ -27,19 +27,19 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chunk j on stage j mod pp
-NEAREST = 128  # cuts to each side of even ones that are compared
-MOST_CUTS = 4096  # of families of cuts that are compared
-MOST_MOVES = 64  # of blocks between chunks
-MOST_BLOCKS = 600  # of a model that is cut: the programme has tables of their square
+NEAREST = 128  # uneven cuts on each side of the even one that are compared
+MOST_CUTS = 4096  # most cuts of a family that are compared
+MOST_MOVES = 64  # most moves of a block to another chunk
+MOST_BLOCKS = 600  # most blocks of a model: tables have the square of their number
 ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Which cuts a target can say. Layers are all blocks but the ends: embedding, mtp and head.
+    """The cuts into chunks that a target can express. Layers are all blocks but embedding, mtp and head.
 
-    any_cut: every contiguous cut with a layer in each chunk; without it only the same number of layers on every chunk
-    and the families that first_last and account add.
+    any_cut: every contiguous cut with a layer in each chunk. Without it, only equally many layers per chunk and the
+    cuts that first_last and account add.
     """
 
     any_cut: bool
@@ -51,24 +51,25 @@ class Layouts:
     uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
 
     def dealt(self, ends: bool) -> Layouts:
-        """Return those of the same number of layers on every chunk; ends: but for the first and the last stage's."""
+        """Return the layouts with equally many layers per chunk; ends: first and last stage may have other numbers."""
         return replace(self, any_cut=False, empty=False) if ends else Layouts(any_cut=False)
 
     def free(self, vpp: int) -> bool:
-        """Return whether there are too many cuts to look at each one."""
+        """Return whether any contiguous cut is allowed, so that there are too many to enumerate."""
         return self.any_cut and (self.uneven or vpp == 1)
 
     def in_last_chunk(self, place: Place) -> bool:
-        """Return whether blocks of a place lie in the last chunk, and in no other."""
+        """Return whether blocks of this place must lie in the last chunk."""
         return place is Place.LAST or (place is Place.FURTHER and self.mtp_with_head)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Blocks:
-    """Every block of the model on one kind of GPU, [2, blocks]: under the recompute policy, and recomputed in full.
+    """Costs of every block of the model on one kind of GPU, [2, blocks].
 
-    seconds: of one microbatch. fixed_bytes: of weights and their states, and what the loss keeps. kept_bytes: for each
-    microbatch in flight. working_bytes: while the block runs. limit_bytes: of the GPU.
+    The first row is under the recompute policy, the second under full recompute. seconds: of one microbatch, forward
+    and backward. fixed_bytes: weights, their states, and what the loss keeps. kept_bytes: activations per microbatch in
+    flight. working_bytes: temporary, while the block runs. limit_bytes: budget of the GPU's memory.
     """
 
     seconds: Array
@@ -80,11 +81,12 @@ class Blocks:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StageProblem:
-    """A model's blocks, and the stages that they are to be cut into.
+    """The problem of cutting a model's blocks into stages.
 
-    sequence: kinds of the blocks in model order. on: for each stage the place of its GPUs in `blocks`. wait_s: a
-    microbatch's waits for messages on each stage. held: of each stage, the microbatches of each of its chunks at every
-    moment that may be its peak, [moments, vpp]. first: of every chunk so many layers are recomputed in full.
+    sequence: kinds of the blocks in model order. on: for each stage the index of its GPU kind in `blocks`. wait_s:
+    seconds that a microbatch waits for messages on each stage, [pp]. held: for each stage the microbatches in flight of
+    each of its chunks at every moment that may be its peak, [moments, vpp]. first: number of layers of every chunk that
+    are recomputed in full.
     """
 
     sequence: tuple[str, ...]
@@ -99,16 +101,19 @@ class StageProblem:
 
     @cached_property
     def layer(self) -> Bools:
-        """Return which blocks are layers, [blocks]."""
+        """Return which blocks are layers, [blocks]. Cached."""
         return np.array([is_layer(kind) for kind in self.sequence])
 
     @cached_property
     def layers_before(self) -> Ints:
-        """Count the layers before each place in the model, [blocks + 1]."""
+        """Return the number of layers before each position in the model, [blocks + 1]. Cached."""
         return np.concatenate(([0], np.cumsum(self.layer)))
 
     def sums(self, name: str, kind: int, start: Ints, end: Ints) -> Array:
-        """Return the sum of a field of `Blocks` over blocks start to end, of any shape."""
+        """Return the sum of a field of `Blocks` over blocks start to end, in the shape of both indices.
+
+        kind: index of the GPU. The first `first` layers count as recomputed in full.
+        """
         plain, recomputed = getattr(self.blocks[kind], name)
         until = np.concatenate(([0.0], np.cumsum(plain)))
         result: Array = until[end] - until[start]
@@ -119,8 +124,11 @@ class StageProblem:
         return result
 
     def allowed(self, chunk: int | Ints, start: Ints, end: Ints) -> Bools:
-        """Return whether a chunk may hold blocks start to end: the ends lie in the chunks that the target builds them
-        in, and each has a layer where it must."""
+        """Return whether a chunk may hold blocks start to end, in the shape of the indices.
+
+        Embedding and head must lie where the target builds them; empty chunks or chunks without a layer only as
+        `layouts` says.
+        """
         places, rules = [place_of(kind) for kind in self.sequence], self.layouts
         begins = sum(place.begins for place in places)
         last = next((at for at, place in enumerate(places) if rules.in_last_chunk(place)), len(places))
@@ -132,7 +140,10 @@ class StageProblem:
 
 
 def fastest_cut(problem: StageProblem) -> Chunks | None:
-    """Return the chunks with the fastest slowest stage that fit; None where none is found, or for too deep a model."""
+    """Return the chunks that fit and whose slowest stage is fastest; with one chunk per stage the optimum.
+
+    None if none is found or the model has more than MOST_BLOCKS blocks. With several chunks per stage a local search.
+    """
     chunks = problem.pp * problem.vpp
     if len(problem.sequence) > MOST_BLOCKS:
         return None
@@ -141,7 +152,7 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None
-        best, (excess, _) = _best(*_judged(problem, every))
+        best, (excess, _) = _best_cut(*_excess_and_seconds(problem, every))
         return _chunks(problem, every[best]) if excess <= 0 else None
     start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
     costs = []
@@ -163,8 +174,10 @@ def fastest_cut(problem: StageProblem) -> Chunks | None:
 
 
 def _least_largest(costs: Sequence[Array]) -> Ints | None:
-    """Return the ends of chunks, [chunks + 1], whose largest cost is least, and among those the sum of squares; None
-    where all are infinite. costs: of each chunk, [start, end]; of equal cuts the one with the shortest first chunks."""
+    """Return the boundaries of chunks, [chunks + 1], with the least largest cost; None if all cuts are infinite.
+
+    costs: of each chunk, [start, end]. Ties go to the least sum of squares, then to the shortest first chunks.
+    """
     largest = np.full(len(costs[0]), np.inf)
     largest[0] = 0.0
     for cost in costs:
@@ -184,7 +197,7 @@ def _least_largest(costs: Sequence[Array]) -> Ints | None:
 
 
 def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Array:
-    """Return the peak of a stage with one chunk that holds blocks start to end, [start, end]."""
+    """Return the peak bytes of a stage with one chunk of blocks start to end, [start, end]."""
     kind, held = problem.on[stage], float(problem.held[stage].max())
     fixed, kept = (problem.sums(name, kind, start, end) for name in ("fixed_bytes", "kept_bytes"))
     result: Array = fixed + held * kept + _working(problem, kind)
@@ -192,7 +205,7 @@ def _span_peaks(problem: StageProblem, stage: int, start: Ints, end: Ints) -> Ar
 
 
 def _working(problem: StageProblem, kind: int) -> Array:
-    """Return the most that any of the blocks start to end needs while it runs, [start, end]."""
+    """Return the largest working bytes of the blocks start to end, [start, end]; 0 for an empty span."""
     each = problem.blocks[kind].working_bytes
     most = each.max(axis=0) if problem.first else each[0]
     size = len(most)
@@ -202,9 +215,11 @@ def _working(problem: StageProblem, kind: int) -> Array:
     return result
 
 
-def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
-    """Return the bytes by which each stage exceeds its memory, at least 0, [cuts, pp], and the seconds of every chunk,
-    [cuts, vpp, pp]. ends: [cuts, chunks + 1]."""
+def _excess_and_seconds(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
+    """Return (bytes by which each stage exceeds its memory, [cuts, pp]; seconds of every chunk, [cuts, vpp, pp]).
+
+    The excess is at least 0. ends: boundaries of chunks, [cuts, chunks + 1].
+    """
     shape = len(ends), problem.vpp, problem.pp
     start, end = ends[:, :-1].reshape(shape), ends[:, 1:].reshape(shape)
     seconds, excess = np.empty(shape), np.zeros((len(ends), problem.pp))
@@ -219,9 +234,12 @@ def _judged(problem: StageProblem, ends: Ints) -> tuple[Array, Array]:
     return excess, seconds
 
 
-def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
-    """Return which cut is best and by what: the fullest stage's excess, then the mean of the slowest stage's seconds
-    and of all rounds' (of the slowest of chunks k pp to k pp + pp - 1). As of `_judged`."""
+def _best_cut(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
+    """Return (index of the best cut, (excess in bytes of its fullest stage, its seconds)).
+
+    The least excess wins, then the least mean of the slowest stage's seconds and the sum of each round's slowest chunk.
+    excess, seconds: as from `_excess_and_seconds`.
+    """
     most = excess.max(axis=1)
     each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
     best = int(np.lexsort((each, most))[0])
@@ -229,24 +247,24 @@ def _best(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
 
 
 def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
-    """Return the ends after moves of one block that help; None where no stage's peak comes below its memory."""
+    """Return the boundaries after up to MOST_MOVES moves of one block that help; None if they still do not fit."""
     chunks = problem.pp * problem.vpp
     number, places = np.arange(chunks), np.arange(1, chunks)
-    excess, seconds = _judged(problem, ends[None])
-    _, value = _best(excess, seconds)
+    excess, seconds = _excess_and_seconds(problem, ends[None])
+    _, value = _best_cut(excess, seconds)
     for _ in range(MOST_MOVES):
         worst = int((excess[0] if value[0] > 0 else seconds[0].sum(axis=0)).argmax())
         givers = np.unique([*number[worst :: problem.pp], *(seconds[0].argmax(axis=1) + number[:: problem.pp])])
         giver, taker = (each.ravel()[:, None] for each in np.meshgrid(givers, number, indexing="ij"))
-        # A block leaves the giver: ends between the two chunks move by one.
+        # A block leaves the giver: the boundaries between the two chunks move by one.
         others = np.repeat(ends[None], len(giver), axis=0)
         others[:, 1:-1] -= (places > giver) & (places <= taker)
         others[:, 1:-1] += (places > taker) & (places <= giver)
         others = others[problem.allowed(number, others[:, :-1], others[:, 1:]).all(axis=1)]
         if not len(others):
             break
-        each_excess, each_seconds = _judged(problem, others)
-        best, other = _best(each_excess, each_seconds)
+        each_excess, each_seconds = _excess_and_seconds(problem, others)
+        best, other = _best_cut(each_excess, each_seconds)
         less = other[0] < value[0] * (1 - ROUNDING)
         if not less and (other[0] > value[0] or other[1] >= value[1] * (1 - ROUNDING)):
             break
@@ -255,11 +273,12 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
 
 
 def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
+    """Return the kinds of the blocks of every chunk, given the chunks' boundaries."""
     return tuple(problem.sequence[start:end] for start, end in pairwise(ends))
 
 
 def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
-    """Yield every cut that can be said, of rules that are not free. Some may come twice."""
+    """Yield every cut that a target without free cuts can express; some come twice."""
     total, chunks = layers(sequence), pp * vpp
     least = 0 if rules.empty_ends else 1
     if rules.any_cut and not rules.free(vpp):
@@ -278,9 +297,11 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
-    """Yield layers of each of three chunks or more: as many in all but the first and the last, which have at most one
-    more. The shortest chunks come first, then ends that are most alike. least: layers of an end. Of many cuts those
-    that are nearest to even."""
+    """Yield the layers of each of three chunks or more: equal inner chunks, ends of at most one layer more.
+
+    The shortest inner chunks come first, then the most similar ends. least: fewest layers of an end chunk. At most
+    NEAREST + 1 lengths of inner chunks and NEAREST pairs of ends for each are yielded.
+    """
     fewest = max(1, -(-(total - 2) // chunks))
     for each in range(fewest, min(total // (chunks - 2), fewest + NEAREST) + 1):
         ends = total - each * (chunks - 2)
@@ -290,7 +311,7 @@ def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:
 
 
 def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the layers of the first, of each middle and of the last stage; not all alike. The nearest to even first."""
+    """Yield the layers of the first, each middle and the last stage, without the even case, nearest to even first."""
     middles = sorted(range(1 if pp > 2 else 0, total if pp > 2 else 1), key=lambda middle: abs(middle - total / pp))
     for middle in middles:
         ends = total - middle * (pp - 2)
@@ -298,8 +319,9 @@ def _first_last(total: int, pp: int) -> Iterator[tuple[int, int, int]]:
 
 
 def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
-    """Cut into chunks of so many layers; what stands before them goes to the first one, what stands behind to
-    the last.
+    """Return the chunks with these numbers of layers.
+
+    Blocks before the first layer join the first chunk, those after the last layer the last chunk.
     """
     before = next(index for index, kind in enumerate(sequence) if is_layer(kind))
     ends = list(accumulate(sizes, initial=before))
@@ -308,5 +330,5 @@ def cut(sequence: tuple[str, ...], sizes: Sequence[int]) -> Chunks:
 
 
 def layers(kinds: Sequence[str]) -> int:
-    """Count the blocks that are no ends."""
+    """Return the number of blocks that are layers."""
     return sum(map(is_layer, kinds))

@@ -22,7 +22,7 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import lattice, loads, priced
 from symconfig.solve.timeline import BUBBLE, EXCHANGE, STAGES, refined_time
 
-# Constants of a framework that formulas name; its other ones are choices or shares, and stay numbers.
+# Constants of a framework that become symbols; the others are choices or shares and stay numbers.
 FRAMEWORK = (
     "step_overhead_s",
     "microbatch_overhead_s",
@@ -36,7 +36,7 @@ FRAMEWORK = (
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """The lines of a plan's costs on a tape. time: by part; memory: by stage, then by part."""
+    """A plan's costs as terms on a tape. time: seconds by part; memory: bytes by part, for each stage."""
 
     tape: Tape
     time: dict[str, Any]
@@ -44,11 +44,11 @@ class Traced:
 
     @property
     def step(self) -> Any:
-        """Return the sum of the parts of the time."""
+        """Return the sum of the parts of the time, as a term of the tape."""
         return sum(self.time.values())
 
     def at(self, numbers: Mapping[str, Array | float]) -> At:
-        """Return the costs at other numbers of some symbols, arrays that broadcast together."""
+        """Return the costs with other values for some symbols, numbers or arrays that broadcast together."""
         values = self.tape.evaluated(numbers)
 
         def of(term: Any) -> Array | float:
@@ -63,7 +63,7 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A plan's costs at some numbers. holds: where every choice in the formulas is the one that the plan made."""
+    """A plan's costs with other values. holds: where every branch of the formulas (max, floor) is the plan's own."""
 
     time: dict[str, Array | float]
     memory: tuple[dict[str, Array | float], ...]
@@ -71,11 +71,15 @@ class At:
 
     @property
     def step_s(self) -> Any:
+        """Return the step in seconds, the sum of its parts."""
         return sum(self.time.values())
 
 
 def traced(prospect: Prospect) -> Traced:
-    """Run the cost functions of a candidate on symbols."""
+    """Return the costs of a candidate as terms of a tape, by running the cost functions on symbols.
+
+    Parts of the time and of each stage's memory are named on the tape.
+    """
     tape = Tape()
     request = prospect.request
     job: dict[str, Any] = {
@@ -107,6 +111,7 @@ def traced(prospect: Prospect) -> Traced:
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
+    """Return the machine with a symbol for each of its numbers."""
     names = [one.name for one in fields(Machine) if one.name != "levels"]
     known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
     levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
@@ -114,19 +119,21 @@ def _machine(machine: Machine, tape: Tape) -> Machine:
 
 
 def _framework(framework: Framework, tape: Tape) -> Framework:
+    """Return the framework with symbols for those constants of FRAMEWORK that are not 0."""
     some = {name: getattr(framework, name) for name in FRAMEWORK}
     known: dict[str, Any] = {name: tape.symbol(name, value) for name, value in some.items() if value}
     return replace(framework, **known)
 
 
 def _objects(*terms: Any) -> Any:
+    """Return the terms as an array of objects, [terms]."""
     objects = np.empty(len(terms), dtype=object)
     objects[:] = terms
     return objects
 
 
 def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
-    """Return the candidate's point: its degrees as symbols, and what follows from them."""
+    """Return the candidate's columns with its degrees as symbols; dp and the number of microbatches are named."""
     p, every = prospect.degrees, prospect.columns()
     degrees: dict[str, Any] = {name: tape.symbol(name, getattr(p, name)) for name in ("tp", "cp", "ep", "etp", "pp")}
     micro = tape.symbol("micro_batch", prospect.micro)
@@ -138,6 +145,10 @@ def _columns(prospect: Prospect, known: Prospect, tape: Tape) -> Columns:
 
 
 def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> Table:
+    """Return the cost table of the blocks as terms, with symbols for the model's numbers.
+
+    Expert load imbalance stays at the plan's ep. Seconds and bytes of operators and collectives are named.
+    """
     request, choices = known.request, choices_of(prospect)
     uneven = loads(prospect.request, prospect.columns().ep)  # of the plan's ranks, however many there are
     uneven = {name: float(np.ravel(number)[0]) for name, number in uneven.items()}
@@ -163,7 +174,7 @@ def _table(known: Prospect, prospect: Prospect, where: Columns, tape: Tape) -> T
 
 
 def _named_table(small: Table, tape: Tape) -> Table:
-    """Name the passes of every kind of block."""
+    """Name the passes of every kind of block on the tape; return the table unchanged."""
     for at, name in enumerate(PASSES):
         for kind, block in enumerate(small.kinds):
             for row in range(len(small.policies)):
@@ -173,7 +184,7 @@ def _named_table(small: Table, tape: Tape) -> Table:
 
 
 def _name_stages(sums: Stages, tape: Tape) -> None:
-    """Name what each stage sums over its blocks."""
+    """Name on the tape what each stage sums over its blocks."""
     for one in fields(Stages):
         rows = getattr(sums, one.name)
         for stage in range(len(rows)) if rows.ndim > 1 else ():
@@ -181,10 +192,10 @@ def _name_stages(sums: Stages, tape: Tape) -> None:
 
 
 def _simulated(prospect: Prospect, time: dict[str, Any], tape: Tape) -> dict[str, Any]:
-    """Return the time with what an event simulation of the schedule makes of the formulas.
+    """Return the time by part, with the ratio of event simulation to formula as symbols; as it is without a pipeline.
 
-    Of the pipeline, and of what the replicas exchange beside it, the simulation's seconds over the formulas' are
-    symbols. Both sides grow with a chunk's seconds alike, so that the ratio moves little where those move.
+    There is one ratio for the pipeline and one for the data-parallel exchange (seconds, where the formula has 0). The
+    ratio hardly moves with the numbers, as both sides grow alike.
     """
     if prospect.degrees.pp == 1:
         return time

@@ -23,12 +23,11 @@ WORDS = ("precision", "cp_comm", "recompute", "options")  # columns of words
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Weighed points, [n] each, the fastest first and those that do not fit behind, the leanest first.
+    """Evaluated points, [n]: those that fit first, the fastest first; then the others by memory.
 
-    whole: [n, 9] by the names WHOLE; words: [n, 4] by the names WORDS. step_s: by the formula for the schedule, which
-    is not simulated. device_bytes: of the fullest GPU, while routers are untrained where the search counts that. fits:
-    both are of the fastest policy that does; where none does, of the leanest, or the least that any policy can need,
-    with infinite seconds.
+    whole: [n, 9], columns WHOLE; words: [n, 4], columns WORDS. step_s: by the formula, not simulated. device_bytes: of
+    the fullest GPU, with uneven expert loads if the search counts them. Both are of the fastest policy that fits; if
+    none does, of the one with the least memory, or a lower bound of memory with infinite seconds.
     """
 
     whole: NDArray[np.int64]
@@ -39,14 +38,15 @@ class Rows:
 
     @property
     def size(self) -> int:
+        """Return the number of rows."""
         return int(self.step_s.size)
 
     def at(self, chosen: NDArray[np.intp] | slice) -> Rows:
-        """Return some of the rows."""
+        """Return the rows at these indices."""
         return Rows(*(getattr(self, name)[chosen] for name in Rows.__slots__))
 
     def records(self) -> Iterator[dict[str, str | int | float | bool]]:
-        """Yield each row by the names of its columns."""
+        """Yield each row as a dict by the names of its columns."""
         columns = (each.tolist() for each in (self.whole, self.words, self.step_s, self.device_bytes, self.fits))
         for whole, words, step_s, held, fits in zip(*columns, strict=True):
             named = zip((*WHOLE, *WORDS), (*whole, *words), strict=True)
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(slots=True)
 class Tally:
-    """A record of what is weighed in a lattice. budget_bytes: of a device, that a candidate may use."""
+    """A record of all points that a search evaluates. budget_bytes: what a candidate may use of a device."""
 
     budget_bytes: float = 0.0
     parts: list[Rows] = field(default_factory=list)
@@ -68,8 +68,10 @@ class Tally:
         policies: Sequence[Choice],
         results: tuple[Array, Array, NDArray[np.intp], NDArray[np.bool_]],
     ) -> None:
-        """Add points with the fastest of their policies and offloads that fits, or else the leanest. results: seconds,
-        peak bytes, recomputed layers, and what fits, [policies, offloads, n] each."""
+        """Record each point with its fastest policy and offload that fits, else with the one of least memory.
+
+        results: seconds, peak bytes, recomputed layers, and whether it fits, [policies, offloads, n] each.
+        """
         every, offloads = np.arange(points.size), setting.offload
         step, peak, layers, fits = (each.reshape(-1, points.size) for each in results)
         fastest = np.where(fits, step, np.inf).argmin(axis=0)
@@ -84,7 +86,10 @@ class Tally:
     def add_bounds(
         self, piece: Piece, setting: Setting, points: Columns, which: NDArray[np.bool_], floor_bytes: Array
     ) -> None:
-        """Add some points that no policy brings into memory, with the least bytes that they need."""
+        """Record points that fit under no policy, with infinite seconds and `floor_bytes` as peak.
+
+        which: mask of these points, [n]; floor_bytes: least bytes that a point needs, [n].
+        """
         if which.any():
             never, leanest = np.zeros(int(which.sum()), np.bool_), [("full", setting.offload[-1])] * int(which.sum())
             step_s = np.full(never.size, np.inf)
@@ -101,7 +106,10 @@ class Tally:
         peak_bytes: Array,
         fits: NDArray[np.bool_],
     ) -> None:
-        """Add points. chosen: what is recomputed, in words, and offloaded."""
+        """Append rows for the points and raise `budget_bytes` to the piece's budget on the device.
+
+        chosen: recompute in words and offload, one per point.
+        """
         request, on = piece.request, piece.request.extras.words
 
         held = device_bytes(peak_bytes, piece.machine, request.framework)
@@ -109,11 +117,14 @@ class Tally:
         given = {"vpp": setting.pipelines.vpp, "zero": setting.zero}
         whole = _whole([given.get(name, getattr(points, name)) for name in WHOLE], points.size)
         fixed = str(request.precision), str(piece.scheme.cp_comm)
-        words = [(*fixed, recompute, ", ".join([*on, *_moved(offload)])) for recompute, offload in chosen]
+        words = [(*fixed, recompute, ", ".join([*on, *_offload_words(offload)])) for recompute, offload in chosen]
         self.parts.append(Rows(whole, np.array(words, dtype=object), step_s, held, fits))
 
     def rows(self) -> Rows:
-        """Return one row for all points with the same degrees, microbatch and ZeRO stage: the best of them."""
+        """Return the best row per combination of degrees, micro-batch and ZeRO stage, the fastest first.
+
+        Rows that do not fit come last, by memory.
+        """
         empty = np.zeros(0)
         none = Rows(
             np.zeros((0, len(WHOLE)), np.int64), np.zeros((0, len(WORDS)), object), empty, empty, empty.astype(bool)
@@ -126,18 +137,19 @@ class Tally:
 
 
 def _whole(columns: Sequence[Any], size: int) -> NDArray[np.int64]:
-    """Return columns of whole numbers, or one that all share, as an array [size, columns]."""
+    """Return columns of integers, arrays or scalars, as an array [size, columns]."""
     return np.stack([np.broadcast_to(np.asarray(column, dtype=np.int64), size) for column in columns], axis=1)
 
 
 def _recompute(choice: Choice, layers: int) -> str:
-    """Return what is recomputed, as tables have it."""
+    """Return the recompute policy as a word: none, full, modules joined by +, or "full n/stage"."""
     if layers:
         return f"full {layers}/stage"
     what = "full" if LAYER in choice.modules else "+".join(sorted(choice.modules)) or "none"
     return f"{what}, activations offloaded" if choice.offload else what
 
 
-def _moved(offload: Offload) -> list[str]:
+def _offload_words(offload: Offload) -> list[str]:
+    """Return the offloads of optimizer and parameters in words; empty if there are none."""
     moved = [f"optimizer offload {100 * offload.optimizer:.0f} %"] if offload.optimizer else []
     return [*moved, *(["parameter offload"] if offload.weights else [])]

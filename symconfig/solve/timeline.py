@@ -27,12 +27,12 @@ from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import splits
 from symconfig.solve.stages import Layouts
 
-STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # of the slowest one
+STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # parts of the slowest stage's time
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
 def own_schedule(prospect: Prospect) -> Schedule:
-    """Return the schedule that the target runs."""
+    """Return the pipeline schedule that the target runs for a candidate."""
     if prospect.split.vpp == 1:
         return SCHEDULES["1f1b"]
     return PAIRED_INTERLEAVED if prospect.beside_another else SCHEDULES["interleaved"]
@@ -41,15 +41,18 @@ def own_schedule(prospect: Prospect) -> Schedule:
 def timeline(
     prospect: Prospect, parts: Costed, schedule: Schedule | None = None, slow: Array | float = 1.0
 ) -> Timeline:
-    """Return the simulated timeline of a step, as the target runs it or by another schedule. slow: as of `Times`.
+    """Return the simulated timeline of a step; schedule: None: the one that the target runs. slow: as of `Times`.
 
-    Raises InputError if the schedule cannot run such a shape.
+    Raises InputError if the schedule cannot run this shape.
     """
     return _run(prospect, parts, replace(times(prospect, parts), slow=slow), schedule)
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
-    """Return what the simulator needs. What is exchanged with every microbatch is not among it."""
+    """Return the simulator's input: seconds of passes, messages and exchanges of every chunk.
+
+    Weight gathers and gradient reductions of every microbatch are left out where sharding needs them each time.
+    """
     made = chunk_times(
         parts.table, parts.sums, parts.points, parts.setting, prospect.split.chunks, prospect.block_layers
     )
@@ -57,7 +60,7 @@ def times(prospect: Prospect, parts: Costed) -> Times:
 
 
 def stage_seconds(parts: Costed, made: Times) -> Array:
-    """Return one microbatch's passes through each stage, with what runs again and the waits for messages: [pp]."""
+    """Return seconds of a microbatch's passes on each stage, with recompute and waits for messages, [pp]."""
     sums = parts.sums
     received = messages(sums, parts.points, parts.setting).received_s[:, 0]
     repeated: Array = made.recompute.sum(axis=1) - sums.rerun[:, 0, 0]  # of the first layers of every chunk
@@ -65,7 +68,7 @@ def stage_seconds(parts: Costed, made: Times) -> Array:
 
 
 def refined_s(prospect: Prospect, parts: Costed) -> float:
-    """Return the seconds of a step: where there is a pipeline, simulated."""
+    """Return the step in seconds, simulated if there is a pipeline that can be, else by the formula."""
     if not _simulated(prospect, parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
@@ -77,8 +80,9 @@ def refined_s(prospect: Prospect, parts: Costed) -> float:
 
 
 def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
-    """Return the seconds of a step by part: the bubble, and what shows of the data-parallel communication, as
-    simulated.
+    """Return the seconds of a step by part, with bubble and exposed data-parallel communication simulated.
+
+    Without a pipeline that can be simulated, the formula's.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
     if not _simulated(prospect, parts):
@@ -93,24 +97,23 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
 
 
 def without_exchange(made: Times) -> Times:
-    """Return the same without gathers of weights and reductions of gradients."""
+    """Return the times without weight gathers and gradient reductions."""
     return replace(made, gather=None, reduce=None)
 
 
 def _run(prospect: Prospect, parts: Costed, made: Times, schedule: Schedule | None) -> Timeline:
+    """Return the simulated timeline; schedule: None: the one that the target runs."""
     m, group = shape(parts)
     return simulate(schedule or own_schedule(prospect), made, m, group)
 
 
 def shape(parts: Costed) -> tuple[int, int]:
-    """Return the microbatches of a step, and how many of them pass a chunk in a row."""
+    """Return (microbatches of a step, microbatches that pass a chunk in a row)."""
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
 def _simulated(prospect: Prospect, parts: Costed) -> bool:
-    """Return whether there is a pipeline, and of a shape that can be simulated; measured runs of others have
-    other ones.
-    """
+    """Return whether there is a pipeline of a shape that the simulator supports."""
     setting = parts.setting
     return (
         setting.pp > 1 and not_simulated(own_schedule(prospect), Shape(setting.pp, setting.vpp, *shape(parts))) is None
@@ -118,9 +121,7 @@ def _simulated(prospect: Prospect, parts: Costed) -> bool:
 
 
 def _end_s(simulated: Timeline, parts: Costed) -> float:
-    """Return when the optimizer starts: all stages are done, and the ends have summed the gradient of a table
-    of both.
-    """
+    """Return when the optimizer starts, in seconds: all stages are done and shared embedding gradients are summed."""
     done = simulated.finish_s
     between = float(between_ends_s(parts.sums, parts.points, parts.setting)[0])
     return max(float(done.max()), max(float(done[0]), float(done[-1])) + between)
@@ -130,11 +131,11 @@ _ACTIVATIONS, _WORKING, _LOSS = "activations", "working set", "head and loss"
 
 
 def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tuple[Array, Array], ...]:
-    """Return, for each stage, the seconds from 0 on at which its allocated bytes change, and the bytes from then on.
+    """Return for each stage (seconds at which its allocated bytes change, from 0 on; bytes from then on).
 
-    Of a chunk's activations it holds as many microbatches as the simulation says. What it works with counts while it
-    holds any, what the loss keeps while it holds any of the loss's chunk. A schedule that has chunks elsewhere, or
-    twice, has their states there. parts: of the same chunks as those that the timeline has.
+    Activations are those of the microbatches that the simulation has in flight. The working set counts while a stage
+    holds any, the head's and loss's memory while it holds any of the last chunk. Chunks that a schedule places
+    elsewhere or twice have their weights and states there. parts: of the same chunks as the timeline.
     """
     bytes_of = {
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
@@ -155,9 +156,7 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
 
 
 def _kept(prospect: Prospect, parts: Costed) -> Array:
-    """Return the bytes that a microbatch in flight keeps in each chunk of the model, without what ends at the loss: [pp
-    vpp].
-    """
+    """Return the activation bytes that one microbatch keeps in each chunk, without the loss's, [pp vpp]."""
     by_kind = parts.table.passes[KEPT][..., 0]
     place = {kind: index for index, kind in enumerate(parts.table.kinds)}
     result = []
@@ -173,7 +172,7 @@ def _kept(prospect: Prospect, parts: Costed) -> Array:
 
 
 def _at_loss(prospect: Prospect, of_stage: Array) -> Array:
-    """Return the bytes of each stage that the loss keeps, in the chunks of the model that end in one: [pp vpp]."""
+    """Return the loss's bytes of each stage on the chunks that end in a loss, split evenly, [pp vpp]."""
     ending = np.array([float(any(place_of(kind).closes for kind in chunk)) for chunk in prospect.split.chunks])
     stage = np.arange(len(ending)) % prospect.split.pp
     result: Array = of_stage[stage] * ending / np.maximum(np.bincount(stage, ending), 1.0)[stage]
@@ -181,7 +180,7 @@ def _at_loss(prospect: Prospect, of_stage: Array) -> Array:
 
 
 def _spread(prospect: Prospect, of_stage: Array) -> Array:
-    """Spread the bytes of each stage over its chunks of the model, by their blocks: [pp vpp]."""
+    """Return the bytes of each stage split over its chunks by their numbers of blocks, [pp vpp]."""
     blocks = np.array([len(chunk) for chunk in prospect.split.chunks], dtype=np.float64)
     stage = np.arange(len(blocks)) % prospect.split.pp
     result: Array = of_stage[stage] * blocks / np.maximum(np.bincount(stage, blocks), 1.0)[stage]
@@ -189,18 +188,19 @@ def _spread(prospect: Prospect, of_stage: Array) -> Array:
 
 
 _ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
-_CHUNKS = (1, 2)  # of a stage, where a schedule cannot have as many as the candidate has
+_CHUNKS = (1, 2)  # chunks per stage to try if a schedule cannot run the candidate's
 
 
 def idle(line: Timeline) -> float:
-    """Return the share of the pipeline's time in which a stage does no work of a microbatch, on average."""
+    """Return the pipeline's bubble as a share from 0 to 1: mean idle time of the stages over the step."""
     return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
 
 
 def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prospect, Costed]:
-    """Return the candidate in a shape that the schedule runs: its own, or its stages cut into other chunks.
+    """Return the candidate and its costs in a shape that the schedule can run.
 
-    Raises InputError with what the schedule lacks in each shape that there is.
+    Its own chunks per stage are tried first, then 1 and 2; of several cuts the one with the fastest step is taken.
+    Raises InputError for a single stage, or with the reason for each shape if none can run.
     """
     if prospect.split.pp == 1:
         raise InputError("a single stage has no schedule to choose")
@@ -217,10 +217,13 @@ def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prosp
 
 
 def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
-    """Return the candidate with its layers on other chunks, in every cut: no framework need be able to express it."""
+    """Return the candidate with its layers in `vpp` chunks per stage, in every cut; empty if there are too few layers.
+
+    At least as many layers of a stage are recomputed as before. A framework need not be able to express the cuts.
+    """
     seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
     every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
-    # As many layers of a stage are recomputed as before, at least.
+    # At least as many layers of a stage are recomputed as before.
     repeated = -(-prospect.block_layers * prospect.split.vpp // vpp)
     degrees = replace(prospect.degrees, vpp=vpp)
     return [replace(prospect, degrees=degrees, split=split, block_layers=repeated) for split in every]

@@ -21,9 +21,10 @@ from symconfig.solve.timeline import stage_seconds, times
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Collectives of one kind over the same ranks. bytes: of the larger buffer, all of a step's together, on one GPU of
-    the slowest stage. seconds: without what hides them; exposed_s: that work waits for. Both None where only the step
-    as a whole knows them."""
+    """Collectives of one kind over the same axes. bytes: of the larger buffer, summed over a step, on one GPU.
+
+    seconds: without overlap; exposed_s: not overlapped. Both are None where only the whole step's are known.
+    """
 
     kind: str
     axes: tuple[str, ...]
@@ -34,7 +35,10 @@ class Exchange:
 
 
 def exchanges(prospect: Prospect, parts: Costed, cluster: ClusterDescriptor) -> tuple[Exchange, ...]:
-    """Return what a GPU of the slowest stage exchanges in a step, the most bytes first."""
+    """Return the communication of a GPU of the slowest stage in one step, by kind and axes, the most bytes first.
+
+    Seconds are None for sends between stages and for data-parallel exchange. Groups of one rank are left out.
+    """
     slowest = int(np.argmax(stage_seconds(parts, times(prospect, parts))))
     summed: dict[tuple[str, tuple[str, ...]], list[float]] = {}
     for kind, axes, *numbers in _of_layers(prospect, parts, slowest):
@@ -53,7 +57,11 @@ def exchanges(prospect: Prospect, parts: Costed, cluster: ClusterDescriptor) -> 
 def _of_layers(
     prospect: Prospect, parts: Costed, stage: int
 ) -> Iterator[tuple[str, tuple[str, ...], float, float, float]]:
-    """Yield what blocks exchange in all microbatches of a step, collective by collective."""
+    """Yield (kind, axes, bytes, seconds, exposed seconds) of each collective in a stage's blocks.
+
+    Numbers are sums over all microbatches of a step. Axes of one rank are left out, as are collectives that take no
+    time.
+    """
     numbers = lattice(prospect.request, prospect.columns())
     kinds = [kind for chunk in prospect.split.stage(stage) for kind in chunk]
     turns = float(parts.points.num_microbatches[0])
@@ -68,14 +76,17 @@ def _of_layers(
 
 
 def _of_stages(prospect: Prospect, parts: Costed) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """Yield what a stage in the middle sends: an activation and a gradient for each chunk and microbatch."""
+    """Yield (kind, axes, bytes) of a middle stage's sends: an activation and a gradient per chunk and microbatch.
+
+    Nothing without a pipeline.
+    """
     if prospect.degrees.pp > 1:
         boundary = float(np.ravel(parts.table.boundary)[0])
         yield "send/receive", ("pp",), 2 * boundary * prospect.degrees.vpp * float(parts.points.num_microbatches[0])
 
 
 def _of_step(prospect: Prospect, parts: Costed, stage: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    """Yield what weights and gradients of a stage exchange among the ranks that hold the same."""
+    """Yield (kind, axes, bytes) of the data-parallel exchange of a stage's weights and gradients in one step."""
     moved = exchange(parts.sums, parts.points, parts.setting)
     summed: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for way, moves in over_replicas(parts.setting.sharding):

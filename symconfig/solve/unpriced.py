@@ -87,13 +87,13 @@ ACTIVATIONS_OF_ADAPTERS = Constraint(
     example={"adapted": True, "activation_offload": True},
 )
 
-# Of a framework beside its own.
+# The planner's constraints in addition to a framework's own.
 ADDED: Mapping[str, tuple[Constraint, ...]] = {
     "megatron": (SHARDED_STAGES, SHARDED_QUEUES, SHARDED_OVERLAP),
     "deepspeed": (),
     "fsdp": (),
 }
-# In the place of a framework's own, which each of these includes or stands beside.
+# The planner's constraints in place of a framework's own.
 NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
     megatron.WINDOWS_OVER_RING: (WINDOWS, SINKS),
     around_transformers.ULYSSES_HEADS: (HEADS_OVER_RANKS,),
@@ -103,7 +103,10 @@ NARROWER: Mapping[Constraint, tuple[Constraint, ...]] = {
 
 
 def narrowed(backend: str, constraints: Iterable[Constraint]) -> Iterator[Constraint]:
-    """Yield a framework's constraints with the planner's own in the place of those that they include."""
+    """Yield the planner's added constraints of a backend, then the framework's own.
+
+    Those of the framework that are in NARROWER are replaced by the planner's; some are replaced by none.
+    """
     yield from ADDED[backend]
     for constraint in constraints:
         yield from NARROWER.get(constraint, (constraint,))

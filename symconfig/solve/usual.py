@@ -22,12 +22,12 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.count import parameters
 from symconfig.resources import data_dir
 
-SAME_SIZE = 0.02  # by how much parameters of one model may differ, by their vocabularies' padding
-UNPROVEN = 1.2  # times the best measured rate: what a plan may claim without a mark
+SAME_SIZE = 0.02  # relative difference in parameters of one model, from vocabulary padding
+UNPROVEN = 1.2  # times the best measured rate: a plan predicted to be faster is marked as unproven
 PUBLISHED, MEASURED, REAL_DATA = "published.csv", "measured.csv", "real_data.csv"
-ENOUGH = 8  # layouts from which quantiles are taken
+ENOUGH = 8  # fewest layouts for a quantile
 QUANTILE, RARE = 0.97, 0.03
-DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models up to so far are taken, the nearest first
+DOUBLINGS = (1.0, 2.0, inf)  # of a model's size: layouts of models this close are taken, the closest first
 # Factor on the time for 0, 1, 2, 3 or more unusual choices: how much longer than predicted such runs took, from dense
 # measured rows; those with experts are too few to say anything else.
 PREMIUM = (1.0, 1.04, 1.13, 1.18)
@@ -35,8 +35,11 @@ FLAGS = {"graphs": "CUDA graphs", "flex": "flex dispatcher", "user_buffers": "us
 
 
 class Layout(NamedTuple):
-    """One published layout. generation: a GPU's architecture, empty where it is not stated; backend: megatron or other;
-    recompute: none, selective, full, or empty where it is not stated; switches are 0 or 1."""
+    """One published layout; a field that is not stated is empty.
+
+    generation: the GPU's architecture; backend: megatron or other; recompute: none, selective or full; switches are 0
+    or 1.
+    """
 
     generation: str
     experts: int
@@ -57,7 +60,7 @@ class Layout(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The fastest measured run of a model on a kind of GPU for one job. gpu: the product; source: its title."""
+    """The fastest measured run of a model on one GPU product for one job. source: the title of its source."""
 
     model: str
     parameters: int
@@ -94,8 +97,11 @@ Row = TypeVar("Row", Layout, Best, RealData)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usual:
-    """What published layouts have. largest: 97 % quantiles by degree, `micro` and `tokens` (of a micro-batch on one
-    rank); rare: switches and kinds of recompute that fewer than 3 % have; joined: GPUs that fast links join."""
+    """What published layouts have. largest: 97 % quantiles of degrees, `micro-batch` and `tokens`.
+
+    tokens: of a micro-batch on one context-parallel rank. rare: switches and kinds of recompute that fewer than 3 %
+    have; joined: number of GPUs that fast links join; seq_length: of the job.
+    """
 
     largest: Mapping[str, float]
     rare: frozenset[str]
@@ -103,36 +109,42 @@ class Usual:
     seq_length: int
 
     def beyond(self, *, tp: Any, pp: Any, vpp: Any, cp: Any, ep: Any, micro: Any) -> dict[str, Any]:
-        """Return by name which choices of layouts are beyond published ones, `[n]` or of one layout."""
+        """Return by name whether a choice exceeds what published layouts have: bools, or [n] for arrays.
+
+        Without data on a degree it is never exceeded. "tp beyond fast links" is true for tp > `joined`. A longer
+        sequence allows a larger cp.
+        """
         sizes = {"tp": tp, "pp": pp, "vpp": vpp, "ep": ep, "micro-batch": micro}
         larger = {name: size > self.largest.get(name, inf) for name, size in sizes.items()}
         tokens = self.largest.get("tokens", inf)
         larger["tokens of a micro-batch"] = micro * self.seq_length > tokens * cp
-        # A longer sequence asks for more ranks than those that were published.
+        # A longer sequence needs more ranks than the published layouts have.
         larger["cp"] = cp > max(self.largest.get("cp", inf), self.seq_length / tokens)
         larger["tp beyond fast links"] = tp > self.joined
         return larger
 
     def switched(self, *, graphs: bool, flex: bool, user_buffers: bool) -> list[str]:
-        """Return the names of the switches that are on and that hardly any published layout has."""
+        """Return the names of the switches that are on and that fewer than 3 % of published layouts have."""
         on = {"graphs": graphs, "flex": flex, "user_buffers": user_buffers}
         return [FLAGS[name] for name, is_on in on.items() if is_on and name in self.rare]
 
     def recomputes(self, kind: str) -> bool:
-        """Return whether hardly any published layout recomputes like this: none, selective or full."""
+        """Return whether fewer than 3 % of published layouts use this kind of recompute; False for "none"."""
         return kind != "none" and kind in self.rare
 
 
 def premium(unusual: Any) -> Array:
-    """Return the factor on the time for so many unusual choices, of any shape."""
+    """Return the factor on the step time, from PREMIUM, for numbers of unusual choices, in their shape."""
     result: Array = np.array(PREMIUM)[np.minimum(unusual, len(PREMIUM) - 1)]
     return result
 
 
 def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual:
-    """Return what published layouts of models of this kind and size have on this generation of GPUs, for this task and
-    framework. Where there are fewer than `ENOUGH`, size counts less and less, then the framework, the task and the
-    generation."""
+    """Return what published layouts of similar models have on this GPU generation, for this task and framework.
+
+    Similar: both dense or both with experts, and of about this size. With fewer than `ENOUGH` layouts, size, then
+    framework, task and generation are ignored; without enough in any case, only tp beyond fast links is unusual.
+    """
     task = job.task_of(model)
     return _usual(
         cluster.gpu.architecture,
@@ -149,6 +161,7 @@ def usual(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Usual
 def _usual(
     generation: str, experts: int, task: str, backend: str, billions: float, joined: int, seq_length: int
 ) -> Usual:
+    """Return the usual layouts of `usual` for its key. Cached."""
     kind = [row for row in layouts() if row.experts == experts]
     alike: Sequence[Callable[[Layout], bool]] = (
         lambda row: (row.generation, row.task, row.backend) == (generation, task, backend),
@@ -173,15 +186,20 @@ def _usual(
 
 
 def _first(rows: Sequence[Layout], alike: Sequence[Callable[[Layout], bool]]) -> list[Layout]:
-    """Return the rows that the first of the conditions leaves enough of; none where no condition does."""
+    """Return the rows that meet the first condition met by at least ENOUGH rows; empty if none is."""
     chosen = ([row for row in rows if condition(row)] for condition in alike)
     return next((each for each in chosen if len(each) >= ENOUGH), [])
 
 
 def _rare(rows: Sequence[Layout]) -> Iterator[str]:
+    """Yield the kinds of recompute and the switches that a share below RARE of the rows has.
+
+    Nothing where fewer than ENOUGH rows state it. User buffers are counted at tp > 1 only, the flex dispatcher at ep >
+    1.
+    """
     stated = [row.recompute for row in rows if row.recompute]
     yield from (kind for kind in ("selective", "full") if len(stated) >= ENOUGH and _few(stated.count(kind), stated))
-    # Who has no tensor parallelism has no use for user buffers, who has no expert parallelism for a dispatcher.
+    # User buffers matter only with tensor parallelism, a dispatcher only with expert parallelism.
     for name, useful in (
         ("graphs", rows),
         ("flex", [row for row in rows if row.ep > 1]),
@@ -192,29 +210,33 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
 
 
 def _few(count: int, of: Sequence[object]) -> bool:
+    """Return whether a count is below the share RARE of the rows."""
     return count < RARE * len(of)
 
 
 @cache
 def layouts() -> tuple[Layout, ...]:
-    """Return the published layouts."""
+    """Return the published layouts from model_zoo/published.csv. Cached."""
     return tuple(_rows(PUBLISHED, Layout))
 
 
 @cache
 def measured() -> tuple[Best, ...]:
-    """Return the best measured runs."""
+    """Return the best measured runs from model_zoo/measured.csv. Cached."""
     return tuple(_rows(MEASURED, Best))
 
 
 @cache
 def real_data_ratios() -> tuple[float, ...]:
-    """Return measured over predicted seconds of fine-tuning on packed real data, rising."""
+    """Return measured over predicted seconds of fine-tuning runs on packed real data, in rising order. Cached."""
     return tuple(sorted(row.ratio for row in _rows(REAL_DATA, RealData)))
 
 
 def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str) -> list[Best]:
-    """Return the measured runs of a model, by its size, on a kind of GPU: pretraining, or any tuning of it."""
+    """Return the measured runs of a model on the cluster's GPU: of pre-training, of LoRA, or of other tuning.
+
+    The model is recognised by its number of layers and, within SAME_SIZE, of parameters; empty if there are none.
+    """
     total, pretrained = parameters(model, with_mtp=False).total, task == "pretrain"
     return [
         run
@@ -228,7 +250,7 @@ def measured_runs(model: ModelDescriptor, cluster: ClusterDescriptor, task: str)
 
 
 def _rows(name: str, kind: type[Row]) -> Iterator[Row]:
-    """Yield the rows of a table of model_zoo, each field as the type that its class has it in."""
+    """Yield the rows of a CSV file of model_zoo, each field converted to the type that its class states."""
     types = get_type_hints(kind)
     with (data_dir("model_zoo") / name).open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):

@@ -17,7 +17,7 @@ from symconfig.solve.tally import Rows, Tally
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A constraint, and the degrees that it refused, [n, 5] by the names REFUSED_BY."""
+    """A constraint and the degrees of the points that it refused, [n, 5], columns REFUSED_BY."""
 
     name: str
     rule: str
@@ -26,9 +26,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Weighing:
-    """What was weighed of a job's lattice, and what each constraint refused, the one that refused most first.
+    """All evaluated points of a job's lattice, and the constraints with what they refused, the most first.
 
-    budget_bytes: of a device, that a plan may use at the job's margin and risk.
+    budget_bytes: of a device that a plan may use within the job's margin and risk.
     """
 
     rows: Rows
@@ -37,9 +37,9 @@ class Weighing:
 
 
 def weighing(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Weighing:
-    """Weigh the whole lattice of a job, without the bounds that let a search leave most of it out.
+    """Return all points of a job's lattice with their costs, and what constraints refused. Nothing is pruned by bounds.
 
-    Raises InputError for what can never run.
+    Raises InputError for a job that can never run.
     """
     tally = Tally()
     refused = weigh_all(model, cluster, resolved(model, cluster, job), 1, exhaustive=True, tally=tally).refused

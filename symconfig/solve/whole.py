@@ -13,21 +13,24 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 
-USUAL_LENGTH = 4096  # tokens, where a job says none and the model takes as many
+USUAL_LENGTH = 4096  # default sequence length in tokens, if the model supports it
 
 
 def whole(model: ModelDescriptor, job: Job) -> Job:
-    """Return the job with the training's open fields filled in by its task and the model's size. Raises InputError for
-    a schedule that cannot be."""
-    training = learning_rate.derived(job.training, _manner(job.task_of(model), model), _size(model))
+    """Return the job with open fields of its training derived from task and model size; fields set are kept.
+
+    Raises InputError for a learning rate schedule that is not possible.
+    """
+    training = learning_rate.derived(job.training, _learning_rate_row(job.task_of(model), model), _size(model))
     learning_rate.check(training)
     return job.model_copy(update={"training": training})
 
 
 def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job with its defaults written out: task, precision, sequence length and training.
+    """Return the job with defaults for task, precision, sequence length and training.
 
-    Raises InputError as `whole` does, and for tokens without a learned position.
+    Precision is bf16 if the GPU has it, else fp16; the length is at most USUAL_LENGTH tokens. Raises InputError for
+    sequences longer than learned positions, and as `whole` does.
     """
     precision = job.precision or ("bf16" if cluster.gpu.peak_flops.bf16 is not None else "fp16")
     seq_length = job.seq_length or min(model.max_position_embeddings, USUAL_LENGTH)
@@ -40,26 +43,30 @@ def filled(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
 
 
 def why(plan: Plan) -> tuple[str, ...]:
-    """Return what of a plan's training was derived, and from what, as sentences."""
-    return learning_rate.why(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
+    """Return sentences on which training fields were derived and from what."""
+    return learning_rate.why(
+        plan.training, _learning_rate_row(plan.task, plan.model), _size(plan.model), _kind(plan.model)
+    )
 
 
 def short(plan: Plan) -> str:
-    """Return the same as one line; empty where the job states all of it."""
-    return learning_rate.short(plan.training, _manner(plan.task, plan.model), _size(plan.model), _kind(plan.model))
+    """Return the derived training fields as one line; empty if the job states all of them."""
+    return learning_rate.short(
+        plan.training, _learning_rate_row(plan.task, plan.model), _size(plan.model), _kind(plan.model)
+    )
 
 
-def _manner(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
-    """Return the row of the table of learning rates that a task has."""
+def _learning_rate_row(task: Task, model: ModelDescriptor) -> Task | AdapterTask:
+    """Return the key of a task in the table of learning rates."""
     return learning_rate.row(task, adapters=model.adapter is not None)
 
 
 def _size(model: ModelDescriptor) -> float:
-    """Count the parameters that work on a token, without adapters: those beside which these are trained."""
+    """Return the number of active parameters without adapters."""
     bare = model if model.adapter is None else model.model_copy(update={"adapter": None})
     return parameters(bare).active
 
 
 def _kind(model: ModelDescriptor) -> str:
-    """Return the word for the parameters that `_size` counts: of experts only those that are chosen."""
+    """Return the word for what `_size` counts: "parameters" or, with experts, "active parameters"."""
     return "parameters" if model.experts is None else "active parameters"

@@ -35,10 +35,10 @@ from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, time
 
 @dataclass(frozen=True)
 class Across:
-    """A candidate whose first `ahead` stages lie on one kind of GPU, and the others on another one.
+    """A candidate whose first `ahead` stages are on one kind of GPU, and the others on another.
 
-    candidates: the same one as if all stages lay on the first kind, and on the second. border: for what passes between
-    the kinds.
+    candidates: the same one as if all stages were on the first kind, and on the second. border: the machine for
+    messages between the kinds.
     """
 
     candidates: tuple[Prospect, Prospect]
@@ -46,7 +46,7 @@ class Across:
     border: Machine
 
     def laid(self, split: Split, block_layers: int) -> Across:
-        """Return the same degrees and options with other stages."""
+        """Return a copy with other layers per stage and other recompute; degrees but vpp stay."""
         one, other = (
             replace(
                 candidate, split=split, block_layers=block_layers, degrees=replace(candidate.degrees, vpp=split.vpp)
@@ -57,12 +57,12 @@ class Across:
 
     @property
     def pp(self) -> int:
-        """Count the stages."""
+        """Return the number of stages."""
         return self.candidates[0].degrees.pp
 
     @property
     def kinds(self) -> tuple[int, ...]:
-        """Number the kind of each stage [pp]: 0 for the first one, 1 for the second."""
+        """Return the index of each stage's GPU kind, 0 or 1, [pp]."""
         return tuple(int(stage >= self.ahead) for stage in range(self.pp))
 
     @property
@@ -72,24 +72,24 @@ class Across:
 
     @cached_property
     def tables(self) -> tuple[Table, Table]:
-        """Price the blocks on either kind."""
+        """Return the cost tables of the blocks on the first and on the second kind. Cached."""
         return table_alone(self.candidates[0]), table_alone(self.candidates[1])
 
     @property
     def num_microbatches(self) -> int:
-        """Count the microbatches that pass the pipeline in a step."""
+        """Return the number of microbatches in a step."""
         candidate = self.candidates[0]
         return candidate.request.global_batch // (candidate.degrees.dp * candidate.micro)
 
     @cached_property
     def parts(self) -> tuple[Costed, Costed]:
-        """Price the candidate on either kind, as if all stages lay on it."""
+        """Return the costs as if all stages were on the first kind, and on the second. Cached."""
         one, other = (detailed(candidate, table) for candidate, table in zip(self.candidates, self.tables, strict=True))
         return one, other
 
     @property
     def floor_s(self) -> float:
-        """Return a lower bound of the step in any layout."""
+        """Return a lower bound of the step in seconds for any distribution of layers."""
         places = [
             self.tables[0].kinds.index(kind) for kind in sequence(self.candidates[0].request.model) if is_layer(kind)
         ]
@@ -97,28 +97,28 @@ class Across:
         return self.num_microbatches * shared_s(one, other, (self.ahead, self.pp - self.ahead))
 
     def least_s(self, split: Split) -> float:
-        """Return a lower bound of the step with other stages, from the blocks' own seconds."""
+        """Return a lower bound of the step in seconds with the layers of `split`, from the blocks' own seconds."""
         seconds = [np.array(split.counts(table.kinds)) @ table.seconds[0, :, 0] for table in self.tables]
         return self.num_microbatches * float(max(seconds[kind][stage] for stage, kind in enumerate(self.kinds)))
 
     @property
     def stages(self) -> tuple[slice, slice]:
-        """Return the places of the stages on each kind."""
+        """Return the slices of the stages on the first and on the second kind."""
         return slice(0, self.ahead), slice(self.ahead, self.pp)
 
     def own(self, kind: int) -> tuple[Stages, Setting]:
-        """Return the sums and the setting of a kind's own stages."""
+        """Return the sums and the setting of the stages that are on a kind (0 or 1)."""
         parts, mine = self.parts[kind], self.stages[kind]
         return parts.sums.part(mine), parts.setting.having(parts.setting.stages[mine])
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:
-        """Return the bytes that each stage needs at its peak, [pp]."""
+        """Return the bytes allocated at the peak of each stage on its own kind, [pp]. Cached."""
         return tuple(self.parts[kind].peaks[stage] for stage, kind in enumerate(self.kinds))
 
     @property
     def excess(self) -> tuple[float, float]:
-        """Return the bytes by which the fullest stage of each kind exceeds what it may hold; below 0: it fits."""
+        """Return by kind the bytes by which its fullest stage exceeds the budget; negative if all fit."""
         one, other = (
             max(self.peaks[mine]) - peak_budget(candidate.request, candidate.machine)
             for mine, candidate in zip(self.stages, self.candidates, strict=True)
@@ -127,22 +127,24 @@ class Across:
 
     @property
     def fits(self) -> bool:
-        """Return whether every stage fits in its own kind's memory, and what waits in host memory in its hosts'."""
+        """Return whether every stage fits in its kind's GPU memory, and offloaded states in its hosts' memory."""
         return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
 
     def _fits_host(self, kind: int) -> bool:
+        """Return whether offloaded states of a kind's stages fit in its host memory."""
         sums, setting = self.own(kind)
         room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
         return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
 
     @cached_property
     def links_s(self) -> tuple[float, float, float]:
-        """Return how long a receiver waits for a message: within the first kind, within the second, between them."""
+        """Return the seconds of a message within the first kind, within the second, and between the two. Cached."""
         one, other, between = (float(each.busy_s[0]) for each in self._messages)
         return one, other, between
 
     @cached_property
     def _messages(self) -> tuple[Messages, ...]:
+        """Return the messages between stages on the first kind, on the second, and between the two. Cached."""
         machines = (*(candidate.machine for candidate in self.candidates), self.border)
         return tuple(
             messages(parts.sums, parts.points, replace(parts.setting, machine=machine))
@@ -150,13 +152,16 @@ class Across:
         )
 
     def link_s(self, stage: int, other: int) -> float:
-        """Return the seconds of a message between two stages for its receiver."""
+        """Return the seconds of a message from stage `other` to `stage`; `other` wraps around."""
         kind = self.kinds[stage]
         return self.links_s[kind if kind == self.kinds[other % self.pp] else 2]
 
     @cached_property
     def arrivals_s(self) -> tuple[Array, Array]:
-        """Return for how long each chunk waits for its activation, and for its gradient: [pp, vpp] each."""
+        """Return the seconds that each chunk waits for its activation, and for its gradient, [pp, vpp] each. Cached.
+
+        The model's first chunk waits for no activation, its last for no gradient.
+        """
         into, back = (
             np.array([[self.link_s(stage, stage + way)] * self.split.vpp for stage in range(self.pp)])
             for way in (-1, 1)
@@ -166,8 +171,11 @@ class Across:
 
     @cached_property
     def times(self) -> Times:
-        """Return what the simulator needs: each stage's row of its own kind. What a message takes longer than the
-        fastest one belongs to the pass that waits for it."""
+        """Return the simulator's input, each stage's row from its own kind. Cached.
+
+        `busy_s` is the fastest link's; what a message takes longer is added to the pass that waits for it. `lag_s` is
+        the largest of all links.
+        """
         one, other = (times(candidate, parts) for candidate, parts in zip(self.candidates, self.parts, strict=True))
         least_s = min(self.links_s)
         into, back = (np.maximum(arrivals - least_s, 0.0) for arrivals in self.arrivals_s)
@@ -185,29 +193,32 @@ class Across:
         )
 
     def run(self, made: Times) -> Timeline:
-        """Simulate the pipeline as the framework runs it."""
+        """Return the simulated timeline under the framework's own schedule."""
         return simulate(own_schedule(self.candidates[0]), made, *shape(self.parts[0]))
 
     @cached_property
     def simulated_s(self) -> float:
-        """Return when the optimizer starts: all stages are done, and the ends have summed a table of both."""
+        """Return when the optimizer starts, in seconds from the start of the step. Cached.
+
+        All stages are done then, and first and last stage have summed the gradient of a shared embedding.
+        """
         parts, done = self.parts[0], self.run(self.times).finish_s
         between = between_ends_s(parts.sums, parts.points, replace(parts.setting, machine=self.border))
         return max(float(done.max()), max(float(done[0]), float(done[-1])) + float(between[0]))
 
     @cached_property
     def step_s(self) -> float:
-        """Return the seconds of a step."""
+        """Return the step in seconds, with optimizer and overhead of the slower kind. Cached."""
         return self.simulated_s + self._slower(apart_s) + self._slower(copies_s)
 
     def _slower(self, what: Callable[[Stages, Columns, Setting], Array]) -> float:
-        """Time what every stage does by itself, on the kind where it takes longer."""
+        """Return the larger of both kinds' seconds for a function of their own stages."""
         points = self.parts[0].points
         return max(float(np.ravel(what(sums, points, setting))[0]) for sums, setting in map(self.own, (0, 1)))
 
     @cached_property
     def stage_s(self) -> tuple[float, ...]:
-        """Time a microbatch's passes through each stage, with the waits for messages: [pp]."""
+        """Return the seconds of a microbatch's passes on each stage, with waits for messages, [pp]. Cached."""
         made = self.times
         passes = made.forward + made.recompute + made.backward + made.weight
         if made.paired is not None:  # what another microbatch beside it hides
@@ -217,7 +228,10 @@ class Across:
 
     @property
     def time(self) -> dict[str, float]:
-        """Split the seconds of a step: the slowest stage's passes, the bubble, and what shows beside them."""
+        """Return the seconds of a step by part.
+
+        Parts: passes of the slowest stage, bubble, exposed communication, optimizer, overhead.
+        """
         slowest = int(np.argmax(self.stage_s))
         kind, m = self.kinds[slowest], self.num_microbatches
         parts = self.parts[kind]
@@ -231,7 +245,7 @@ class Across:
             "layer communication": m * communication,
             "pipeline send/receive": m * waits,
         }
-        whole, shown_s = m * self.stage_s[slowest], self._shown_s(slowest)
+        whole, shown_s = m * self.stage_s[slowest], self._unpaired_s(slowest)
         return {
             "compute": whole - sum(shares.values()),
             **shares,
@@ -242,8 +256,11 @@ class Across:
             "overhead": overhead,
         }
 
-    def _shown_s(self, stage: int) -> float:
-        """Time what another microbatch hides of a stage's communication, where none is beside it."""
+    def _unpaired_s(self, stage: int) -> float:
+        """Return the seconds of a stage's communication for which no other microbatch is there to overlap with.
+
+        0 where the schedule does not overlap it with another microbatch.
+        """
         paired, (m, group) = self.times.paired, shape(self.parts[0])
         if paired is None or not self.candidates[0].beside_another:
             return 0.0
@@ -251,9 +268,10 @@ class Across:
 
 
 def shared_s(one: Array, other: Array, stages: tuple[int, int]) -> float:
-    """Return a lower bound of the slowest stage: layers are shared out in parts, and each is as quick on the second
-    kind as the one that loses least there.
+    """Return a lower bound of the slowest stage in seconds, if layers could be split in parts.
 
-    one, other: seconds of every layer on the first and on the second kind; stages: how many each has."""
+    one, other: seconds of every layer on the first and on the second kind; stages: number of stages on each. Every
+    layer counts as fast on the second kind, relative to the first, as the one with the best ratio.
+    """
     ratio = float(np.min(np.divide(other, one)))
     return ratio * float(np.sum(one)) / (stages[1] + ratio * stages[0])

@@ -15,7 +15,11 @@ from symconfig.solve.stages import layers
 
 
 def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> MixedCandidate:
-    """Return the candidate of a plan. jobs: as each kind of the cluster has it."""
+    """Return the candidate of a mixed plan with one host per kind.
+
+    The prediction is that of the kind with the fuller GPUs; step interval, MFU and host memory cover both kinds. jobs:
+    the job as resolved for each kind of the cluster.
+    """
     across = placed.across
     each = [_predicted(placed, mixed, kind) for kind in (0, 1)]
     hosts = [_host(placed, mixed, jobs, kind, each[kind]) for kind in (0, 1)]
@@ -33,7 +37,7 @@ def described(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job]) -> Mixed
 
 
 def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
-    """Predict the step, and the memory of the fullest stage on the pipeline's first or second kind."""
+    """Return the prediction of the step with the memory of the fullest stage on a kind (0: first in the pipeline)."""
     across = placed.across
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     worst = max(mine, key=lambda stage: across.peaks[stage])
@@ -42,6 +46,7 @@ def _predicted(placed: Placed, mixed: MixedCluster, kind: int) -> Predicted:
 
 
 def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, what: Predicted) -> Host:
+    """Return the stages, nodes and layers of a kind in pipeline order, with its prediction and usable bytes."""
     across, share = placed.across, mixed.shares[placed.order[kind]]
     mine = [stage for stage, on in enumerate(across.kinds) if on == kind]
     before = 0 if kind == 0 else mixed.shares[placed.order[0]].nodes
@@ -57,7 +62,7 @@ def _host(placed: Placed, mixed: MixedCluster, jobs: Sequence[Job], kind: int, w
 
 
 def _peak_flops(placed: Placed, mixed: MixedCluster) -> float:
-    """Return the mean peak of all GPUs in the plan's precision."""
+    """Return the mean peak FLOP/s of all GPUs in the plan's precision."""
     precision = placed.across.candidates[0].request.precision
     whole = sum(share.gpus * getattr(share.cluster.gpu.peak_flops, precision).value for share in mixed.shares)
     return float(whole / mixed.gpus)

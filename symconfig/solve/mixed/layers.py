@@ -11,13 +11,13 @@ from symconfig.solve.refine import fewest_recomputed, stages_of
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import ROUNDING, fastest_cut, layers
 
-TRIES = 4  # questions for a policy, each with the memory that the last answer lacked taken off
+TRIES = 4  # solver runs per policy, each with less memory where the last result exceeded it
 
 
 def best_layers(across: Across, below_s: float) -> Across | None:
-    """Return the fastest layout found for a candidate's policy that fits in both kinds' memory, below a step time.
+    """Return the candidate with the fastest layers per stage that fit on both kinds.
 
-    None: there is none.
+    None if no step is below `below_s` seconds. A pinned layout is the only one tried.
     """
     if across.floor_s >= below_s:
         return None
@@ -29,7 +29,10 @@ def best_layers(across: Across, below_s: float) -> Across | None:
 
 
 def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
-    """Return the fastest that fits, below a step time. across: the same degrees and policy, whose blocks are priced."""
+    """Return the layout with the fastest step that fits; None if none is below `below_s` seconds.
+
+    across: priced with the same degrees and policy, which gives the lower bounds.
+    """
     best = None
     for one in layouts:
         if across.least_s(one.split) < below_s and one.fits and one.step_s < below_s:
@@ -38,7 +41,11 @@ def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Acros
 
 
 def _proposed(across: Across) -> Iterator[Across]:
-    """Yield what the stage solver finds for the policy, with less and less memory while its answer does not fit."""
+    """Yield up to TRIES layouts of the stage solver, until one fits.
+
+    Each time the solver has less memory where the last layout exceeded it. Stops if it finds none or the target cannot
+    express it.
+    """
     into, back = across.arrivals_s
     problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
     if problem.first:

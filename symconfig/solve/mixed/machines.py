@@ -11,21 +11,22 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.mesh import NETWORK
 
-_LEVELS = 4  # that the formulas know
+_LEVELS = 4  # network levels of a machine
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate
 _MOST = ("memory_bytes", "host_memory_bytes_per_gpu")
-_LEAST = ("size", "bytes_per_s")  # ends of the names of levels' numbers of which less is worse
+_LEAST = ("size", "bytes_per_s")  # suffixes of numbers of a level of which less is worse
 
 
 def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
-    """Return a machine whose rates are the mean over all GPUs: as many of it do as much as both kinds together.
+    """Return a machine of mean rates, weighted by the numbers of GPUs of both kinds.
 
-    Its memory is the larger kind's, which layers may be moved to; its levels are the worse of both.
+    Memory of GPU and host is the larger of both; network levels are the worse of both.
     """
     one, other = machines
     shares = [number / sum(gpus) for number in gpus]
 
     def of(name: str) -> Any:
+        """Return the mean of one number of both machines; the larger one for memory."""
         first, second = (getattr(machine, name) for machine in machines)
         if first == second:
             return first
@@ -44,8 +45,10 @@ def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
 
 
 def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
-    """Return a machine whose messages go from one kind to the other: over the slower of their networks, and none inside
-    a node."""
+    """Return a machine for messages between the kinds: the worse of both networks, and no faster links inside a node.
+
+    Bandwidth is capped by `over_bytes_per_s` of the mixed cluster, if given, times the network efficiency.
+    """
     clusters = [share.cluster for share in mixed.shares]
     one, other = (_between_nodes(*each) for each in zip(clusters, machines, strict=True))
     levels = _worse(one, other)
@@ -56,7 +59,7 @@ def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
 
 
 def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
-    """Return the levels of a machine, with those inside a node as fast as the first one between nodes."""
+    """Return the levels of a machine, with those inside a node as slow as the first one between nodes."""
     names = [level.name for level in cluster.levels]
     first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)
     levels = dict(machine.levels)
@@ -67,7 +70,7 @@ def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Nu
 
 
 def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number]:
-    """Return, level by level, the smaller domain, the lower bandwidth and the longer latency of both."""
+    """Return level by level the smaller domain, the lower bandwidth and the longer latency of both."""
     return {
         name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
         for name, value in one.items()
@@ -75,5 +78,5 @@ def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number
 
 
 def _efficiency(cluster: ClusterDescriptor) -> float:
-    """Return the share of a wire's bandwidth that collectives reach between nodes."""
+    """Return the share of the wire's bandwidth that collectives reach between nodes, from 0 to 1."""
     return (cluster.kernels.network_efficiency or cluster.kernels.link_efficiency).value

@@ -32,15 +32,15 @@ from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
 
-FAMILIES = 6  # ways to split, at each number of stages, that are laid over both kinds
-FAR = 1.15  # times the best step: what is slower is no runner-up
-CHUNKS = ((1, 1), (2, 2**31))  # of a stage; those of one are weighed by themselves, as they can be the most uneven
+FAMILIES = 6  # families per number of stages that are distributed over both kinds
+FAR = 1.15  # times the best step: slower candidates are dropped
+CHUNKS = ((1, 1), (2, 2**31))  # ranges of chunks per stage; single chunks apart, as they can be the most uneven
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A candidate over both kinds. order: of the cluster's kinds along the pipeline."""
+    """A candidate over both kinds. order: indices of the cluster's kinds along the pipeline."""
 
     across: Across
     order: tuple[int, int]
@@ -48,9 +48,10 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """The outcome of a search. ranked: the best of each way to split, the fastest first. jobs: as each kind has it.
+    """The result of a search over two kinds. ranked: the best candidate of each family, the fastest first.
 
-    candidates, feasible: weighed on the mean machine; laid: of them, laid over both kinds.
+    jobs: the job as resolved for each kind. candidates, feasible: numbers evaluated on the mean machine, and of those
+    that fit; laid: number of candidates whose layers were distributed over both kinds.
     """
 
     ranked: tuple[Placed, ...]
@@ -61,7 +62,7 @@ class Mix:
 
 
 def pipelines(mixed: MixedCluster) -> list[int]:
-    """Return the numbers of stages that put whole stages on either kind, in rising order."""
+    """Return the numbers of stages for which each kind hosts whole stages, in rising order."""
     together = gcd(*(share.gpus for share in mixed.shares))
     return [mixed.gpus // each for each in reversed(divisors(together))]
 
@@ -74,9 +75,9 @@ def search(
     top: int = 5,
     progress: Progress | None = None,
 ) -> Mix:
-    """Find the fastest plans over both kinds.
+    """Return the fastest plans over both kinds, up to `top` from different families of degrees.
 
-    Raises InputError for what can never run, InfeasibleError where nothing fits.
+    Raises InputError for a job that can never run, and InfeasibleError if nothing fits.
     """
     agreed = job.model_copy(update={"precision": _precision(mixed, job), "gpus": mixed.gpus})
     jobs = tuple(resolved(model, share.cluster, agreed) for share in mixed.shares)
@@ -91,7 +92,7 @@ def search(
 
 
 def _precision(mixed: MixedCluster, job: Job) -> str:
-    """Return the precision that a job asks for, else the one that both kinds have."""
+    """Return the job's precision, else bf16 if both kinds have it, else fp16."""
     if job.precision is not None:
         return job.precision
     every = all(share.cluster.gpu.peak_flops.bf16 is not None for share in mixed.shares)
@@ -100,8 +101,10 @@ def _precision(mixed: MixedCluster, job: Job) -> str:
 
 @dataclass(slots=True)
 class _Solving:
-    """fronts: the most hopeful candidates on the mean machine, each with its request on either kind. best: of each way
-    to split over both."""
+    """The state of a search. fronts: the best candidates on the mean machine, each with its request on either kind.
+
+    best: the fastest candidate over both kinds of each family.
+    """
 
     model: ModelDescriptor
     mixed: MixedCluster
@@ -115,22 +118,22 @@ class _Solving:
 
     @property
     def precisions(self) -> list[Precision]:
-        """List the precisions that both kinds may compute in."""
+        """Return the precisions that both kinds support and the pins allow."""
         clusters = [share.cluster for share in self.mixed.shares]
         one, other = (precisions(*each, self.pins) for each in zip(clusters, self.jobs, strict=True))
         return [name for name in one if name in other]
 
     @property
     def best_s(self) -> float:
-        """Return the fastest step so far."""
+        """Return the fastest step so far in seconds; infinite before the first."""
         return min((placed.across.step_s for placed in self.best.values()), default=float("inf"))
 
     def ranked(self) -> list[Placed]:
-        """Rank the best of each way to split, the fastest first."""
+        """Return the best candidate of each family, the fastest first."""
         return sorted(self.best.values(), key=lambda placed: (placed.across.step_s, placed.across.candidates[0].order))
 
     def _requests(self, precision: Precision, pins: Pins) -> list[tuple[Request, Request]]:
-        """Pair what the one kind can have on with the same on the other."""
+        """Return pairs of requests with the same options on the first and the second kind; others are left out."""
         one, other = (
             requests(self.model, share.cluster, job, precision, pins)
             for share, job in zip(self.mixed.shares, self.jobs, strict=True)
@@ -139,7 +142,10 @@ class _Solving:
         return [(request, same[request.extras]) for request in one if request.extras in same]
 
     def weigh(self, precision: Precision, pp: int, progress: Progress | None) -> None:
-        """Weigh and refine the candidates with so many stages on the mean machine, and keep its best ones."""
+        """Search `pp` stages on the mean machine, simulate, and append its best candidates to `fronts`.
+
+        Counts are updated. Nothing happens if the pins exclude this number of stages.
+        """
         each = [machine(share.cluster, precision, gpus=self.mixed.gpus) for share in self.mixed.shares]
         gpu = mean(each, [share.gpus for share in self.mixed.shares])
         for chunks in CHUNKS:
@@ -156,7 +162,7 @@ class _Solving:
             self.fronts += [(front, of[front.extras]) for front in weighed.best]
 
     def _pins(self, pp: int, chunks: tuple[int, int]) -> Pins | None:
-        """Narrow the job's pins to so many stages, and chunks of each within limits. None: they exclude each other."""
+        """Return the job's pins with this number of stages and a range of chunks per stage; None if they contradict."""
         low, high = self.pins.ranges.get("vpp", chunks)
         vpp = max(low, chunks[0]), min(high, chunks[1])
         if vpp[0] > vpp[1] or not self.pins.allows("pp", pp):
@@ -164,8 +170,11 @@ class _Solving:
         return replace(self.pins, ranges={**self.pins.ranges, "pp": (pp, pp), "vpp": vpp})
 
     def lay_out(self, progress: Progress | None) -> None:
-        """Lay the candidates over both kinds, the most hopeful first."""
-        # On the mean machine a candidate is hardly ever slower than over both kinds.
+        """Distribute the candidates of `fronts` over both kinds and keep the best of each family in `best`.
+
+        Single-chunk candidates come first, then by score. Those slower than FAR times the best step are skipped.
+        """
+        # A candidate is hardly ever slower on the mean machine than over both kinds.
         ordered = sorted(self.fronts, key=lambda front: (front[0].degrees.vpp > 1, front[0].order))
         for number, (front, pair) in enumerate(ordered):
             if progress:
@@ -174,21 +183,27 @@ class _Solving:
                 )
             if front.step_s > FAR * self.best_s:
                 continue
-            for across, order in self._placed(front, pair):
+            for across, order in self._orders_and_policies(front, pair):
                 self.laid += 1
                 self._keep(best_layers(across, self._below_s(front)), order)
 
     def _below_s(self, front: Prospect) -> float:
-        """Return what a candidate must be faster than: the best of its way to split, and what is far from the best."""
+        """Return the step in seconds that a candidate must beat: its family's best and FAR times the best of all."""
         mine = self.best.get(family(front))
         return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
 
     def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
+        """Store a candidate as its family's best if it is fast enough; None is ignored."""
         if across is not None and across.step_s < self._below_s(across.candidates[0]):
             self.best[family(across.candidates[0])] = Placed(across, order)
 
-    def _placed(self, front: Prospect, pair: tuple[Request, Request]) -> Iterator[tuple[Across, tuple[int, int]]]:
-        """Yield a candidate in both orders of the kinds, under each recompute policy."""
+    def _orders_and_policies(
+        self, front: Prospect, pair: tuple[Request, Request]
+    ) -> Iterator[tuple[Across, tuple[int, int]]]:
+        """Yield (candidate over both kinds, order) for both orders of the kinds and each recompute policy.
+
+        Policies that a constraint refuses on either kind are left out; with equal kinds there is one order.
+        """
         shares = self.mixed.shares
         each = [machine(share.cluster, front.request.precision, gpus=self.mixed.gpus) for share in shares]
         between = border(self.mixed, each)
@@ -203,7 +218,7 @@ class _Solving:
 
 
 def _policies(front: Prospect) -> Iterator[Prospect]:
-    """Yield a candidate under its own recompute policy, then under the others that its target has."""
+    """Yield the candidate with its own recompute policy, then with the others that pins and target allow."""
     yield front
     choices = recompute_choices(front.request)
     yield from (
@@ -216,7 +231,7 @@ def _policies(front: Prospect) -> Iterator[Prospect]:
 
 
 def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleError:
-    """Say why there is no plan over both kinds."""
+    """Return the error why there is no plan: no pipeline has whole stages on each kind, or none fits in memory."""
     stages = ", ".join(map(str, pipelines(mixed)))
     if not solving.candidates:
         what = f"no pipeline lies over both kinds{pinned}: each hosts whole stages of as many GPUs"
