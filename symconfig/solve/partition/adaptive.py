@@ -90,8 +90,11 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Strategy:
-        """Return every node's best row among those that differ in this axis. open_: axes that are cut later. lean:
-        transients have a price, too. most: bytes that the transient of a row may have.
+        """Return every node's best row among those that differ from `rows` in this axis only, links included.
+
+        price: cost per byte held (or unit of Cost_mem). open_: axes cut later, which pins may still use. lean:
+        transients have a price, too. most: limit in bytes on a row's transient. Exact unless the net is too dense for
+        elimination; then a local search.
         """
         line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
         # transients: only the largest counts at the peak, but no node would keep its own low for nothing
@@ -112,14 +115,15 @@ class Cutter:
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
     def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
-        """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
+        """Return a strategy's cost, bytes held, largest transient in bytes, and the source paper's Cost_mem."""
         at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
         moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
         held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
         return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
 
     def measured(self, rows: Strategy, price: float) -> Division:
-        """Return the partition of these rows."""
+        """Return a strategy with its cost and memory, both infinite if it violates a pin. price: recorded as gamma =
+        1/price."""
         moved, held, transient, weight = self.sums(rows)
         memory, fixed = held + transient, self.fixed.items()
         if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
@@ -138,8 +142,10 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Division:
-        """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first. lean,
-        most: see `cut`.
+        """Return the partition found by cutting axis by axis, in rounds until no row changes or the rounds are used up.
+
+        start: a strategy to improve; None: the mesh is first cut from unsplit rows, with one more round. lean, most:
+        see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled = 0
@@ -153,8 +159,9 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
-        free: the cheapest. lean: of ways that hold as much, transients choose.
+        """Return the partition found with a price at which memory counts before cost.
+
+        free: the cheapest partition, which sets the price. lean: transients have a price, too.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
@@ -162,10 +169,11 @@ class Cutter:
 def adaptive(
     costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
-    """Cut from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
-    nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
-    the source paper's Cost_mem instead, for the objective symtensor. Where no gamma makes it fit, bytes have the price,
-    and Cost_mem has none. ceiling: dearer ones are not wanted.
+    """Return the cheapest partition found within the memory limit (bytes), or best=None, with what limited it.
+
+    The mesh is cut in both orders of its axes. Memory is free at first; if the result does not fit, the lowest
+    sufficient price is searched for. gamma: a fixed price of Cost_mem instead (objective symtensor); if nothing fits
+    with Cost_mem, bytes get the price. ceiling: a partition that costs as much is not returned.
     """
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -191,8 +199,10 @@ def adaptive(
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
-    """Adapt gamma: the next price is that at which the cheapest partition that fits and the one that does not cost the
-    same, until no other one costs less at it.
+    """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
+
+    Each next price is the one at which the last partition that fits and the last that does not would cost the same;
+    stops if no other partition costs less at it.
     """
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
@@ -218,9 +228,7 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
 
 
 def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Choose node by node where a network is too tangled for the exact way: the heaviest nodes first, until none would
-    change.
-    """
+    """Return a choice of every node by local search, for networks too dense for elimination."""
     around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
         for v in scope:
@@ -284,13 +292,15 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
 
 
 def _along(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    """Return the transpose order of a scope's table and the index that broadcasts it over `axes`."""
     order = tuple(sorted(range(len(scope)), key=lambda axis: axes.index(scope[axis])))
     return order, tuple(slice(None) if w in scope else None for w in axes)
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """Return the choice of every node that makes the sum of all tables least; of equal ones the lowest, last nodes
-    first.
+    """Return the choice of every node that minimizes the sum of all tables, by variable elimination.
+
+    Of equal choices the lowest index is taken, later-eliminated nodes first.
     """
     every, made = list(tables), []
     for step in steps:

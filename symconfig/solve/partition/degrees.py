@@ -31,7 +31,7 @@ class Way:
 
 
 def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
-    """Return the way of some degrees. options: of `Way`."""
+    """Return the way with these degrees and no pipeline. options: fields of `Way`."""
     return Way(Degrees(tp=tp, pp=1, vpp=1, cp=cp, ep=ep, etp=etp, dp=dp), **options)
 
 
@@ -44,8 +44,11 @@ class Along:
 
 
 def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
-    """Return, for each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why
-    not.
+    """Return the role of each axis, innermost first, outside and inside the experts; a string says why it is
+    impossible.
+
+    Degrees that do not multiply to the mesh's ranks, or do not end at an axis, are impossible. Degrees are assigned
+    from the inner axes outwards: tp, cp, dp and etp, ep, edp.
     """
     ranks, degrees = prod(axis.size for axis in axes), way.degrees
     if degrees.world_size != ranks:
@@ -62,6 +65,10 @@ def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
 
 
 def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
+    """Return each axis's role, taking (degree, role) pairs from the innermost axis and `rest` beyond them.
+
+    A string names a degree that does not end at an axis.
+    """
     left = list(wanted)
     degree = 1
     result: list[Role] = []
@@ -81,7 +88,10 @@ def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role)
 
 
 def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 0) -> Rows:
-    """Return rows with these roles of the axes, whatever cannot be split left whole."""
+    """Return the rows, [nodes, axes], that give the axes these roles; what a role cannot split stays unsplit on it.
+
+    zero: ZeRO stage of parameters over the ranks with data of their own.
+    """
     roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
         shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
@@ -97,7 +107,7 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
-    """Say why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
+    """Return why the rows do not have the wanted roles: a missing dim or an operator that is not split; "" if they do."""
     roles = Roles(net)
     wanted = {
         Role.DP: roles.program.batch,
@@ -128,7 +138,7 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
 
 
 def _due(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Yield the operators that the role has to split, with the options that do."""
+    """Yield the nodes that the role has to split, with the options that do so."""
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue

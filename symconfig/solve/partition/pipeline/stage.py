@@ -41,7 +41,7 @@ class Stage:
     alive: int
 
     def busy_s(self, turns: int) -> float:
-        """Return what the stage adds to a step that waits for it: all but its first microbatch."""
+        """Return the seconds that the slowest stage adds to a step: all microbatches but one, and what runs once."""
         return (turns - 1) * self.turn_s + self.once_s
 
     @property
@@ -53,13 +53,14 @@ class Stage:
         return self.partition.costs.training.keep
 
     def in_place(self) -> Stage:
-        """Return the stage whose partition, too, has as many microbatches in flight."""
+        """Return the stage with `alive` microbatches in flight also recorded in its partition."""
         ask, costs = self.partition.ask, self.partition.costs
         costs = replace(costs, training=replace(costs.training, alive=self.alive))
         ask = replace(ask, training=replace(ask.training, alive=self.alive))
         return replace(self, partition=replace(self.partition, ask=ask, costs=costs, memory=self.memory))
 
     def with_alive(self, alive: int) -> Stage:
+        """Return the stage with another number of microbatches in flight and the memory that follows."""
         return replace(self, memory=self.memory + (alive - self.alive) * self.each_bytes, alive=alive)
 
 
@@ -82,6 +83,7 @@ class Stages:
         return self.ask.turns[0]
 
     def key(self, first: int, stop: int) -> Hashable:
+        """Return a key that equal stretches of layers share, pins included; cached."""
         known = self._keys.get((first, stop))
         if known is None:
             start, end = self.cuts[first], self.cuts[stop]
@@ -90,10 +92,11 @@ class Stages:
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return what is known of the fastest that fits with so many microbatches in flight: the stage, or seconds that
-        no step of it alone takes less than; None where none was found.
+        """Return the fastest stage that fits, a lower bound on its step in seconds if not solved yet, or None if none
+        fits.
 
-        What is fastest without a limit of memory is fastest where it fits.
+        Solves the stage without a memory limit on first call and caches it: if that result fits, it is the fastest.
+        alive: microbatches in flight.
         """
         key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
@@ -106,7 +109,8 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest that fits, solved where it was not yet."""
+        """Return the fastest stage that fits, or None if none does; solves within the memory limit if necessary and
+        caches it."""
         known = self.known(place, alive)
         if isinstance(known, float):
             key = self.key(place.first, place.stop), place.mesh
@@ -114,7 +118,10 @@ class Stages:
         return known
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
-        """Return a stage within the limit: what fits with more in flight is fastest where less is, if it is that."""
+        """Return the fastest stage within the memory limit, or None.
+
+        The stage for one microbatch less in flight is reused if it still fits; if that does not exist, none does.
+        """
         if alive > 1:
             fewer = self.stage(place, alive - 1)
             if fewer is None or fewer.with_alive(alive).memory <= self.ask.memory_limit:
@@ -122,6 +129,7 @@ class Stages:
         return self._solve(place, alive, self.ask)
 
     def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
+        """Run the tensor solver on a stretch of layers; counts it in `solved`. None if nothing fits."""
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
         start, stop = self.cuts[place.first], self.cuts[place.stop]
@@ -132,7 +140,11 @@ class Stages:
         return self._staged(answer, start, stop, mesh.gpus)
 
     def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """Return a stage with seconds and bytes by microbatch: both are straight lines in their number."""
+        """Return a partition as a stage: seconds and bytes per microbatch from one more microbatch, since both are
+        linear.
+
+        Adds the gradient reduction of weights shared with other stages to once_s.
+        """
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
         cost, memory = price(more, np.array(answer.rows, dtype=np.int64).reshape(len(answer.rows), -1))
