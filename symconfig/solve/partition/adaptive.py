@@ -228,7 +228,10 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
 
 
 def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Return a choice of every node by local search, for networks too dense for elimination."""
+    """Return a choice of every node by local search from the choices `now`, for networks too dense for elimination.
+
+    Nodes with the dearest options go first; stops when no node changes, or after as many rounds as nodes.
+    """
     around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
         for v in scope:

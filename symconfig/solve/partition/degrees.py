@@ -44,11 +44,10 @@ class Along:
 
 
 def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
-    """Return the role of each axis, innermost first, outside and inside the experts; a string says why it is
-    impossible.
+    """Return the role of each axis outside and inside the experts, innermost first, or why it is impossible.
 
-    Degrees that do not multiply to the mesh's ranks, or do not end at an axis, are impossible. Degrees are assigned
-    from the inner axes outwards: tp, cp, dp and etp, ep, edp.
+    Degrees are assigned from the inner axes outwards: tp, cp, dp and etp, ep, edp. They must multiply to the mesh's
+    ranks, and each must end at an axis.
     """
     ranks, degrees = prod(axis.size for axis in axes), way.degrees
     if degrees.world_size != ranks:
@@ -107,7 +106,10 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
-    """Return why the rows do not have the wanted roles: a missing dim or an operator that is not split; "" if they do."""
+    """Return why the rows do not give the wanted roles, "" if they do.
+
+    The reason is a dim that the program lacks, or an operator that cannot be split into so many parts.
+    """
     roles = Roles(net)
     wanted = {
         Role.DP: roles.program.batch,

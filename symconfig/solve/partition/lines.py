@@ -279,7 +279,10 @@ class _Weights:
         return self._read([digits.along(axis, places) for digits in self.digits], at[self.taken], owner)
 
     def at(self, rows: Rows, at: Ints) -> Array:
-        """Return the links' exposed costs for one strategy, [links]; empty without links. at: table index of each node."""
+        """Return the links' exposed costs for one strategy, [links]; empty without links.
+
+        at: index in the nodes' tables of each node's row.
+        """
         if not self.digits:
             return np.zeros(0)
         places = self.digits[0].places(rows)

@@ -100,7 +100,7 @@ def _work(folding: Folding, ask: Ask) -> Array:
 
 
 def _made(stages: Stages, chosen: Chosen) -> Pipeline:
-    """Return the chosen stages as a pipeline; `like` maps each stage to the first one with the same work and strategy."""
+    """Return the chosen stages as a pipeline; `like` maps a stage to the first with the same work and strategy."""
     every = list(zip(chosen.places, chosen.stages, strict=True))
     names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(
@@ -132,7 +132,7 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
 
 
 def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Return the possible cuts: all ends of operators except those within a repeat's instance lighter than `heaviest`."""
+    """Return the possible cuts: ends of operators, except inside a repeat's instance lighter than `heaviest`."""
     inside: set[int] = set()
     for run in runs:
         if before[run.start + run.period] - before[run.start] <= heaviest:

@@ -160,7 +160,10 @@ class _Table:
         self.terms: list[Array] = []  # [entries, GPUs]
 
     def best(self, least: int, most: int) -> tuple[float, list[_Entry]]:
-        """Return the least step in seconds and its stages, enumerating the slowest stage; (inf, []) if there is none."""
+        """Return the least step in seconds and its stages, or (inf, []) if there is none.
+
+        Enumerates the slowest stage.
+        """
         best, chosen = np.inf, list[_Entry]()
         free, _ = self.least_s(np.inf, least, most)
         rising = sorted({entry.busy_s for entry in self.every})
