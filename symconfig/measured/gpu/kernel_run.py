@@ -279,6 +279,7 @@ def _inputs(bench: Bench, kernel: Stream, backward: bool) -> list[tuple[Any, ...
 
 
 def _copy(bench: Bench, kernel: Stream) -> Way:
+    """Return a copy of [rows, columns] within the device's memory."""
     pairs = [(bench.torch.empty_like(x), x) for (x,) in _inputs(bench, kernel, False)]
 
     def call(index: int) -> object:
@@ -301,6 +302,7 @@ def _glu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _gelu(bench: Bench, kernel: Stream) -> Way:
+    """Return GELU's tanh form, forward or backward."""
     function = bench.torch.nn.functional.gelu
     return _way(
         bench,
@@ -345,6 +347,7 @@ def _norm(bench: Bench, kernel: Stream) -> Way:
 
 
 def _launch(bench: Bench, kernel: Launch) -> Way:
+    """Return an addition to 1024 elements (device), or a small linear layer with autograd (host)."""
     torch = bench.torch
     if kernel.where == "device":
         x = torch.zeros(1024, device=bench.device)
@@ -355,6 +358,7 @@ def _launch(bench: Bench, kernel: Launch) -> Way:
 
 
 def _host_copy(bench: Bench, kernel: HostCopy) -> Way:
+    """Return a copy of bytes between the device and pinned host memory, in the kernel's direction."""
     torch = bench.torch
     host = torch.zeros(kernel.bytes_, dtype=torch.uint8, pin_memory=True)
     device = torch.zeros(kernel.bytes_, dtype=torch.uint8, device=bench.device)

@@ -153,6 +153,7 @@ def _kernels(model: ModelDescriptor, points: Sequence[Point]) -> Iterator[Kernel
 
 
 def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
+    """Return the values of all size symbols for a model at a point: cp, dp and etp are 1, ep at most the experts."""
     experts = model.experts.num_experts if model.experts else 1
     return {
         **dim_sizes(model),
@@ -181,6 +182,7 @@ def _matmul(work: Matmul, numbers: Mapping[str, float]) -> Iterator[Product]:
 
 
 def _attention(work: AttentionWork, model: ModelDescriptor, point: Point, numbers: Mapping[str, float]) -> Attention:
+    """Return the attention kernel of one rank at a point, forward or backward."""
     channels, value_channels = (int(numbers[name]) for name in work.channels)
     return Attention(
         backward=work.phase is not Phase.FORWARD,

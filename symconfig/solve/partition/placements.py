@@ -148,6 +148,7 @@ class Table:
 
     @property
     def mesh(self) -> tuple[MeshDim, ...]:
+        """Return the dims of the device mesh, outermost first; names of levels with several dims get a number."""
         levels = [self.axes[run[0]].level for run in self.runs]
         names = [
             level if levels.count(level) == 1 else f"{level}_{levels[:index].count(level)}"
