@@ -51,9 +51,9 @@ class SourceErrors:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A constant that the runs took beyond what was believed of it. deviations: of its prior, below it negative.
+    """A fitted constant far from its prior. deviations: in standard deviations of the prior, negative below it.
 
-    rows: those that pull it most, with the share of its way that each makes.
+    rows: the rows with the largest influence, each with its fraction of the change.
     """
 
     constant: str

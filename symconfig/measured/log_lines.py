@@ -37,8 +37,10 @@ class LogLines:
         self.count = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield (line number, bytes) of the wanted lines of a plain or gzip file. Raise InputError if it cannot be
-        read."""
+        """Yield (line number, bytes) of the wanted lines of a plain or gzip file.
+
+        Raises InputError if it cannot be read.
+        """
         try:
             with opened(self.path) as raw:
                 packed = raw.read(2) == _GZIP

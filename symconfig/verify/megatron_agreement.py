@@ -37,7 +37,7 @@ def _zero_stage(r: Resolved) -> int:
 
 
 def _precision(r: Resolved) -> str:
-    """Return the training precision as plans name it; fp4 and fp8 before the 16-bit type they are combined with."""
+    """Return the training precision as plans name it; fp4 and fp8 come before the 16-bit type beneath them."""
     if r.arg("fp4"):
         return "nvfp4"
     if r.arg("fp8"):
@@ -46,7 +46,10 @@ def _precision(r: Resolved) -> str:
 
 
 def _flex_backend(r: Resolved) -> str | None:
-    """Return the backend of the flex token dispatcher, deepep by default; None for dense models and other dispatchers."""
+    """Return the backend of the flex token dispatcher, deepep by default, or None without that dispatcher.
+
+    None, too, for dense models.
+    """
     if not r.arg("num_experts") or r.arg("moe_token_dispatcher_type") != "flex":
         return None
     backend: str = r.arg("moe_flex_dispatcher_backend") or "deepep"

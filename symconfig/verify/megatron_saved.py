@@ -38,10 +38,9 @@ Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead 
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """One tensor on one rank.
+    """One tensor on one rank. chunk: index within the stage, in model order. block: kind of layer.
 
-    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
-    layers) the how manieth, from 0; None for the ends. block: its kind.
+    layer: index from 0 among the chunk's transformer (or multi-token-prediction) layers; None for the ends.
     """
 
     chunk: int

@@ -34,9 +34,9 @@ _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """memory: bytes at the peak. gamma: at which it was found.
+    """A strategy with its cost. memory: bytes at the peak. gamma: the value it was found at.
 
-    moved: the cost without a price of memory. weight: what has that price, bytes or the source paper's Cost_mem.
+    moved: the cost without the price of memory. weight: the priced amount, bytes or the source paper's Cost_mem.
     """
 
     rows: Strategy
@@ -48,9 +48,9 @@ class Division:
 
 
 class Adapted(NamedTuple):
-    """The cheapest partition that was found to fit, or None. tight: memory was what ruled one out that costs less.
+    """best: the cheapest partition found that fits, or None. tight: whether memory ruled out a cheaper one.
 
-    free: the least that any would cost without a limit, as far as it was found.
+    free: the least cost found without a memory limit.
     """
 
     best: Division | None
@@ -260,8 +260,9 @@ _CELLS = 4_000_000  # of one table; layers with residual streams need a few choi
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """node: the one that goes. scope: its neighbours by then. tables: numbers of those that it is in, each with the
-    index that lays its axes along (*scope, node).
+    """Elimination of a node. scope: its neighbours at that time. tables: numbers of the tables with the node.
+
+    Each has the transpose order and the index that align its axes with (*scope, node).
     """
 
     node: int
@@ -270,11 +271,10 @@ class Step:
 
 
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
-    """Plan the elimination. scopes: of every table. sizes: choices of every node, at most. None: some table would be
-    too large.
+    """Return the steps that eliminate one node after the other, or None if a table would exceed _CELLS entries.
 
-    The node whose neighbours have the fewest choices together goes first. What a step leaves is a table of its scope,
-    and its number follows those of the tables before.
+    The node whose neighbours have the fewest joint choices goes first. Each step adds a table over its scope, numbered
+    after those before. scopes: nodes of every table. sizes: upper bound on the choices of every node.
     """
     every, of = list(scopes), [{n for n, scope in enumerate(scopes) if v in scope} for v in range(len(sizes))]
     around = [{w for n in mine for w in every[n]} - {v} for v, mine in enumerate(of)]

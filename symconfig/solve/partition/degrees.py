@@ -19,9 +19,10 @@ AXES = ("tp", "cp", "dp", "ep", "etp")  # of degrees without a pipeline
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of Megatron's and DeepSpeed's ways to split a program, without a pipeline: tp x cp x dp = ep x etp x edp =
-    ranks. cp_comm: keys travel (p2p, all_gather: the same bytes), or heads are split inside attention instead (a2a:
-    Ulysses). zero: stage of the parameters over the ranks with data of their own.
+    """Degrees of parallelism without a pipeline: tp x cp x dp = ep x etp x edp = ranks.
+
+    cp_comm: p2p and all_gather exchange keys (the same bytes); a2a splits heads instead (Ulysses). zero: ZeRO stage of
+    parameters over the ranks with data of their own.
     """
 
     degrees: Degrees
@@ -37,7 +38,7 @@ def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **opti
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """How one axis is used outside and inside the experts."""
+    """The role of one axis outside and inside the experts."""
 
     dense: Role
     expert: Role

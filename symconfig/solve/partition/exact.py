@@ -54,7 +54,7 @@ def solve(
 
 @dataclass(slots=True)
 class _Incumbent:
-    """The cheapest choice known that fits, or the cost below which one is of interest. end: in `spent_s`."""
+    """The cheapest feasible choice, or without one the cost to be below. end: time limit as a value of `spent_s`."""
 
     problem: Problem
     cost: float

@@ -37,7 +37,7 @@ Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which i
 
 @dataclass
 class Settling:
-    """Rows in the making, [nodes, axes]. parts: by node and cut, into how many parts the axes have cut it so far."""
+    """Rows under construction, [nodes, axes]. parts: number of parts that the axes so far split each node's dim into."""
 
     net: Net
     axes: Sequence[Axis]

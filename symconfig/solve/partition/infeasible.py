@@ -22,7 +22,7 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 @dataclass(frozen=True, slots=True)
 class Lightest:
-    """The least-memory partition that the adaptive solver found, over all cases. bound: bytes that none is below."""
+    """The least-memory partition found over all cases. memory: bytes. bound: lower bound on the bytes of any."""
 
     case: Case
     axes: tuple[Axis, ...]

@@ -44,7 +44,7 @@ Terms = list[tuple[Any, float]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """choice: the best that was found, if any. bound: no choice costs less. proved: none is better."""
+    """choice: the best found, or None. bound: no choice costs less. proved: whether the answer is exact."""
 
     choice: tuple[int, ...] | None
     bound: float

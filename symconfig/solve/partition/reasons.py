@@ -142,7 +142,7 @@ class _Around:
         ]
 
     def _own(self, v: int, rows: Rows) -> tuple[Array, Array]:
-        """Return the node's computation in a step, and its part of what is kept over gamma: [rows]."""
+        """Return the node's computation in a step, and its Cost_mem over gamma, both in the objective's unit: [rows]."""
         costs, node = self.solved.costs, self.net.nodes[v]
         passes = costs.passes(node, rows)
         often = float(costs.training.turns * node.times)

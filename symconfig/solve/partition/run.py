@@ -72,9 +72,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One of the ways that were tried. cost: infinite where nothing was found that fits and costs less than before.
+    """One run of a solver on a case and mesh shape. cost: infinite if it found nothing feasible and cheaper than
+    before.
 
-    complete: of all strategies of this training on these axes, none that fits costs less than `bound`.
+    complete: whether `bound` is a lower bound for all strategies with this training on these axes.
     """
 
     solver: str
@@ -88,10 +89,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Partition:
-    """rows: the strategy of every node of the folded net. memory: bytes at the peak.
+    """The best partition found. rows: option of every node of the folded net on every axis. memory: bytes at the peak.
 
-    bound: no strategy of its turns and `keep`, on any of the axes that the mesh is cut into (`Mesh.shapes`), costs
-    less; 0: not known. optimal: it is met. closed: nor does one of any other turns and `keep` that were asked for.
+    bound: lower bound for all strategies with the same training on any axes of the mesh (`Mesh.shapes`); 0: unknown.
+    optimal: the cost equals the bound. closed: it also holds for all other trainings asked for.
     """
 
     ask: Ask
@@ -119,7 +120,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way of running the step: everything but the strategy is settled."""
+    """A folded network and the training settings (microbatches, `keep`) for which a strategy is searched."""
 
     net: Net
     training: Training

@@ -25,7 +25,7 @@ _CLOSE = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Stages from the first on, and the seconds of the step."""
+    """The stages of a pipeline, first to last, and the seconds of its step."""
 
     step_s: float
     places: tuple[Place, ...]
@@ -34,8 +34,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds that no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone.
-    stored: [layers], bytes of weights with all that a step keeps of them.
+    """Amounts for lower bounds on any strategy, by layer.
+
+    work: seconds of a microbatch's computation on one GPU. stored: bytes of weights, gradients and optimizer state.
     """
 
     work: Array
@@ -124,7 +125,7 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A stage in its place, or bounds on one that is not solved. gpus: in units."""
+    """A solved stage, or lower bounds on one that is not solved. gpus: in units."""
 
     place: Place
     gpus: int

@@ -20,7 +20,7 @@ from symconfig.solve.partition.run import Ask, Partition, partition
 
 
 class Place(NamedTuple):
-    """A stretch of the layers, by the numbers of its first one and of the one behind it, and which part of the mesh."""
+    """Layers `first` to `stop` (exclusive) on the part `mesh` of the mesh, all as indices."""
 
     first: int
     stop: int
@@ -29,9 +29,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A solved stage. turn_s: seconds of a microbatch, forward and backward. once_s: of what happens once a step, the
-    sum of gradients of weights that other stages have, too, among it. memory: bytes at the peak with `alive`
-    microbatches in flight, of which each holds each_bytes."""
+    """A solved stage. turn_s: seconds of a microbatch, forward and backward. once_s: seconds once per step.
+
+    once_s includes the reduction of gradients of weights shared with other stages. memory: bytes at the peak with
+    `alive` microbatches in flight, of which each holds each_bytes.
+    """
 
     partition: Partition
     turn_s: float
@@ -66,8 +68,10 @@ class Stage:
 
 @dataclass
 class Stages:
-    """Stages of one program, with as many microbatches as `ask` has turns. cuts: operators where layers begin, and
-    where the last ends. solved: how often the tensor solver was run."""
+    """Stages of one program with ask.turns microbatches, solved on demand and cached.
+
+    cuts: first operator of each layer and the end of the last. solved: number of runs of the tensor solver.
+    """
 
     parts: Parts
     cuts: tuple[int, ...]
