@@ -52,7 +52,7 @@ def judge(
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
-    what, prediction = _tuned(what, limit)
+    what, prediction = _fastest_fitting(what, limit)
     stated = _stage_seconds(row, what) or _seconds(row, what)
     parts = _time_parts(row, what, prediction)
     seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
@@ -74,7 +74,7 @@ def judge(
     )
 
 
-def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
+def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
     """Return the fastest of the case's configurations and its prediction.
 
     An alternative must fit the limit (bytes) and be faster than the configuration chosen so far; the first one need not

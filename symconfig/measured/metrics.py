@@ -203,15 +203,15 @@ def chosen(judged: Sequence[Judged]) -> Judged:
 
     If none is within it, the one most likely to fit.
     """
-    likely = [_fits(item) for item in judged]
+    likely = [_fit_probability(item) for item in judged]
     fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]
     if not fit:
         return judged[likely.index(max(likely))]
-    points = [_point(item) for item in fit]
+    points = [_candidate(item) for item in fit]
     return fit[points.index(first(points))]
 
 
-def _point(item: Judged) -> Prospect:
+def _candidate(item: Judged) -> Prospect:
     """Return the row as a candidate of the planner, with its predicted time and memory scored."""
     what, predicted = item.case, item.prediction.predicted
     point = as_found(what.model, what.cluster, what.configuration)
@@ -219,7 +219,7 @@ def _point(item: Judged) -> Prospect:
     return scored(replace(point, request=request), predicted.step_s, predicted.device_bytes)
 
 
-def _fits(item: Judged) -> float:
+def _fit_probability(item: Judged) -> float:
     """Return the probability that the row's predicted peak memory fits the GPU."""
-    point = _point(item)
+    point = _candidate(item)
     return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)

@@ -37,7 +37,7 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
     """
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     listed = next((item for item in assumptions().models if item.name == row.model.name), None)
-    zoo, public = (listed.zoo, listed.fields) if listed else (_alike().get(_letters(row.model.name)), {})
+    zoo, public = (listed.zoo, listed.fields) if listed else (_zoo_names().get(_letters(row.model.name)), {})
     fields: dict[str, Any] = (
         _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
     ) | public
@@ -73,7 +73,7 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
 
 
 @cache
-def _alike() -> dict[str, str]:
+def _zoo_names() -> dict[str, str]:
     """Return the zoo's model names by their letters and digits in lower case; cached."""
     return {_letters(name): name for name in zoo_models()}
 

@@ -119,7 +119,7 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
             for remark in log.remarks
             if remark.kind == "batch" and log.steady is None
         ]
-        raise InputError([*(_of_log(problem, path) for problem in error.problems), *problems]) from None
+        raise InputError([*(_log_problem(problem, path) for problem in error.problems), *problems]) from None
     remarks = [str(remark) for remark in log.remarks]
     if item.memory:
         predicted, measured = item.memory
@@ -148,7 +148,7 @@ _OPTIONS = {
 }
 
 
-def _of_log(problem: Problem, path: Path) -> Problem:
+def _log_problem(problem: Problem, path: Path) -> Problem:
     """Return a row's problem as one of the log file; a missing field gets the command-line option that supplies it."""
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None

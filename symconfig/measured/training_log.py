@@ -54,9 +54,9 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     kind = next((name for name in STEP_KINDS if collected.steps[name]), STEP_KINDS[0])
     steps, restarts = _ordered(collected.steps[kind], collected.starts[kind], remarks)
     if kind == "throughput" or kind == "average":
-        steps = _timed(steps, _batch_size(collected, global_batch), remarks)
+        steps = _with_seconds(steps, _batch_size(collected, global_batch), remarks)
     else:
-        steps = _covering(steps, restarts)
+        steps = _with_covers(steps, restarts)
     if collected.dropped:
         remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
     if kind == "average":
@@ -145,7 +145,7 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
     return kept, restarts
 
 
-def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
+def _with_covers(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
     """Return the steps with `covers`, the number of steps that each logged time is the mean of.
 
     It is the distance to the time before. The first after a start has the most frequent distance if its iteration is a
@@ -172,7 +172,7 @@ def _batch_size(collected: Collected, given: int | None) -> int | None:
     return given
 
 
-def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
+def _with_seconds(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
     """Return the steps with seconds and samples computed from samples per second.
 
     Without a batch size they are unchanged, and a remark is added if a time is missing.

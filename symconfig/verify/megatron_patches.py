@@ -60,7 +60,7 @@ def network() -> None:
         adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
         whole = adapter.FullyShardedDataParallel
         whole.sync_rng_states_across_tp_group = _nothing
-        whole.__init__ = _numbered(whole.__init__)
+        whole.__init__ = _with_device_number(whole.__init__)
     _checkpoint_groups()
 
 
@@ -161,7 +161,7 @@ def _checkpoint_groups() -> None:
             setattr(state, name, _nothing)
 
 
-def _numbered(make: Callable[..., None]) -> Callable[..., None]:
+def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
     """Return the function wrapped so that torch.cuda.current_device() is 0 while it runs."""
     import torch
 

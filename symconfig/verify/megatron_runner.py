@@ -347,12 +347,12 @@ def main() -> None:
             result = {"id": job["id"], "phases": [], "not_run": over[job["group"]]}
         else:
             result = forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])
-            if job["group"] is not None and (reason := _ends(job, result)):
+            if job["group"] is not None and (reason := _stop_reason(job, result)):
                 over[job["group"]] = reason
         print(json.dumps(result), file=answers)
 
 
-def _ends(job: dict[str, Any], result: dict[str, Any]) -> str | None:
+def _stop_reason(job: dict[str, Any], result: dict[str, Any]) -> str | None:
     """Return why the other jobs of the group need not run: a crash or refused arguments; None if they should."""
     if "crash" in result:
         return f"the {job['task']} of rank {job['rank']} {result['crash']}"

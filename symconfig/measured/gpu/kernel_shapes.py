@@ -94,9 +94,10 @@ def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> t
             result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in worth.items()}, count)
     for backward in (False, True):
         for kind, count in ((Attention, selection.attentions), (Stream, selection.streams)):
-            for family in sorted({k.family for ks in worth.values() for k in ks if _is(k, kind, backward)}):
+            for family in sorted({k.family for ks in worth.values() for k in ks if _is_kind(k, kind, backward)}):
                 mine = {
-                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in worth.items()
+                    name: {k for k in ks if _is_kind(k, kind, backward) and k.family == family}
+                    for name, ks in worth.items()
                 }
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
@@ -117,7 +118,7 @@ def _worth(kernels: Iterator[Kernel], most_flops: float) -> set[Kernel]:
     return {k for k in every if not isinstance(k, Product) or k.flops >= least}
 
 
-def _is(kernel: Kernel, kind: type, backward: bool) -> bool:
+def _is_kind(kernel: Kernel, kind: type, backward: bool) -> bool:
     """Return whether the kernel is attention or streaming of this kind and pass."""
     return isinstance(kernel, Attention | Stream) and isinstance(kernel, kind) and kernel.backward is backward
 

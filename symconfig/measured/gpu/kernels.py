@@ -97,7 +97,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
 
     After OVERRUN times the budget the others are skipped.
     """
-    wanted = _in_turns(kernels)
+    wanted = _interleaved(kernels)
     rig = _rig(on)
     notes = tuple(_notes(on))
     started = time.perf_counter()
@@ -127,7 +127,7 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _in_turns(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
+def _interleaved(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
     """Return the kernels reordered to alternate between families, so that a short budget covers all of them."""
     seen: Counter[str] = Counter()
     keyed = []

@@ -111,7 +111,7 @@ class Cutter:
             able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
             tables[index] = np.where(np.isin(numbers[self.lines.choices[index]], able), tables[index], np.inf)
         now = [row[axis] for row in rows]
-        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
+        chosen = least(self.steps, tables) if self.steps is not None else _local_search(self.scopes, tables, now)
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
     def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
@@ -227,7 +227,7 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
     return best
 
 
-def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
+def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
     """Return a choice of every node by local search from the choices `now`, for networks too dense for elimination.
 
     Nodes with the dearest options go first; stops when no node changes, or after as many rounds as nodes.
@@ -285,7 +285,7 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
         if prod(sizes[w] for w in scope) * sizes[v] > _CELLS:
             return None
         gone = sorted(of[v])
-        steps.append(Step(v, scope, tuple((n, *_along(every[n], (*scope, v))) for n in gone)))
+        steps.append(Step(v, scope, tuple((n, *_aligned(every[n], (*scope, v))) for n in gone)))
         for w in scope:
             of[w] = (of[w] - set(gone)) | {len(every)}
             around[w] = (around[w] | set(scope)) - {v, w}
@@ -294,7 +294,7 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
     return tuple(steps)
 
 
-def _along(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
     """Return the transpose order of a scope's table and the index that broadcasts it over `axes`."""
     order = tuple(sorted(range(len(scope)), key=lambda axis: axes.index(scope[axis])))
     return order, tuple(slice(None) if w in scope else None for w in axes)

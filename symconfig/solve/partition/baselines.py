@@ -45,13 +45,13 @@ def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = Non
     """
     if name in _OTHERS:
         return _OTHERS[name](net, axes)
-    tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
+    tried = (_of_degrees(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
     best = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
     return replace(best, name=name)
 
 
-def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
+def _of_degrees(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
     """Return the baseline with these degrees, its name empty; rows None and `why` if the roles cannot be had."""
     along = laid(axes, chosen)
     if isinstance(along, str):

@@ -57,14 +57,14 @@ def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
         return f"ep {degrees.ep} x etp {degrees.etp} does not divide the {ranks} ranks of the mesh"
     tensor = Role.TP_SP if way.sequence_parallel else Role.TP
     context = Role.ULYSSES if way.cp_comm == "a2a" else Role.CP
-    dense = _along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
-    expert = _along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
+    dense = _roles_along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
+    expert = _roles_along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
     if isinstance(dense, str) or isinstance(expert, str):
         return dense if isinstance(dense, str) else str(expert)
     return tuple(Along(*pair) for pair in zip(dense, expert, strict=True))
 
 
-def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
+def _roles_along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
     """Return each axis's role, taking (degree, role) pairs from the innermost axis and `rest` beyond them.
 
     A string names a degree that does not end at an axis.
@@ -128,7 +128,7 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
             continue
         if not wanted[role]:
             return f"{_MISSING[role]}, which {role} would split"
-        due = list(_due(roles, role, wanted[role]))
+        due = list(_operators_to_split(roles, role, wanted[role]))
         for index, options in due:
             if not all(rows[index, axis] in options for axis in mine):
                 node = net.nodes[index]
@@ -140,7 +140,7 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
     return ""
 
 
-def _due(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
+def _operators_to_split(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
     """Yield the nodes that the role has to split, with the options that do so."""
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):

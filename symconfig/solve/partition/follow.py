@@ -37,7 +37,10 @@ Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which i
 
 @dataclass
 class Settling:
-    """Rows under construction, [nodes, axes]. parts: number of parts that the axes so far split each node's dim into."""
+    """Rows under construction, [nodes, axes].
+
+    parts: into how many parts the axes so far split each loop and dim, by the keys of `_cuts`.
+    """
 
     net: Net
     axes: Sequence[Axis]

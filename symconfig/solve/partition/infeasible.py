@@ -153,7 +153,7 @@ def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
     tried: dict[int, float] = {}
 
     def fits(times: int) -> bool:
-        tried[times] = _held(case, ask, grown, times)
+        tried[times] = _least_bytes(case, ask, grown, times)
         return tried[times] <= ask.memory_limit
 
     many = next((2**power for power in range(1, _DOUBLINGS + 1) if fits(2**power)), 0)
@@ -164,7 +164,7 @@ def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
     return f"{times * ask.mesh.gpus:,} GPUs, on which {_size(tried[times])} would be held"
 
 
-def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
+def _least_bytes(case: Case, ask: Ask, grown: Grown, times: int) -> float:
     """Return the least bytes per GPU found on a mesh of `times` as many GPUs.
 
     Infinite if there is no such mesh or if the lower bound already exceeds the memory limit.

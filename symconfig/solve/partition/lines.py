@@ -130,7 +130,7 @@ class _Rows:
             some = np.arange(sizes[index])[:, None] // self.powers[index] % options[index]
             here = slice(int(self.first[index]), int(self.first[index] + sizes[index]))
             cost, self.memory[here], self.transient[here], self.relative[here] = costs.node(index, some)
-            self.cost[here] = np.where(_able(costs, node, some, axes), cost, np.inf)
+            self.cost[here] = np.where(_allowed_rows(costs, node, some, axes), cost, np.inf)
             if index in used:
                 own = costs.passes(node, some)
                 self.forward[here], self.backward[here] = own.forward, own.backward
@@ -165,7 +165,7 @@ class _Rows:
         return np.where(parts == most[self.owner], cost, np.inf)
 
 
-def _able(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
+def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
     """Return which rows divide their dims and, unless flat storage is allowed, contain no flat option: [rows]."""
     able = allowed(costs.net, node, rows, axes)
     if not costs.flat:

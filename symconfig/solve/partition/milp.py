@@ -98,7 +98,7 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
         price += zip(variables, (cost - cost.min()).tolist(), strict=True)
         held += zip(variables, memory.tolist(), strict=True)
     for number, pair in enumerate(space.pairs):
-        rows, columns = _alike(pair, pair.u), _alike(pair, pair.v)
+        rows, columns = _equal_choices(pair, pair.u), _equal_choices(pair, pair.v)
         lines = np.ix_(pair.rows[[row[0] for row in rows]], pair.columns[[column[0] for column in columns]])
         table = pair.cost[lines]
         bytes_ = np.zeros_like(table) if pair.memory is None else pair.memory[lines]
@@ -130,7 +130,7 @@ def _sum(terms: Terms, factor: float) -> Any:
     return pulp.LpAffineExpression([(variable, value * factor) for variable, value in terms if value])
 
 
-def _alike(pair: Pair, v: int) -> list[Ints]:
+def _equal_choices(pair: Pair, v: int) -> list[Ints]:
     """Return groups of v's choices that have equal cost and memory in the pair's tables."""
     cost, memory = side(pair, v)
     table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)

@@ -55,7 +55,7 @@ class Pin:
         (cut,) = self.cuts
         ports = [port for port in node.ports if port.tensor.name in self.names and not node.copy]
         ports = [port for port in ports if port.output or port.tensor.name in net.program.inputs]
-        return tuple(Fixed(_along(port, cut.name), cut.parts, cut.level) for port in ports)
+        return tuple(Fixed(_splits_dim(port, cut.name), cut.parts, cut.level) for port in ports)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
         """Yield for every option of a node its number of ranks: 1 in all for options that the layout does not name.
@@ -69,7 +69,7 @@ class Pin:
             yield from (Fixed(those, cut.parts, cut.level) for cut in mine if cut.level)
 
 
-def _along(port: Port, dim: str) -> tuple[bool, ...]:
+def _splits_dim(port: Port, dim: str) -> tuple[bool, ...]:
     """Return for each option of the port whether it splits the dim in the forward pass."""
     position = port.tensor.dims.index(dim)
     return tuple(place.forward == position for place in port.places)
@@ -229,14 +229,16 @@ def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most
     for index in range(len(nets[0].nodes)) if not problems else ():
         nodes = [(net, net.nodes[index]) for net in nets]
         held = [pin for pin in pins if pin.of_node(*nodes[0])]
-        if held and not any(_able(net, node, held, axes) for net, node in nodes for axes in shapes):
-            alone = [pin for pin in held if not any(_able(*one, [pin], axes) for one in nodes for axes in shapes)]
+        if held and not any(_satisfiable(net, node, held, axes) for net, node in nodes for axes in shapes):
+            alone = [
+                pin for pin in held if not any(_satisfiable(*one, [pin], axes) for one in nodes for axes in shapes)
+            ]
             problems.append(_impossible(nodes, alone, held, shapes))
     if problems:
         raise InputError(tuple(dict.fromkeys(problems)))
 
 
-def _able(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
+def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
     """Return whether a node has a row that satisfies all these pins on the axes."""
     fixed = tuple(one for pin in pins for one in pin.of_node(net, node))
     return len(every_row(replace(node, fixed=fixed), net, axes)) > 0

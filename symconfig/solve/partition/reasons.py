@@ -142,7 +142,7 @@ class _Around:
         ]
 
     def _own(self, v: int, rows: Rows) -> tuple[Array, Array]:
-        """Return the node's computation in a step, and its Cost_mem over gamma, both in the objective's unit: [rows]."""
+        """Return the node's computation in a step, and its Cost_mem over gamma: [rows], in the objective's unit."""
         costs, node = self.solved.costs, self.net.nodes[v]
         passes = costs.passes(node, rows)
         often = float(costs.training.turns * node.times)
@@ -209,7 +209,7 @@ class _Around:
 
         Each way is one option row of w; the first is its current one. Ways that violate a pin cost infinity.
         """
-        ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._ways(w, v, rows)])
+        ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._follower_rows(w, v, rows)])
         flat, own = np.concatenate(list(ways)), np.tile(rows, (len(ways), 1))
         costs = self.solved.costs
         alone = costs.node(w, flat)
@@ -223,7 +223,7 @@ class _Around:
         shape = (len(ways), len(rows))
         return _Weighed(cost.reshape(shape), memory.reshape(shape))
 
-    def _ways(self, w: int, v: int, rows: Rows) -> Iterator[Rows]:
+    def _follower_rows(self, w: int, v: int, rows: Rows) -> Iterator[Rows]:
         """Yield the rows that w may take for each row of v: [rows, axes].
 
         A copy takes the place of v's port; a parameter is split as v reads it (see `_stored`).

@@ -211,13 +211,13 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
     dim outside the experts is not repeated inside.
     """
     weighted = list(_weighted(program))
-    stream = _stream(weighted)
+    stream = _hidden_dim(weighted)
     if stream is None:
         return Widths(frozenset(), frozenset())
-    together = _together(program)
+    together = _split_groups(program)
     apart = [(op, weight) for op, weight in weighted if not experts & set(weight.loops)]
     joined = [(op, weight) for op, weight in weighted if experts & set(weight.loops)]
-    outside = _dims_made_and_summed(apart, stream, together) | _ends(program, apart, stream)
+    outside = _dims_made_and_summed(apart, stream, together) | _loss_dims(program, apart, stream)
     # Experts behind a projection read a stream of their own.
     narrow = next((loop for op, weight in joined for loop in weight.loops if loop in op.contracted), stream)
     inside = _dims_made_and_summed(joined, narrow, together)
@@ -245,13 +245,13 @@ def _weighted(program: Program) -> Iterator[tuple[Operator, Use]]:
             yield op, weight
 
 
-def _stream(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
+def _hidden_dim(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
     """Return the dim that most weights have (the hidden dim), or None without weights."""
     counted = Counter(loop for _, weight in weighted for loop in weight.loops)
     return counted.most_common(1)[0][0] if counted else None
 
 
-def _together(program: Program) -> dict[str, str]:
+def _split_groups(program: Program) -> dict[str, str]:
     """Return for every dim the representative of the dims that are split together with it (union-find)."""
     first: dict[str, str] = {}
 
@@ -267,7 +267,7 @@ def _together(program: Program) -> dict[str, str]:
     return {dim: root(dim) for dim in program.sizes}
 
 
-def _given(op: Operator, weight: Use) -> list[str]:
+def _output_dims(op: Operator, weight: Use) -> list[str]:
     """Return the dims of a product's result that come from its weight alone."""
     moving = {loop for operand in op.inputs[:2] if operand.name != weight.name for loop in operand.loops}
     return [loop for loop in weight.loops if loop not in moving and loop not in op.contracted]
@@ -283,7 +283,7 @@ def _dims_made_and_summed(
     made: set[str] = set()
     summed: set[str] = set()
     for op, weight in weighted:
-        given, gone = _given(op, weight), [loop for loop in weight.loops if loop in op.contracted][:1]
+        given, gone = _output_dims(op, weight), [loop for loop in weight.loops if loop in op.contracted][:1]
         product = op.work is Work.MATMUL
         made.update(together[dim] for dim in (given if product else gone))
         if stream in given:
@@ -291,12 +291,12 @@ def _dims_made_and_summed(
     return made & summed
 
 
-def _ends(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: str) -> set[str]:
+def _loss_dims(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: str) -> set[str]:
     """Return the dims, such as the vocabulary, that a product makes from the stream and a loss sums over.
 
     A loss is an operator without matmul that has an input without gradient, such as labels.
     """
-    made = {dim for op, weight in weighted if stream in op.contracted for dim in _given(op, weight)[:1]}
+    made = {dim for op, weight in weighted if stream in op.contracted for dim in _output_dims(op, weight)[:1]}
     losses = (op for op in program.operators if op.work is Work.MEMORY and _has_constants(program, op))
     return {loop for op in losses for loop in op.contracted if loop in made}
 

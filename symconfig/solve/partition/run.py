@@ -72,8 +72,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a solver on a case and mesh shape. cost: infinite if it found nothing feasible and cheaper than
-    before.
+    """One run of a solver on a case and a mesh shape. cost: infinite if it found nothing cheaper that fits.
 
     complete: whether `bound` is a lower bound for all strategies with this training on these axes.
     """

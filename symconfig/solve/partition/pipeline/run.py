@@ -125,13 +125,13 @@ def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tupl
     """
     before: Array = np.concatenate([[0.0], np.cumsum(work)])
     room = UNEVEN * before[-1] / most
-    places = _borders(before, runs, before[-1] / most + room)
+    places = _allowed_cuts(before, runs, before[-1] / most + room)
     if len(places) > most + 1:
-        places = [0, *_narrow(places[1:-1], before, crossing, room / 2), len(work)]
-    return tuple(places) if len(places) <= most + 1 else _alike(places, before[places], most)
+        places = [0, *_low_traffic_cuts(places[1:-1], before, crossing, room / 2), len(work)]
+    return tuple(places) if len(places) <= most + 1 else _balanced_cuts(places, before[places], most)
 
 
-def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
+def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
     """Return the possible cuts: ends of operators, except inside a repeat's instance lighter than `heaviest`."""
     inside: set[int] = set()
     for run in runs:
@@ -141,7 +141,7 @@ def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
     return [place for place in range(len(before)) if place not in inside]
 
 
-def _narrow(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
+def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
     """Return the cuts with the fewest bytes crossing among those within `span` of work around them."""
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
@@ -149,7 +149,7 @@ def _narrow(places: Sequence[int], before: Array, crossing: Array, span: float) 
     return [place for place, mine, low, high in every if mine <= bytes_[low:high].min()]
 
 
-def _alike(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
+def _balanced_cuts(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
     """Return the cuts into most/2 to `most` layers with the least relative mean square of work."""
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
