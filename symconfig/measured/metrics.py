@@ -45,10 +45,12 @@ class Oom:
 
     @property
     def recall(self) -> float | None:
+        """Return the fraction of out-of-memory runs that are predicted as such, or None without any."""
         return self.caught / self.ran_out if self.ran_out else None
 
     @property
     def false_rate(self) -> float | None:
+        """Return the fraction of runs that fitted but are predicted to run out of memory, or None without any."""
         return self.alarms / self.ran if self.ran else None
 
 

@@ -83,7 +83,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why no program of a folder is run. status: of the checks that would have run one."""
+    """Why no program of a folder is run. status: what the checks that would run one get."""
 
     status: Status
     why: str

@@ -31,6 +31,7 @@ OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, sym
 
 
 def applies(plan: Plan) -> bool:
+    """Return whether the plan's target is DeepSpeed."""
     return plan.best.target.backend == "deepspeed"
 
 

@@ -25,6 +25,7 @@ def _switched(field: str, where: str, neutral: Any = None) -> Row:
 
 
 def _fsdp(r: Resolved) -> bool:
+    """Return whether Megatron-FSDP is on, under either name of its option."""
     return bool(r.arg("use_megatron_fsdp") or r.arg("use_custom_fsdp"))
 
 
@@ -83,6 +84,7 @@ def _grad_bytes(r: Resolved) -> int:
 
 
 def _full(plan: Plan) -> bool:
+    """Return whether the plan recomputes whole layers."""
     return plan.best.options.recompute.granularity == "full"
 
 

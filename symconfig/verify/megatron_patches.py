@@ -199,6 +199,7 @@ def device(name: str = "meta") -> Any:
 
 
 def _is_gpu(device: Any) -> bool:
+    """Return whether a device argument means a GPU: "cuda…" or a number."""
     return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
 
 

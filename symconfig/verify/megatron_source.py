@@ -42,6 +42,7 @@ class MegatronSource:
 
     @property
     def release(self) -> tuple[int, int]:
+        """Return the major and minor version."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 

@@ -86,6 +86,7 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any) -> Any:
+        """Save the input, one fp32 number per token and the weight; return an output without values."""
         ctx.save_for_backward(input, input.new_empty(*input.shape[:-1], 1, dtype=torch.float32), weight)
         return torch.empty_like(input)
 

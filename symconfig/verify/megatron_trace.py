@@ -136,6 +136,7 @@ class Recorder:
             after.remove()
 
     def _enter(self, module: Any, inputs: Any) -> None:
+        """Push the module's name; one outside the chunk gets its caller's."""
         self.running.append(self.names.get(module) or self._inside())
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
@@ -149,6 +150,7 @@ class Recorder:
         return self.running[-1] if self.running else ""
 
     def _note(self, tensor: Any) -> None:
+        """Record the running module as the maker of the tensor's storage."""
         self.made[_storage(tensor)._cdata] = self._inside()
 
     def _pack(self, tensor: Any) -> Kept:
@@ -192,6 +194,7 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         self._heard = heard
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and report each output whose storage is not one of its inputs'."""
         output = func(*args, **(kwargs or {}))
         given = {_storage(value)._cdata for value in _tensors((*args, *(kwargs or {}).values()))}
         for tensor in _tensors(output if isinstance(output, tuple | list) else (output,)):

@@ -41,6 +41,7 @@ class DryRun:
 
 
 def applies(plan: Plan) -> bool:
+    """Return True: scripts are checked for every plan."""
     return True
 
 

@@ -59,6 +59,7 @@ class Bench:
         return max(1, min(MOST_SETS, wanted, int(_MEMORY_SHARE * free / max(bytes_each, 1))))
 
     def normal(self, *shape: int, dtype: Any = None) -> Any:
+        """Return a tensor of normal random numbers on the device, in its 16-bit type by default."""
         return self.torch.randn(shape, dtype=dtype or self.half, device=self.device)
 
 
@@ -249,13 +250,13 @@ def _way(
 
 
 def swiglu(x: Any) -> Any:
-    """Apply SwiGLU: [rows, 2 columns] -> [rows, columns]"""
+    """Return SwiGLU of x: [rows, 2 columns] to [rows, columns]."""
     gate, up = x.chunk(2, dim=-1)
     return gate * gate.sigmoid() * up
 
 
 def swiglu_back(x: Any, gradient: Any) -> Any:
-    """Return the input's gradient, for the output's."""
+    """Return the gradient of SwiGLU's input x, [rows, 2 columns], from that of its output, [rows, columns]."""
     gate, up = x.chunk(2, dim=-1)
     share = gate.sigmoid()
     result = x.new_empty(x.shape)

@@ -153,7 +153,7 @@ class Settling:
         return self.net.nodes[node].ports[port].places[int(self.rows[node, axis])]
 
     def _cost(self, index: int, option: int, axis: int) -> float:
-        """Return the changes of places on all links of a node, in units of the tensor."""
+        """Return what ranks send over a node's links with this option, gradients included, in multiples of the tensors."""
         total, size, nodes = 0.0, self.axes[axis].size, self.net.nodes
         for number in self.net.links_of[index]:
             link = self.net.links[number]

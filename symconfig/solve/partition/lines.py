@@ -239,6 +239,7 @@ class _Links:
         return self._read(self.there.at(places), self.back.at(places), slice(None))
 
     def _read(self, there: Ints, back: Ints, owner: Any) -> tuple[Array, Array]:
+        """Return cost and memory at these code numbers, given each entry's link."""
         cost = self.costs.values[self.costs.first[owner] + there]
         cost = cost + self.back_costs.values[self.back_costs.first[owner] + back]
         return cost, self.memory.values[self.memory.first[owner] + there]

@@ -28,7 +28,7 @@ _WHOLE = ("whole", "one rank", WORDS["whole"])
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An option of an operator, or a dim of a tensor, over so many ranks: of a level, or (level "") of all."""
+    """A number of parts of an operator's option or a tensor's dim, on the ranks of one level, or of all (level "")."""
 
     name: str
     parts: int
@@ -84,7 +84,7 @@ def pinned(net: Net, pins: Sequence[Pin]) -> Net:
 
 
 def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    """Return which pins hold for which operators of a stretch, by their place in it."""
+    """Return (index of the operator from `start` on, index of the pin) for each pin that applies to an operator."""
     places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.name for operand in (*op.inputs, *op.outputs)}

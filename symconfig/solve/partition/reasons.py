@@ -28,8 +28,11 @@ _PRICES = (0.0, 0.01, 0.1, 1.0, 10.0, 1e6)
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """cost: of the whole partition then. The others are differences to the chosen one: in the unit of the cost, except
-    memory in bytes. relative: of the objective symtensor, what is kept over gamma. fits: into the memory limit."""
+    """Another row of a node. cost: of the whole partition with it. fits: within the memory limit.
+
+    The others are differences to the current row, in the unit of the cost, memory in bytes. relative: Cost_mem over
+    gamma, of the objective symtensor.
+    """
 
     row: tuple[int, ...]
     cost: float
@@ -42,8 +45,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a node has its row. others: rows that fit, cheapest first. unfit: the cheapest row where it does not fit and
-    would cost less than the chosen one.
+    """Alternatives to a node's row. others: rows that fit, cheapest first.
+
+    unfit: the cheapest row that does not fit but would cost less than the current one, or None.
     """
 
     node: int
@@ -53,7 +57,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A partition as the arrays that it is made of. cost: of all; gamma: of the objective symtensor."""
+    """A partition as arrays. cost: of the whole step. gamma: of the objective symtensor, else infinite."""
 
     costs: Costs
     axes: tuple[Axis, ...]
@@ -74,14 +78,14 @@ def reasons(solved: Solved, top: int = 1) -> tuple[Reason, ...]:
 
 @dataclass(slots=True)
 class _Weighed:
-    """[rows] or [ways, rows]: in the objective's unit and in bytes."""
+    """Cost in the objective's unit and memory in bytes: [rows] or [ways, rows]."""
 
     cost: Array
     memory: Array
 
 
 class _Around:
-    """Values that do not depend on the node that is changed: bytes held, and those alive while each node runs."""
+    """A solved partition, and what does not depend on the changed node: bytes held and each node's transient."""
 
     def __init__(self, solved: Solved) -> None:
         self.solved, self.net = solved, solved.costs.net

@@ -29,6 +29,7 @@ class Pair:
 
     @property
     def size(self) -> int:
+        """Return the number of pairs of choices of u and v."""
         return len(self.rows) * len(self.columns)
 
     def place(self, choice: Sequence[int]) -> tuple[int, int]:
@@ -76,6 +77,7 @@ class Space:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Return the number of choices left of each node."""
         return tuple(map(len, self.kept))
 
     @property

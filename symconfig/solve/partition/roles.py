@@ -178,9 +178,11 @@ class Roles:
         yield from matching(node, [*fed, *led])
 
     def _fed(self, node: Node, port: int) -> bool:
+        """Return whether the port reads an input of the program."""
         return not node.ports[port].output and node.ports[port].tensor.name in self.program.inputs
 
     def _position(self, node: Node, port: int, dims: frozenset[str]) -> int:
+        """Return the first position in the port's tensor of one of `dims`, -1 if it has none."""
         return next((at for at, dim in enumerate(node.ports[port].tensor.dims) if dim in dims), -1)
 
 
