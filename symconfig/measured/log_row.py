@@ -33,12 +33,11 @@ def as_row(
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
-    """Return the run as a measured row for `judge(source_of(log), row, model, cluster)`; pass the same model and
-    cluster.
+    """Return the run as a measured row for `judge(source_of(log), row, model, cluster)`.
 
-    model: required unless the log has Megatron's arguments; checked against them if it has. gpus, batch, options:
-    override what the log says. Raises InputError for a missing field, another model, or a log without a steady step
-    time or memory figures.
+    Pass the same model and cluster there. model: required unless the log has Megatron's arguments; checked against them
+    if it has. gpus, batch, options: override what the log says. Raises InputError for a missing field, another model,
+    or a log without a steady step time or memory figures.
     """
     names = log.arguments
     degrees = {
@@ -77,8 +76,10 @@ def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
 
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
-    """Return the row's fields of the given model, or of the log's arguments. Raise InputError if they do not describe
-    one."""
+    """Return the row's fields of the given model, else of the model in the log's arguments.
+
+    Raises InputError if it is another model, or if the arguments describe none that a row can hold.
+    """
     if model is not None:
         check_model(log, model)
         return row_fields(model)
@@ -168,8 +169,10 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the steady step time (s), TFLOP/s per GPU, peak memory (GiB, by rank and worst) and `oom`, as far as
-    logged."""
+    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`.
+
+    Memory peaks are in GiB, by rank and the largest, with the rank that they are of.
+    """
     values: dict[str, Any] = {}
     if log.steady is not None:
         values["step_s"] = log.steady.seconds

@@ -85,7 +85,7 @@ class WantedKernel:
 def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[WantedKernel, ...]:
     """Return the kernels to measure for these models: launches, products, attention, norms, activations and copies.
 
-    Deterministic; each kernel names the model that it is taken from.
+    Deterministic. Products, attention and streaming kernels name the model that they are taken from.
     """
     worth = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
     result: list[WantedKernel] = [WantedKernel(Launch(where="device")), WantedKernel(Launch(where="host"))]

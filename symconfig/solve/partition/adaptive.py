@@ -122,8 +122,10 @@ class Cutter:
         return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
 
     def measured(self, rows: Strategy, price: float) -> Division:
-        """Return a strategy with its cost and memory, both infinite if it violates a pin. price: recorded as gamma =
-        1/price."""
+        """Return a strategy with its cost and memory, both infinite if it violates a pin.
+
+        price: of memory, recorded as gamma = 1/price unless the cutter has a gamma.
+        """
         moved, held, transient, weight = self.sums(rows)
         memory, fixed = held + transient, self.fixed.items()
         if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):

@@ -123,10 +123,9 @@ class Settling:
         return next((self.net.links[n] for n in self.net.links_of[copy] if self.net.links[n].consumer == copy), None)
 
     def as_read(self, index: int, axis: int, stage: int) -> int:
-        """Return a parameter's option that matches how it is read; flat at this ZeRO stage if data ranks read all of
-        it.
+        """Return a parameter's option that matches how it is read; if data ranks read all of it, flat at this stage.
 
-        Option 0 (whole) if the parameter has no flat option of this stage or stage is 0.
+        Option 0 (whole) if it is read whole and `stage` is 0 or the parameter has no flat option of this ZeRO stage.
         """
         options = self.net.nodes[index].options
         best = self._best(index, [option for option, what in enumerate(options) if not what.zero], axis)
@@ -153,7 +152,10 @@ class Settling:
         return self.net.nodes[node].ports[port].places[int(self.rows[node, axis])]
 
     def _cost(self, index: int, option: int, axis: int) -> float:
-        """Return what ranks send over a node's links with this option, gradients included, in multiples of the tensors."""
+        """Return what ranks send over a node's links with this option, in multiples of the tensors.
+
+        Gradients on the way back are included.
+        """
         total, size, nodes = 0.0, self.axes[axis].size, self.net.nodes
         for number in self.net.links_of[index]:
             link = self.net.links[number]

@@ -109,8 +109,10 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
-    """Parse one pin: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number. Raise InputError if it is
-    invalid."""
+    """Parse one pin: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
+
+    Raises InputError if it is malformed or names an unknown tensor, dim or operator.
+    """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
         raise InputError("is no pin", field="pin", got=text, need=FORMS)
@@ -186,8 +188,10 @@ def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
 
 
 def _tensors(net: Net, name: str) -> frozenset[str]:
-    """Return the tensors that match a name or pattern, with all copies in folded repeats. Raise InputError if none
-    does."""
+    """Return the tensors that match a name or pattern, with all copies in folded repeats.
+
+    Raises InputError if none matches.
+    """
     program = net.program
     places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
     for index, op in zip(net.node_of, program.operators, strict=True):
@@ -198,8 +202,10 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
 
 
 def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
-    """Return the exact match, else all names that match as a glob or with numbers replaced by *. Raise InputError if
-    none."""
+    """Return [the exact match], else all names that match as a glob or with numbers replaced by *.
+
+    Raises InputError if there are none; its hint lists similar names.
+    """
     every = list(known)
     matches = [one for one in every if one == name] or [
         one for one in every if fnmatchcase(one, name) or general(one) == name or one == general(name)

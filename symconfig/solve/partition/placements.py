@@ -225,10 +225,10 @@ def _moved(dim: int | None) -> Placement:
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Return for each dim the stored dim that it is the outermost part of, or None if it is an inner part or has size
-    1.
+    """Return, for each dim, the stored dim that it is the outermost part of, else None.
 
-    Groups of dims are matched with groups of stored dims of equal size; equal shapes map one to one.
+    None for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal size;
+    equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))

@@ -51,8 +51,7 @@ class Roles:
 
     @cached_property
     def sequence(self) -> frozenset[str]:
-        """Return the sequence dim by its standard name, else the dims that two-dimensional inputs have beside the
-        batch.
+        """Return the sequence dim by its standard name, else what two-dimensional inputs have beside the batch.
 
         Empty if the program has neither.
         """
@@ -112,8 +111,7 @@ class Roles:
         return tuple(known.get(index, False) for index in range(len(self.net.nodes)))
 
     def wish(self, index: int, arrivals: Sequence[Arrival], dense: Role, expert: Role) -> Iterator[int]:
-        """Yield an operator's options in order of preference, on an axis with these roles outside and inside the
-        experts.
+        """Yield an operator's options in order of preference, given the axis's roles outside and inside the experts.
 
         Yields nothing if no option suits; then the operator is not split.
         """

@@ -105,8 +105,10 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False)
 
 
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
-    """Return all rows of a node that dims' divisors and pins allow, [rows, axes]. Raise InputError if they are too
-    many."""
+    """Return all rows of a node that the dims' divisors and pins allow: [rows, axes].
+
+    Raises InputError if there are more than MOST.
+    """
 
     def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
         return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)

@@ -222,8 +222,10 @@ class _Search:
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
-        """Run the adaptive solver, record a trial, and make its partition the incumbent if it found one below the
-        ceiling."""
+        """Run the adaptive solver on a case and record a trial.
+
+        Its partition becomes the incumbent if one below the ceiling was found.
+        """
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)

@@ -96,11 +96,10 @@ class Stages:
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return the fastest stage that fits, a lower bound on its step in seconds if not solved yet, or None if none
-        fits.
+        """Return the fastest stage that fits, a lower bound on its step in seconds, or None if none fits.
 
-        Solves the stage without a memory limit on first call and caches it: if that result fits, it is the fastest.
-        alive: microbatches in flight.
+        Solves the stage without a memory limit on first call and caches it: if that fits, it is the fastest; if not,
+        its seconds are the bound until `stage` solves it within the limit. alive: microbatches in flight.
         """
         key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
@@ -113,8 +112,10 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest stage that fits, or None if none does; solves within the memory limit if necessary and
-        caches it."""
+        """Return the fastest stage that fits, or None if none does.
+
+        Solves it within the memory limit if necessary, and caches it. alive: microbatches in flight.
+        """
         known = self.known(place, alive)
         if isinstance(known, float):
             key = self.key(place.first, place.stop), place.mesh
@@ -144,10 +145,10 @@ class Stages:
         return self._staged(answer, start, stop, mesh.gpus)
 
     def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """Return a partition as a stage: seconds and bytes per microbatch from one more microbatch, since both are
-        linear.
+        """Return a partition as a stage, with seconds and bytes per microbatch.
 
-        Adds the gradient reduction of weights shared with other stages to once_s.
+        They come from one more microbatch, since both are linear. once_s includes the reduction of shared weights'
+        gradients.
         """
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
