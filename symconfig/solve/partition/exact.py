@@ -63,8 +63,7 @@ class _Incumbent:
 
     @property
     def target(self) -> float:
-        """Return the cost that a choice must be below to improve the incumbent by more than CLOSE; infinite without
-        one."""
+        """Return the cost below which a choice improves the incumbent by more than CLOSE; infinite without one."""
         return self.cost - CLOSE * abs(self.cost) if self.cost < np.inf else np.inf
 
     @property
