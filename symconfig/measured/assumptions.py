@@ -128,7 +128,10 @@ class Recipe(Behaviour):
     degrees: dict[Degree, tuple[int, ...]] = Field(default_factory=dict)
 
     def covers(self, row: Row) -> bool:
-        """Tell whether the row is a run of this recipe."""
+        """Return whether the row matches the recipe in software, version, model, GPU, precision and degrees.
+
+        An empty field of the recipe matches any row.
+        """
         pairs = (
             (self.software, row.software.name if row.software else None),
             (self.versions, row.software.version if row.software else None),
@@ -170,7 +173,7 @@ class Assumption(Behaviour):
 
     @property
     def documented(self) -> frozenset[str]:
-        """Return the names of what the source states for its rows, in its text, recipes or code."""
+        """Return the names of assumed values that the source itself documents for its rows."""
         sections = (self.options, self.habits.model_dump(exclude_none=True), self.model, self.batch.model_fields_set)
         return frozenset[str]().union(self.model_fields_set, *sections) - set(self.assumed)
 
@@ -185,15 +188,15 @@ class Assumptions(Strict):
     sources: tuple[Assumption, ...] = ()
 
     def program(self, row: Row) -> Program | None:
-        """Return what is known of the row's software, or None."""
+        """Return the known program of the row's software, by its version's or its own name in lower case, or None."""
         stated = row.software or Software(name="")
         words = [word.lower() for word in (stated.version, stated.name) if word]
         return next((each for word in words for each in self.software if word in each.names), None)
 
     def of(self, source: str, row: Row) -> Assumption:
-        """Lay what is known of the row: its software, its source, then the recipes that cover it, a later one on top.
+        """Return the row's assumption: its software's, its source's and matching recipes', later ones overriding.
 
-        A release's own assumption goes before the source's.
+        Only the source's entry most specific in version and GPU is used; an empty one if the source is unknown.
         """
         version, gpu = row.software.version if row.software else None, row.cluster.gpu
         fitting = [item for item in self.sources if item.source == source and item.version in (None, version)]
@@ -215,7 +218,7 @@ class Assumptions(Strict):
         return own.model_copy(update=merged)
 
     def before(self, others: Assumptions) -> Assumptions:
-        """Return both; where both say something of one thing, these come first."""
+        """Return both merged, with entries of `self` before those of `others`, so that they are found first."""
         parts = ("models", "clusters", "software", "sources")
         return others.model_copy(update={part: (*getattr(self, part), *getattr(others, part)) for part in parts})
 
@@ -225,7 +228,10 @@ _given: ContextVar[Assumptions | None] = ContextVar("given", default=None)
 
 @contextmanager
 def assuming(path: Path | None) -> Iterator[None]:
-    """Put a person's own file before the assumptions that come with symconfig, within the block. Raises InputError."""
+    """Put the assumptions of a file before the built-in ones within the block; None: built-in ones only.
+
+    Raises InputError for a file that cannot be read or is invalid.
+    """
     token = _given.set(None if path is None else _read(path).before(_own()))
     try:
         yield
@@ -234,12 +240,13 @@ def assuming(path: Path | None) -> Iterator[None]:
 
 
 def assumptions() -> Assumptions:
-    """Return the assumptions that come with symconfig, behind those of `assuming`."""
+    """Return the assumptions in force: the built-in ones, or those of the enclosing `assuming` block."""
     return _given.get() or _own()
 
 
 @cache
 def _own() -> Assumptions:
+    """Return the assumptions that come with symconfig; cached."""
     with as_file(files("symconfig.measured") / "data" / "assumptions.yaml") as path:
         return _read(path)
 

@@ -51,9 +51,9 @@ class SourceErrors:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A constant that the runs took beyond what was believed of it. deviations: of its prior, below it negative.
+    """A fitted constant far from its prior. deviations: in standard deviations of the prior, negative below it.
 
-    rows: those that pull it most, with the share of its way that each makes.
+    rows: the rows with the largest influence, each with its fraction of the change.
     """
 
     constant: str
@@ -78,36 +78,37 @@ class Calibration:
 
     @property
     def before(self) -> float:
-        """Return the mean absolute relative error over all rows."""
+        """Return the mean absolute relative error of the step time over all rows, with the cluster's constants."""
         return _mean([(e.n, e.before) for e in self.sources])
 
     @property
     def after(self) -> float:
+        """Return the mean absolute relative error of the step time over all rows, with the fitted constants."""
         return _mean([(e.n, e.after) for e in self.sources])
 
     @property
     def left_out(self) -> float | None:
-        """Return the mean error of each row by the fit that did not see its model; None: all rows are of one model."""
+        """Return the mean error of rows predicted by fits without their model, or None if all rows are of one model."""
         if any(e.left_out is None for e in self.sources):
             return None
         return _mean([(e.n, e.left_out) for e in self.sources if e.left_out is not None])
 
     @property
     def profile(self) -> ClusterDescriptor:
-        """Return the cluster with its fitted constants."""
+        """Return the cluster descriptor with the fitted constants."""
         return self.cluster.model_copy(update={"kernels": self.kernels})
 
 
 def calibrate(
     cluster: ClusterDescriptor, judged: Sequence[tuple[str, Judged]], command: str, from_scratch: bool = False
 ) -> Calibration:
-    """Fit the constants of a GPU type that are shares of a peak; no run identifies the others.
+    """Fit those constants of a GPU type that are fractions of a peak and have an uncertainty; runs identify no others.
 
     Args:
         judged: (source, row) of runs with seconds on GPUs of this type.
-        command: what the fitted constants name as their source.
-        from_scratch: forget what the cluster says of its kernels. Without it the runs are of one site, whose offset
-            belongs to its constants.
+        command: named as the source of the fitted constants.
+        from_scratch: start from priors instead of the cluster's constants. Otherwise all runs count as one site, whose
+            offset is part of its constants.
     """
     rows, sources = [item for _, item in judged], [source for source, _ in judged]
     measured = np.log([item.time[1] for item in rows if item.time])
@@ -135,7 +136,10 @@ def calibrate(
 
 
 def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]) -> tuple[Left, ...]:
-    """Return the constants more than FAR deviations from their priors, with the rows that pull them most."""
+    """Return the constants more than FAR standard deviations from their prior, farthest first.
+
+    Each has up to PULLING rows with their share of the logarithmic change, the largest first.
+    """
     result = []
     for p, value, pull in zip(parameters, fitted.values, fitted.pull, strict=True):
         way = float(np.log(value / p.value))
@@ -149,11 +153,12 @@ def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]
 
 
 def _mean(parts: Sequence[tuple[int, float]]) -> float:
+    """Return the mean of (n, value) pairs, weighted by n."""
     return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 
 def _believed(cluster: ClusterDescriptor) -> Kernels:
-    """Return the constants before any run is seen."""
+    """Return the cluster's kernel constants replaced by their priors; constants that the cluster lacks stay unset."""
     update = {
         name: Quantity(value=prior.value, source=prior.basis, uncertainty=prior.uncertainty)
         for name, prior in priors(cluster).items()
@@ -163,9 +168,9 @@ def _believed(cluster: ClusterDescriptor) -> Kernels:
 
 
 def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Parameter]) -> Callable[[Array], Array]:
-    """Return a function: log constants [parameters, n] -> log seconds [rows, n].
+    """Return a function from log constants [parameters, n] to log seconds [rows, n].
 
-    Other constants are those of `kernels`.
+    Constants that are not among the parameters are those of `kernels`. For a row with alternatives, the fastest counts.
     """
     timers = [_timers(item, kernels) for item in rows]
 
@@ -181,7 +186,7 @@ def _evaluator(rows: Sequence[Judged], kernels: Kernels, parameters: Sequence[Pa
 
 
 def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
-    """Return a timer of every configuration of which the row's source ran the best one."""
+    """Return a timer for the row's configuration and for each alternative that may have run instead."""
     what = item.case
     cluster = what.cluster.model_copy(update={"kernels": kernels})
     stage = timed_stage(item.row)
@@ -189,7 +194,10 @@ def _timers(item: Judged, kernels: Kernels) -> list[Timer]:
 
 
 def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, source: str) -> Kernels:
-    """Return the constants with those that were fitted."""
+    """Return the constants with the fitted values and their relative uncertainties, at least LEAST_UNCERTAINTY.
+
+    source: recorded as the source of the fitted constants.
+    """
     update = {
         p.name: Quantity(
             value=significant(value, 3), source=source, uncertainty=significant(max(spread, LEAST_UNCERTAINTY), 2)
@@ -200,6 +208,11 @@ def with_fitted(kernels: Kernels, parameters: Sequence[Parameter], result: Fit, 
 
 
 def _errors(judged: Sequence[tuple[str, Judged]], measured: Array, before: Array, fit: Fit) -> tuple[SourceErrors, ...]:
+    """Return, for each source, the mean absolute relative errors of the step time before and after the fit.
+
+    Also by fits without the row's model (None if all rows are of one model) and without the source.
+    """
+
     def mape(log_s: Array, chosen: Sequence[int]) -> float:
         return float(np.mean(np.abs(np.exp(log_s[chosen] - measured[chosen]) - 1)))
 

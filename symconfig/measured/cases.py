@@ -61,14 +61,15 @@ class Case:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Return the names of what was assumed; empty: the row states everything."""
+        """Return the names of what was assumed for the row; empty if it states everything."""
         return tuple(name for name, _ in self.taken)
 
 
 def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None) -> Case:
-    """Turn a row into a case; model, cluster: what ran, where the caller knows it better than the row says.
+    """Return a row as model, cluster and configuration, completed by its source's assumptions.
 
-    Raises InputError when the row leaves out what no assumption gives.
+    model, cluster: replace those of the row. Raises InputError if neither the row nor an assumption gives a needed
+    field, or if the run holds what rows cannot state, such as a distillation teacher.
     """
     for word, held in _UNSTATED.items():
         if word in row.model.name.split("_"):
@@ -131,7 +132,7 @@ def case(source: str, row: Row, model: ModelDescriptor | None = None, cluster: C
 
 
 def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
-    """Return a sentence where nothing is known of the row's software, or its code alone."""
+    """Return a sentence if no run of the row's software was measured, else None (also if it names no software)."""
     if row.software is None or (program and program.measured):
         return None
     what = "its code alone is known" if program else "it is not known here"
@@ -139,22 +140,25 @@ def _unmeasured(row: Row, program: Program | None, nearest: str) -> str | None:
 
 
 def _others(c: Configuration, row: Row, sizes: Sequence[int], chunks: Sequence[int]) -> tuple[Configuration, ...]:
-    """Return the configuration with every other micro-batch and number of chunks that may have run."""
+    """Return the alternative configurations that divide the batch evenly, without `c` itself.
+
+    They have other micro-batch sizes (if the row states none) and other numbers of chunks.
+    """
     combinations = product(sizes if row.batch.micro is None else sizes[:1], chunks)
     each = (replace(c, micro=size, degrees=replace(c.degrees, vpp=n)) for size, n in combinations)
     return tuple(one for one in each if one != c and _runs(one))
 
 
 def _runs(c: Configuration) -> bool:
-    """Tell whether microbatches are whole, and so many that Megatron-LM's schedule can interleave them."""
+    """Return whether the batch divides into whole microbatches, and with vpp > 1 these are a multiple of pp."""
     microbatches, left = divmod(c.global_batch, c.degrees.dp * c.micro)
     return not left and (c.degrees.vpp == 1 or microbatches % c.degrees.pp == 0)
 
 
 def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
-    """Return the experts' tensor parallelism: Megatron's default is the rest's.
+    """Return the stated etp, else Megatron's default: tp, or 1 if ep > 1 is stated for release 0.9 or later.
 
-    Where ep above 1 is stated alone, they are whole, since Megatron-LM can split them otherwise.
+    1 for a dense model. An assumed value is recorded.
     """
     p = row.parallel
     if "etp" in p or not row.model.num_experts:
@@ -165,9 +169,10 @@ def _expert_tensor_parallel(row: Row, options: RowOptions) -> int:
 
 
 def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: int) -> int:
-    """Return the data-parallel degree; inner: ranks of one replica of a stage.
+    """Return the data-parallel degree: stated, or from the GPUs, and large enough for the experts. inner: tp x cp.
 
-    Experts need as many ranks as their degrees say.
+    Reduced to fit a global batch smaller than micro x dp. Records an assumed value. Raises InputError if the degrees do
+    not multiply to the GPUs or the micro-batch exceeds the global batch.
     """
     p, whole = row.parallel, row.batch.global_
     ranks = p.get("ep", 1) * _expert_tensor_parallel(row, options)
@@ -191,7 +196,11 @@ def _data_parallel(row: Row, options: RowOptions, inner: int, pp: int, micro: in
 
 
 def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Framework:
-    """Set as many instances of the optimizer's state as there are groups of replicas that share one (-1: all do)."""
+    """Return the framework with optimizer_instances set from the stated size of a sharding group, else unchanged.
+
+    A group is the first of zero1_group, fsdp_degree and, for HSDP, the GPUs of a node; -1: all ranks. replicas: dp x
+    cp.
+    """
     inside = {"hsdp": options.row.cluster.gpus_per_node}.get(str(options.get("fsdp")))
     groups = (options.get("zero1_group"), options.get("fsdp_degree"), inside)
     size = next((size for size in groups if size), -1)
@@ -199,8 +208,9 @@ def _in_groups(options: RowOptions, framework: Framework, replicas: int) -> Fram
 
 
 def _recompute(options: RowOptions, model: ModelDescriptor, pp: int) -> dict[str, Any]:
-    """Return the fields of a configuration that say what runs again: modules, or layers, where not all of a stage's do
-    or several at a time.
+    """Return the recompute fields of a configuration; empty for no recomputing.
+
+    `modules` (the whole layer if full), and block_layers or uniform_layers if only some layers are recomputed.
     """
     word = str(options.option("recompute", "none"))
     if word == "full":
@@ -245,9 +255,9 @@ _IMPLEMENTATION = tuple(name for name in options(MEGATRON.implementation) if nam
 
 
 def attention_of(name: str, architecture: str) -> tuple[str, float]:
-    """Return a kernel's implementation by its spelling, and its rate on this GPU over the newest flash kernel's.
+    """Return an attention kernel's implementation, and its rate relative to the newest flash kernel.
 
-    Raises InputError for a spelling that is not known.
+    name: a source's spelling; InputError if unknown. architecture: the GPU's, which changes some rates.
     """
     spelling = known_word(name, _ATTENTION)
     if spelling is None:
@@ -258,7 +268,11 @@ def attention_of(name: str, architecture: str) -> tuple[str, float]:
 
 
 def _nearest(program: Program | None, options: RowOptions) -> Backend:
-    """Return the framework whose behaviour the row's software has, or is nearest to by what the row states."""
+    """Return the framework that predicts the row.
+
+    That of the known program; else deepspeed if parameters are sharded; else megatron. fsdp replaces deepspeed if the
+    row states FSDP, and is taken for unknown programs with torch.compile.
+    """
     fsdp = options.get("fsdp")
     if program is None and options.get("torch_compile"):
         return "fsdp"
@@ -268,7 +282,10 @@ def _nearest(program: Program | None, options: RowOptions) -> Backend:
 
 
 def framework_of(options: RowOptions, name: str) -> Framework:
-    """Return the framework with the habits of the row's software and source, and the row's kernels and overlaps."""
+    """Return framework `name` adjusted to the habits of the row's software and source, its kernels and its overlap.
+
+    Records the assumed habits. Raises InputError for an unknown attention kernel.
+    """
     attention = str(options.option("attention_kernel", "flash"))
     if attention == "flash" and options.assumption.flash:
         attention = options.assumption.flash

@@ -88,9 +88,11 @@ class DeepSpeedReader:
 
     @property
     def wants_all(self) -> bool:
+        """Return whether the reader is inside printed JSON, where it needs every line."""
         return bool(self._json)
 
     def read(self, number: int, line: str) -> None:
+        """Read one line into `collected`: settings, memory, starts, disturbances and steps. number: its line number."""
         if self._json:
             self._more_json(prefix(line)[1])
         self._settings(line)
@@ -107,6 +109,10 @@ class DeepSpeedReader:
         self._memory(line)
 
     def _settings(self, line: str) -> None:
+        """Read settings from a config line, the Trainer's summary, symconfig's own script or the start of printed JSON.
+
+        The first value of a setting is kept; JSON, once complete, overrides.
+        """
         if match := _SETTING.search(line):
             self.collected.deepspeed = True
             self.collected.config.setdefault(match[1], value(match[2]))
@@ -131,7 +137,10 @@ class DeepSpeedReader:
             self._more_json(match[1])
 
     def _more_json(self, line: str) -> None:
-        """Collect JSON until the braces close; what is no JSON then (lines of others in between) is dropped."""
+        """Add a line to the JSON being read. When its braces close, merge it into the settings, or drop it if invalid.
+
+        Dropped, too, after _LONGEST_JSON lines unless it parses.
+        """
         self._json.append(line)
         self._depth += line.count("{") - line.count("}")
         if self._depth > 0 and len(self._json) < _LONGEST_JSON:
@@ -145,6 +154,7 @@ class DeepSpeedReader:
             self.collected.config |= _flat(data)
 
     def _steps(self, number: int, line: str) -> None:
+        """Read step times or samples per second of the pipeline engine, throughput timer, own script and Trainer."""
         collected = self.collected
         for match in _PIPELINE.finditer(line):
             collected.deepspeed = True
@@ -171,6 +181,7 @@ class DeepSpeedReader:
             collected.step("average", Step(0, number, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
 
     def _memory(self, line: str) -> None:
+        """Read the figures of `see_memory_usage` in bytes; nothing without a peak."""
         if "Max_MA" not in line:
             return
         matches = {name: match for name, pattern in _BYTES.items() if (match := pattern.search(line))}
@@ -180,13 +191,14 @@ class DeepSpeedReader:
             self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in matches.items()})
 
     def _remember(self, line: str, **figures: float) -> None:
+        """Record memory figures (bytes) for the rank named in the line, or None; figures above 1e15 are dropped."""
         match = _RANK.search(line)
         rank = int(match[1]) if match else prefix(line)[0]
         self.collected.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})
 
 
 def _flat(data: dict[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
-    """Flatten nested settings to dotted keys."""
+    """Return nested settings with dotted keys, up to eight levels deep."""
     result: dict[str, Any] = {}
     for key, item in data.items():
         name = f"{path}{key}"

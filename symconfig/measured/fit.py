@@ -70,12 +70,14 @@ def fit(
     leave_out: Sequence[Sequence[str]] = (),
     sources: Sequence[str] = (),
 ) -> Fit:
-    """Fit constants.
+    """Fit constants to log seconds by robust least squares, with one more fit for each group left out.
 
     Args:
         evaluate: log constants [parameters, n] -> log seconds [rows, n].
-        leave_out: one name a row in each of several ways to leave some out.
-        sources: of each row; none: no row has an offset, and each counts in full.
+        measured_log_s: [rows], natural logarithms.
+        parameters: priors and bounds.
+        leave_out: several groupings of the rows, each with one group name per row.
+        sources: one per row; each source gets an offset, and rows of one source count for less. Empty: no offsets.
     """
     rows, n, names = len(measured_log_s), len(parameters), sorted(set(sources))
     folds = [(way, np.asarray(group) == name) for way, group in enumerate(leave_out) for name in sorted(set(group))]
@@ -121,9 +123,10 @@ class _Problem:
     own: Array
 
     def solve(self) -> tuple[Array, Array, Array, Array, Array]:
-        """Return theta [fits, parameters] and log seconds without offsets [fits, rows].
+        """Return the constants and offsets [fits, parameters] and log seconds without offsets [fits, rows].
 
-        Of the first fit slopes [rows, parameters], weights [rows] and precisions of the priors [parameters].
+        Then, of the first fit only: slopes [rows, parameters], weights [rows] and precisions of the priors
+        [parameters]. Stops when all fits have settled, or after ROUNDS.
         """
         fits = len(self.weights)
         theta = np.tile(np.clip(self.prior, *self.bounds), (fits, 1))
@@ -159,22 +162,22 @@ class _Problem:
         return base.T, np.hstack([(moved - base[:, :1]) / STEP, self.own])
 
     def residual(self, theta: Array, log_s: Array) -> Array:
-        """Return by how much model and offset together are above what was measured, [fits, rows]."""
+        """Return model plus offset minus measured, in log seconds: [fits, rows]."""
         return np.asarray(log_s + theta[:, theta.shape[1] - self.own.shape[1] :] @ self.own.T - self.measured)
 
     def edge(self, residual: Array) -> Array:
-        """Return the edge [fits, 1]: residuals beyond it are odd ones, by how far the fit's other rows are off."""
+        """Return the residual beyond which a row counts as an outlier: [fits, 1], from each fit's median residual."""
         seen = np.ma.masked_where(self.weights == 0, np.abs(residual))
         typical = np.ma.median(seen, axis=1, keepdims=True).filled(0.0)  # type: ignore[no-untyped-call]
         result: Array = ODD * np.maximum(FORM_ERROR, DEVIATION * typical)
         return result
 
     def robust(self, residual: Array, edge: Array) -> Array:
-        """Return the weights of the rows, [fits, rows]: less for those far off."""
+        """Return the rows' weights, reduced for outliers: [fits, rows]."""
         return self.weights / (1 + (residual / edge) ** 2)
 
     def precision(self, theta: Array) -> Array:
-        """Return the weights of the priors, [fits, parameters]: less for offsets far off."""
+        """Return the priors' weights, reduced for offsets far from zero: [fits, parameters]."""
         return np.asarray(self.width**-2.0 / (1 + ((theta - self.prior) / self.width / self.odd) ** 2))
 
     def cost(self, theta: Array, residual: Array, edge: Array) -> Array:
@@ -184,7 +187,10 @@ class _Problem:
         return np.asarray((self.weights * loss).sum(axis=1) + prior.sum(axis=1))
 
     def step(self, theta: Array, residual: Array, slopes: Array, edge: Array, damping: Array) -> Array:
-        """Take one damped step, clipped to the bounds; a constant at its bound that would leave it is held."""
+        """Return the constants after one damped step, clipped to the bounds: [fits, parameters].
+
+        A constant at a bound is held if the step would leave the bounds.
+        """
         weights, precision, unit = self.robust(residual, edge), self.precision(theta), np.eye(theta.shape[1])
         matrix = np.einsum("fr,rp,rq->fpq", weights, slopes, slopes, optimize=True) + precision[:, :, None] * unit
         gradient = (weights * residual) @ slopes + (theta - self.prior) * precision

@@ -40,9 +40,9 @@ COUNTING = Counting()  # symconfig's own way, for sources of which nothing is kn
 def flops_per_token(
     model: ModelDescriptor, seq_length: int, counting: Counting, repeated: Collection[str] = ()
 ) -> float:
-    """Count the FLOP of one token, forward and backward.
+    """Return the FLOP of one token, forward and backward, as the source counts them.
 
-    repeated: recomputed modules, for rates that count the recompute pass, too.
+    repeated: modules whose recomputed forward also counts, for rates of hardware FLOP.
     """
     blocks, kinds = derived(model, Implementation(), Scheme(False)), sequence(model)
     plain = dim_sizes(model) | {"seq_length": float(seq_length)}
@@ -62,7 +62,10 @@ def flops_per_token(
 def tokens_per_s_per_gpu(
     row: Row, model: ModelDescriptor, c: Configuration, peak_flops: float, counting: Counting
 ) -> tuple[str, float] | None:
-    """Return the rate behind a row's FLOP/s, and the figure that it comes from. None: the row states none."""
+    """Return (name of the stated figure, tokens/s per GPU) from a row's TFLOP/s, MFU or HFU; None if it states none.
+
+    peak_flops: FLOP/s that MFU is relative to, unless the source's counting has its own.
+    """
     measured, computed = row.measured, row.derived
     peak = counting.peak_tflops * 1e12 if counting.peak_tflops else peak_flops
     recomputed = c.modules or ({LAYER} if c.block_layers else ())

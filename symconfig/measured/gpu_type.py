@@ -8,9 +8,10 @@ GpuType = tuple[object, ...]
 
 
 def gpu_type(cluster: ClusterDescriptor) -> GpuType:
-    """Return what GPUs have in common that share one set of constants: the chip; memory, network and power may differ.
+    """Return a key that clusters share if their GPUs share one set of constants.
 
-    A chip shows in how much faster it is in low precision; power scales all of its peaks.
+    It holds the architecture, the number of compute units, and each precision's peak relative to fp16's (rounded to
+    0.01; None if the GPU lacks it). Memory, network and power limit may differ: power scales all peaks alike.
     """
     gpu = cluster.gpu
     peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")

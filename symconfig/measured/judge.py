@@ -39,20 +39,20 @@ class Judged:
 
     @property
     def assumed(self) -> bool:
-        """Tell whether the prediction rests on what the row does not state."""
+        """Return whether the prediction rests on assumptions about what the row does not state."""
         return bool(self.case.assumed)
 
 
 def judge(
     source: str, row: Row, model: ModelDescriptor | None = None, cluster: ClusterDescriptor | None = None
 ) -> Judged:
-    """Judge one row. model, cluster: as for `case`.
+    """Return one row with its prediction. model, cluster: replace those that the row states.
 
-    Raises InputError when it cannot be predicted, or states nothing that could be compared.
+    Raises InputError if the row cannot be predicted or states no figure to compare.
     """
     what = case(source, row, model, cluster)
     limit = what.cluster.gpu.memory_bytes.value
-    what, prediction = _tuned(what, limit)
+    what, prediction = _fastest_fitting(what, limit)
     stated = _stage_seconds(row, what) or _seconds(row, what)
     parts = _time_parts(row, what, prediction)
     seconds = prediction.predicted.step_s if timed_stage(row) is None else sum(parts.values())
@@ -74,8 +74,12 @@ def judge(
     )
 
 
-def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
-    """Return the case as it stands, or with the fastest of its other configurations that fits."""
+def _fastest_fitting(what: Case, limit: float) -> tuple[Case, Prediction]:
+    """Return the fastest of the case's configurations and its prediction.
+
+    An alternative must fit the limit (bytes) and be faster than the configuration chosen so far; the first one need not
+    fit.
+    """
     prediction = predict(what.model, what.cluster, what.configuration)
     for other in what.others:
         tried = predict(what.model, what.cluster, other)
@@ -85,12 +89,12 @@ def _tuned(what: Case, limit: float) -> tuple[Case, Prediction]:
 
 
 def timed_stage(row: Row) -> int | None:
-    """Return the pipeline stage that the seconds are of, where they are one GPU's own work and not of a step."""
+    """Return the pipeline stage whose own time the row states, or None if it states a whole step."""
     return row.measured.stage if row.measured.stage_forward_ms is not None else None
 
 
 def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, float]:
-    """Return the parts whose sum is the prediction of the row's seconds."""
+    """Return the predicted seconds by part: of the whole step, or of one stage's forward, backward and optimizer."""
     stage = timed_stage(row)
     if stage is None:
         return prediction.predicted.time
@@ -101,7 +105,10 @@ def _time_parts(row: Row, what: Case, prediction: Prediction) -> Mapping[str, fl
 
 
 def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return the own work of one stage's GPU in a step: its microbatches and its optimizer."""
+    """Return ("stage_forward_ms", seconds) of one stage's microbatches and optimizer in a step.
+
+    None if the row does not time a stage. Raises InputError if the plan has fewer stages.
+    """
     measured, c = row.measured, what.configuration
     stage = timed_stage(row)
     if stage is None:
@@ -114,7 +121,10 @@ def _stage_seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
-    """Return measured seconds of a step and their figure: seconds before rates, rates before FLOP/s."""
+    """Return the measured figure's name and the seconds of a step that follow from it; None if there is none.
+
+    Order of preference: seconds, tokens per second, samples per second, FLOP/s or MFU.
+    """
     measured, computed, c = row.measured, row.derived, what.configuration
     if seconds := measured.step_s or computed.step_s:
         return "step_s", seconds
@@ -137,13 +147,14 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:
+    """Return (predicted, measured) seconds of one layer's forward and backward, as far as the row states them."""
     m, p = row.measured, prediction
     pairs = ((p.layer_forward_s, m.layer_forward_ms), (p.layer_backward_s, m.layer_backward_ms))
     return tuple((seconds, ms / 1e3) for seconds, ms in pairs if ms is not None)
 
 
 def compared_stage(row: Row, prediction: Prediction) -> int:
-    """Return the pipeline stage whose memory was measured: that of the rank which printed it, else the fullest."""
+    """Return the pipeline stage whose memory was measured: the stated or printing rank's, else the fullest."""
     peaks = prediction.stage_bytes
     if row.measured.stage is not None:
         return min(row.measured.stage, len(peaks) - 1)
@@ -153,6 +164,10 @@ def compared_stage(row: Row, prediction: Prediction) -> int:
 
 
 def _memory(row: Row, prediction: Prediction) -> tuple[float, float] | None:
+    """Return (predicted, measured) bytes of the first memory figure that the row states; None without one.
+
+    The prediction matches the figure: allocated peak, reserved, device total, or activations alone.
+    """
     measured = row.measured
     peak = prediction.stage_bytes[compared_stage(row, prediction)]
     if measured.peak_allocated_gib is not None:

@@ -22,9 +22,9 @@ _PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|por
 
 
 def given(names: Namespace) -> dict[str, Any]:
-    """Return the options, by name without dashes, that differ from every version's default.
+    """Return the options, by name without dashes, whose value is not any version's default.
 
-    Nothing that names a file.
+    Options that may hold paths, hosts, names or tokens are left out, and so are those that are None.
     """
     result: dict[str, Any] = {}
     for dest, (flag, defaults) in _flags().items():
@@ -44,7 +44,7 @@ def given(names: Namespace) -> dict[str, Any]:
 
 @cache
 def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
-    """Return, by destination, the option of the newest version that has it, and the defaults of all versions."""
+    """Return, by destination, the newest version's option and the defaults of all versions; cached."""
     by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
     for version in versions():
         for flag in flags(version).flags.values():
@@ -58,7 +58,7 @@ def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
 
 
 def whole(names: Namespace, *choices: str) -> int | None:
-    """Return the first of these arguments that is a positive whole number."""
+    """Return the first of these arguments that is a positive integer below 2^40, or None."""
     for name in choices:
         value = names.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
@@ -67,7 +67,10 @@ def whole(names: Namespace, *choices: str) -> int | None:
 
 
 def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
-    """Return the degrees of the arguments, else of the line about the world size."""
+    """Return the degrees from the arguments, else from the log's line about the world size; unknown ones are left out.
+
+    dp is derived from the world size if neither has it.
+    """
     world = log.degrees.get("world") or whole(names, "world_size")
     degrees = {
         "tp": whole(names, "tensor_model_parallel_size", "model_parallel_size") or log.degrees.get("tp"),
@@ -85,7 +88,10 @@ def parallel_fields(names: Namespace, log: TrainingLog) -> dict[str, int]:
 
 
 def option_fields(names: Namespace) -> dict[str, Any]:
-    """Return a row's options, `megatron_args` among them. Raises InputError for a precision that is not predicted."""
+    """Return a row's options, with the rest of the arguments as `megatron_args`. Raise InputError for fp32 runs.
+
+    attention_kernel and cp_comm are left out if the arguments do not say them.
+    """
     fields: dict[str, Any] = {
         "precision": _precision(names),
         "sequence_parallel": bool(names.get("sequence_parallel")),
@@ -110,6 +116,7 @@ def option_fields(names: Namespace) -> dict[str, Any]:
 
 
 def _precision(names: Namespace) -> str:
+    """Return the precision's name; raise InputError for fp32."""
     name = precision(names)
     if name is None:
         raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
@@ -117,6 +124,7 @@ def _precision(names: Namespace) -> str:
 
 
 def _sharding(names: Namespace) -> dict[str, Any]:
+    """Return `zero_stage` for FSDP and Megatron-DeepSpeed, else `distributed_optimizer`."""
     if names.get("use_torch_fsdp2"):
         return {"zero_stage": 3}
     stage = names.get("zero_stage")  # of Megatron-DeepSpeed
@@ -128,6 +136,7 @@ def _sharding(names: Namespace) -> dict[str, Any]:
 
 
 def _recompute(names: Namespace) -> dict[str, Any]:
+    """Return the recompute options: granularity, modules of selective recomputing, and layers of the method block."""
     stated = recomputed(names)
     fields: dict[str, Any] = {"recompute": stated.granularity}
     if stated.granularity == "selective":

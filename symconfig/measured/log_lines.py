@@ -37,6 +37,10 @@ class LogLines:
         self.count = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (line number, bytes) of the wanted lines of a plain or gzip file.
+
+        Raises InputError if it cannot be read.
+        """
         try:
             with opened(self.path) as raw:
                 packed = raw.read(2) == _GZIP
@@ -50,6 +54,7 @@ class LogLines:
             raise InputError(f"cannot be read: {error.strerror or error}", file=str(self.path)) from None
 
     def _blocks(self, stream: BufferedIOBase) -> Iterator[bytes]:
+        """Yield decompressed blocks of bytes; a damaged archive ends them and sets `broken`."""
         try:
             while block := stream.read1(BLOCK):
                 yield block
@@ -57,7 +62,10 @@ class LogLines:
             self.broken = "the gzip archive is cut off or damaged"
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-        """Search a whole block for the words first: most of a log holds none of most of them."""
+        """Yield the wanted lines with their numbers, counting lines and setting `cut` if the last has no end.
+
+        Lines over LONGEST bytes come in pieces under one number. Raises InputError for an empty or binary file.
+        """
         rest = b""
         for block in blocks:
             if not self.count:
@@ -84,7 +92,7 @@ class LogLines:
             self.count -= 1  # behind the last line's end there is no other one
 
     def _wanted(self, lines: list[bytes], ends: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are wanted; ends: how many of the lines are whole."""
+        """Yield those lines that hold one of the words, or all while `everything()`; adds `ends` to the line count."""
         block = b"\n".join(lines)
         words = [word for word in self.words if word in block]
         for index, line in enumerate(lines):
@@ -94,13 +102,13 @@ class LogLines:
 
 
 def text(piece: bytes) -> str:
-    """Return a line for people: wrong UTF-8 replaced, colours and NULs removed."""
+    """Return a line as text: invalid UTF-8 replaced, colour codes and NULs removed."""
     line = piece.decode("utf-8", errors="replace")
     return (_COLOUR.sub("", line) if "\x1b" in line else line).replace("\0", "")
 
 
 def prefix(line: str) -> tuple[int | None, str]:
-    """Return the rank that a launcher's prefix names, and the line without prefixes."""
+    """Return the rank in a launcher's prefix (None if there is none) and the line without up to three prefixes."""
     rank = None
     for _ in range(3):
         if match := _RANK.match(line):

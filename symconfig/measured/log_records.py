@@ -106,7 +106,7 @@ class TrainingLog:
     remarks: tuple[Remark, ...]
 
     def of_kind(self, kind: str) -> tuple[Remark, ...]:
-        """Return the remarks of one kind."""
+        """Return the remarks of one of the KINDS, in order."""
         return tuple(remark for remark in self.remarks if remark.kind == kind)
 
 
@@ -137,7 +137,10 @@ class Collected:
     _started: dict[str, int] = field(default_factory=dict)
 
     def remember(self, rank: int | None, **figures: float) -> None:
-        """Remember memory figures of one rank: the last allocated and reserved, the highest of the peaks."""
+        """Update one rank's memory figures: the latest allocated and reserved, and the maximum of the `max_` ones.
+
+        Figures that are not given keep their value. rank: None if the log does not say it.
+        """
         old = self.memory.get(rank) or Memory(rank)
         new = {name: getattr(old, name) for name in ("allocated", "max_allocated", "reserved", "max_reserved")}
         for name, value in figures.items():
@@ -146,13 +149,13 @@ class Collected:
         self.memory[rank] = Memory(rank, **new)
 
     def disturb(self, why: str) -> None:
-        """Note that the next step of every kind is no ordinary one."""
+        """Mark the next step of every kind as disturbed, with the reason."""
         self.disturbed = dict.fromkeys(STEP_KINDS, why)
 
     def step(self, kind: str, step: Step) -> None:
-        """Add a step as it was printed.
+        """Append a printed step, with the reason marked by `disturb` since the last step of its kind.
 
-        What disturbed it, or started the program, lies between the last line and this.
+        Records where the program was started anew. Beyond MOST_STEPS of a kind, steps are only counted in `dropped`.
         """
         steps = self.steps[kind]
         if len(steps) >= MOST_STEPS:

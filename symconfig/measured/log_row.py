@@ -20,7 +20,7 @@ from symconfig.units import GIB
 
 
 def source_of(log: TrainingLog) -> str:
-    """Name the source of data/assumptions.yaml that says what is assumed where such a log says nothing."""
+    """Return the source name under which data/assumptions.yaml lists what logs of this framework leave open."""
     return f"{log.framework}_log"
 
 
@@ -33,11 +33,11 @@ def as_row(
     batch: MeasuredBatch | None = None,
     options: MeasuredOptions | None = None,
 ) -> Row:
-    """Return the run as a row for `judge(source_of(log), row, model, cluster)`: give it the same `model` and `cluster`.
+    """Return the run as a measured row for `judge(source_of(log), row, model, cluster)`.
 
-    model: needed unless the log has Megatron's arguments; where it has them, it must be the model of the log.
-    gpus, batch, options: what the log does not say; what they state goes before what it says.
-    Raises InputError: a field that neither says, a model that is not the log's, or nothing that was measured.
+    Pass the same model and cluster there. model: required unless the log has Megatron's arguments; checked against them
+    if it has. gpus, batch, options: override what the log says. Raises InputError for a missing field, another model,
+    or a log without a steady step time or memory figures.
     """
     names = log.arguments
     degrees = {
@@ -71,10 +71,15 @@ def as_row(
 
 
 def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
+    """Return the fields of a section that are set, under their aliases; empty for None."""
     return section.model_dump(exclude_none=True, by_alias=True) if section is not None else {}
 
 
 def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
+    """Return the row's fields of the given model, else of the model in the log's arguments.
+
+    Raises InputError if it is another model, or if the arguments describe none that a row can hold.
+    """
     if model is not None:
         check_model(log, model)
         return row_fields(model)
@@ -86,7 +91,7 @@ def _model(log: TrainingLog, model: ModelDescriptor | None) -> dict[str, Any]:
 
 
 def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
-    """Note what of the log its row does not hold."""
+    """Return a note on parts of the log's model that a row cannot hold; None if none, or if a model is named."""
     lost = {"window_size": "sliding windows", "moe_shared_expert_gate": "a gate of the shared expert"}
     notes = [what for name, what in lost.items() if log.arguments.get(name)]
     if not notes or model is not None:
@@ -95,11 +100,12 @@ def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
 
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
+    """Return the number of GPUs as given, else from the log's world size; None if it is not known."""
     return gpus or log.degrees.get("world") or whole(log.arguments, "world_size") or whole(log.config, "world_size")
 
 
 def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
-    """Fill in dp, and check that the degrees multiply to the GPUs. Raises InputError."""
+    """Fill in dp or the number of GPUs in `fields` from the other. Raise InputError if both are unknown or disagree."""
     degrees, cluster = fields["parallel"], fields["cluster"]
     rest = degrees.get("tp", 1) * degrees.get("pp", 1) * degrees.get("cp", 1)
     gpus = cluster["gpus"]
@@ -120,6 +126,11 @@ def _degrees(fields: dict[str, Any], log: TrainingLog) -> None:
 
 
 def _batch(log: TrainingLog) -> dict[str, int]:
+    """Return micro, global, seq_length and grad_accum as far as the log has them; sizes in sequences.
+
+    The global batch is that of the steady steps, else as configured; DeepSpeed's is divided by its tensor-parallel
+    degree, which it counts as data ranks.
+    """
     names, config = log.arguments, log.config
     batch = {
         "micro": whole(names, "micro_batch_size") or whole(config, "train_micro_batch_size_per_gpu"),
@@ -135,7 +146,7 @@ def _batch(log: TrainingLog) -> dict[str, int]:
 
 
 def _config_options(log: TrainingLog) -> dict[str, Any]:
-    """Return the options of DeepSpeed's settings."""
+    """Return ZeRO stage, precision, Ulysses and overlap from DeepSpeed's settings; empty without them."""
     config = log.config
     if not config:
         return {}
@@ -158,7 +169,10 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
 
 
 def _measured(log: TrainingLog) -> dict[str, Any]:
-    """Return the step time; peaks of the worst rank; out of memory."""
+    """Return the measured fields that the log has: step time (s), TFLOP/s per GPU, peak memory and `oom`.
+
+    Memory peaks are in GiB, by rank and the largest, with the rank that they are of.
+    """
     values: dict[str, Any] = {}
     if log.steady is not None:
         values["step_s"] = log.steady.seconds
@@ -187,7 +201,10 @@ _TOLD_BY_PADDING = ("padded_vocab_size", "tokenizer_type", "tokenizer_model")
 
 
 def log_model(log: TrainingLog) -> ModelDescriptor:
-    """Describe the log's model; raise InputError for a log without arguments or a model that cannot be described."""
+    """Return the model that the log's arguments describe. Raise InputError if there are none or they describe no model.
+
+    The true vocabulary size, if logged, replaces the padded one.
+    """
     if not log.arguments:
         raise InputError("does not say which model it trains", file=log.path, field="model", hint="name the model")
     names: dict[str, Any] = dict(as_mapping(log.arguments))
@@ -202,7 +219,7 @@ def log_model(log: TrainingLog) -> ModelDescriptor:
 
 
 def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
-    """Check that this is the model of the log; raise InputError where it is not."""
+    """Raise InputError if the log prints another number of layers or hidden size than the model has."""
     for argument, field in (("num_layers", "num_hidden_layers"), ("hidden_size", "hidden_size")):
         printed = whole(log.arguments, argument)
         if printed is not None and printed != getattr(model, field):
@@ -211,7 +228,10 @@ def check_model(log: TrainingLog, model: ModelDescriptor) -> None:
 
 
 def row_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the fields of a model that a measured row holds."""
+    """Return the fields that a measured row has of a model: sizes, MLA ranks, experts and predicted tokens.
+
+    A position embedding that rows do not support is left out.
+    """
     dump = model.model_dump(mode="json", exclude_none=True)
     fields = {name: dump[name] for name in _MEASURED if name in dump}
     fields |= dump.get("latent", {})

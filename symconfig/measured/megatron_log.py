@@ -63,7 +63,7 @@ WANTED = (
 
 
 def value(word: str) -> Value:
-    """Parse a printed value by what it looks like: True, None, a whole number, a number, else the text."""
+    """Return a printed value as True, False, None, int, finite float, or else the text."""
     if word in _WORDS:
         return _WORDS[word]
     if _WHOLE.fullmatch(word):
@@ -75,7 +75,7 @@ def value(word: str) -> Value:
 
 
 def positive(word: str | None, scale: float = 1.0) -> float | None:
-    """Parse a printed number that can be a time or a rate; None if it cannot."""
+    """Return a printed number times `scale`, or None if there is none or it is not between 0 and 1e12."""
     number = float(word) * scale if word else 0.0
     return number if 0.0 < number < 1e12 else None
 
@@ -93,9 +93,14 @@ class MegatronReader:
 
     @property
     def wants_all(self) -> bool:
+        """Return whether the reader is inside the block of arguments, where it needs every line."""
         return self._block > 0
 
     def read(self, number: int, line: str) -> None:
+        """Read one line into `collected`: arguments, memory, degrees, vocabulary size, starts, disturbances and steps.
+
+        number: the line's number in the file.
+        """
         collected = self.collected
         if _ARGUMENTS.search(line):
             self._block, collected.megatron = _LONGEST_BLOCK, True
@@ -124,6 +129,7 @@ class MegatronReader:
         self._steps(number, line)
 
     def _argument(self, line: str) -> None:
+        """Read a line of the block of arguments; ends the block at its end mark or after _LONGEST_BLOCK lines."""
         if _END.search(line):
             self._block = 0
         elif match := _ARGUMENT.search(line):
@@ -133,6 +139,7 @@ class MegatronReader:
             self._block -= 1
 
     def _steps(self, number: int, line: str) -> None:
+        """Read all steps in a line, which may hold several, in Megatron's, Megatron-Bridge's and NeMo's formats."""
         for match in _STEP_TIME.finditer(line):
             self.collected.megatron = True
             seconds, tflops = positive(match[1]), positive(match[2])
@@ -145,6 +152,10 @@ class MegatronReader:
             self._add(number, int(match[1]), positive(match[2]), batch, rate)
 
     def _step(self, number: int, part: str) -> None:
+        """Read one step that begins with its iteration; ignored if neither it nor a line before has a time.
+
+        A skipped update marks the step as disturbed.
+        """
         iteration = _ITERATION.match(part)
         time, rate = _MILLISECONDS.search(part), _TFLOPS.search(part)
         if not iteration:
@@ -166,6 +177,7 @@ class MegatronReader:
         batch: re.Match[str] | None,
         rate: re.Match[str] | None,
     ) -> None:
+        """Add a step to `collected`, with batch and rate if they match; nothing without seconds."""
         if seconds is None:
             return
         collected = self.collected
@@ -177,7 +189,7 @@ class MegatronReader:
 
 
 def _parts(line: str) -> Iterator[str]:
-    """Yield the pieces of a line that each begin with an iteration number."""
+    """Yield the parts of a line that begin with an iteration number, each up to the next one."""
     starts = [match.start() for match in _ITERATION.finditer(line)]
     for start, end in pairwise([*starts, len(line)]):
         yield line[start:end]

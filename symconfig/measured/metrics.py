@@ -45,10 +45,12 @@ class Oom:
 
     @property
     def recall(self) -> float | None:
+        """Return the fraction of out-of-memory runs that are predicted as such, or None without any."""
         return self.caught / self.ran_out if self.ran_out else None
 
     @property
     def false_rate(self) -> float | None:
+        """Return the fraction of runs that fitted but are predicted to run out of memory, or None without any."""
         return self.alarms / self.ran if self.ran else None
 
 
@@ -91,7 +93,7 @@ class Growth:
 
 
 def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
-    """Summarise the errors of figures: id, predicted and measured."""
+    """Return the relative errors of (id, (predicted, measured)) pairs, or None without any."""
     if not figures:
         return None
     errors = [(predicted / measured - 1, name) for name, (predicted, measured) in figures]
@@ -112,7 +114,7 @@ def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
 
 
 def oom(judged: Sequence[Judged]) -> Oom | None:
-    """Score the memory of whole runs whose GPU is stated; None: there are none."""
+    """Return the out-of-memory scores of whole runs on a stated GPU, or None if there are none."""
     whole = [item for item in judged if item.row.cluster.gpu and not item.layers]
     out = [item for item in whole if item.row.measured.oom]
     ran = [item for item in whole if not item.row.measured.oom]
@@ -122,7 +124,7 @@ def oom(judged: Sequence[Judged]) -> Oom | None:
 
 
 def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
-    """Rank one sweep; None: fewer than two rows of it ran and were timed, so nothing can be ranked."""
+    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed."""
     timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
     if len(timed) < 2:
         return None
@@ -151,7 +153,11 @@ def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
 
 
 def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
-    """Compare every plan timed on some number of GPUs and on twice as many or more; medians of equal runs."""
+    """Return the change of step time between the fewest and the most GPUs of each plan, measured and predicted.
+
+    Plans that differ only in the data-parallel degree form a group, with medians of equal runs; groups whose GPU counts
+    differ by less than a factor of two are left out.
+    """
     families: dict[Hashable, list[Judged]] = {}
     for item in judged:
         if item.time and item.row.cluster.gpus and not item.row.measured.oom:
@@ -185,7 +191,7 @@ def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return Kendall's tau-b of predicted against measured."""
+    """Return Kendall's tau-b of (predicted, measured) pairs, 0 if all values of one side are equal."""
     score = left = right = 0
     for i, (a, b) in enumerate(pairs):
         for c, d in pairs[:i]:
@@ -195,23 +201,27 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def chosen(judged: Sequence[Judged]) -> Judged:
-    """Return the run that the planner takes first, of those whose risk of running out a job takes by
-    default; where there is none, the one that is likeliest to fit."""
-    likely = [_fits(item) for item in judged]
+    """Return the run that the planner would choose among those within the default memory risk.
+
+    If none is within it, the one most likely to fit.
+    """
+    likely = [_fit_probability(item) for item in judged]
     fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]
     if not fit:
         return judged[likely.index(max(likely))]
-    points = [_point(item) for item in fit]
+    points = [_candidate(item) for item in fit]
     return fit[points.index(first(points))]
 
 
-def _point(item: Judged) -> Prospect:
+def _candidate(item: Judged) -> Prospect:
+    """Return the row as a candidate of the planner, with its predicted time and memory scored."""
     what, predicted = item.case, item.prediction.predicted
     point = as_found(what.model, what.cluster, what.configuration)
     request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
     return scored(replace(point, request=request), predicted.step_s, predicted.device_bytes)
 
 
-def _fits(item: Judged) -> float:
-    point = _point(item)
+def _fit_probability(item: Judged) -> float:
+    """Return the probability that the row's predicted peak memory fits the GPU."""
+    point = _candidate(item)
     return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)

@@ -90,14 +90,14 @@ class Observed:
 
 @cache
 def kernel_priors() -> KernelPriors:
-    """Read the zoo's distilled measurements of kernels."""
+    """Return the zoo's kernel measurements; cached. Raise InputError if the file is invalid."""
     return validate(load_yaml_strict(data_dir("model_zoo") / _FILE), KernelPriors)
 
 
 def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
-    """Return what is believed of each constant of the cluster's GPU.
+    """Return the prior of each kernel constant of the cluster's GPU, from measured kernels of related GPUs.
 
-    What is no share of a peak is the same for all GPUs of a generation: no run tells it of a type.
+    Constants that are no fraction of a peak have the same prior for all GPUs of a generation.
     """
     seen, spread, generation = _observed(), kernel_priors().spread, cluster.gpu.architecture
     result = {}
@@ -113,7 +113,7 @@ def priors(cluster: ClusterDescriptor) -> dict[str, Prior]:
 
 @cache
 def _observed() -> Mapping[str, tuple[Observed, ...]]:
-    """Return all measurements of the zoo's kernels, by constant."""
+    """Return all GPU types' measured constants by constant name; cached."""
     observed: dict[str, tuple[Observed, ...]] = {}
     for item in kernel_priors().gpus:
         cluster = load_cluster(item.cluster)
@@ -124,6 +124,7 @@ def _observed() -> Mapping[str, tuple[Observed, ...]]:
 
 
 def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
+    """Return in words what a prior rests on: the type's kernels, its generation's, others', or a general assumption."""
     own = next((item.constant for item in seen if item.type == mine), None)
     if own is not None:
         return f"{own.rows} kernel{'s' if own.rows > 1 else ''} ({', '.join(own.sources)})"
@@ -133,7 +134,10 @@ def _basis(mine: GpuType, generation: str, seen: Sequence[Observed]) -> str:
 
 
 def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]) -> Prior:
-    """Return what is believed of one GPU type's kernels: the posterior of a tree of normal distributions."""
+    """Return the prior of a constant for one GPU type: the posterior of a tree over all GPUs, generations and types.
+
+    seen: measured types. The uncertainty is relative; basis stays empty.
+    """
     value, width = ANY_GPU[name]
     known = [
         Relative((_ANY, item.generation, item.type), log(item.constant.value / value), item.constant.uncertainty**2)

@@ -14,9 +14,10 @@ Read = tuple[tuple[str, Measurements], ...]
 
 
 def read(names: Sequence[str]) -> Read:
-    """Read each file's content under its name without ending, which is also what its assumptions go by.
+    """Return (name, content) of all measurement files and folders; name is the file name without extension.
 
-    Raises InputError: what cannot be read, and ids that two files share.
+    The same file is read once, and files of one name are merged. Raises InputError with all files that cannot be read,
+    or with row ids that two files share.
     """
     problems, read_files = list[Problem](), dict[Path, Measurements]()
     for name in names:
@@ -38,7 +39,7 @@ def read(names: Sequence[str]) -> Read:
 
 
 def merged(files: Read) -> Read:
-    """Merge files of one name, which are of one source: the rows of all under it."""
+    """Return one entry per name, with the rows of all its files; other contents are those of the first."""
     together: dict[str, Measurements] = {}
     for name, content in files:
         rows = (*together[name].rows, *content.rows) if name in together else content.rows
@@ -47,10 +48,7 @@ def merged(files: Read) -> Read:
 
 
 def in_folder(path: Path) -> list[Path]:
-    """Return the file itself, or the YAML files of a folder in the order of their names.
-
-    Raises InputError: it holds none.
-    """
+    """Return [path] for a file, or the YAML files of a folder sorted by name. Raise InputError if it has none."""
     if not path.is_dir():
         return [path]
     paths = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
@@ -60,7 +58,7 @@ def in_folder(path: Path) -> list[Path]:
 
 
 def _no_measurements(path: Path, error: InputError) -> Problem:
-    """Return one problem for a file that was never meant to be YAML."""
+    """Return one problem for a file that is not YAML by its name, or the read error if it does not exist."""
     if not path.exists():
         return error.problems[0]
     need = "measured runs (symconfig.measurements/1) in a file that ends in .yaml"
@@ -68,7 +66,7 @@ def _no_measurements(path: Path, error: InputError) -> Problem:
 
 
 def _shared(files: dict[Path, Measurements]) -> list[Problem]:
-    """Return one problem for each pair of files that share ids: a row must be found by its id."""
+    """Return one problem for each pair of files with common row ids."""
     owner: dict[str, Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for path, content in files.items():

@@ -18,23 +18,27 @@ ACROSS_SOCKETS = "a100-80gb-pcie"  # a cluster of the zoo in whose nodes some GP
 
 
 def forget_zoo() -> None:
-    """Forget the zoo after one of its files has changed."""
+    """Clear the cache of zoo clusters, after a file of the zoo has changed."""
     _zoo_clusters.cache_clear()
 
 
 @cache
 def _zoo_clusters() -> dict[str, ClusterDescriptor]:
+    """Return the zoo's clusters by name and alias; cached."""
     known = [load_cluster(name) for name in zoo_clusters()]
     return {name: cluster for cluster in known for name in (cluster.name, *cluster.aliases)}
 
 
 def known(name: str) -> bool:
-    """Tell whether the zoo has a cluster of this name."""
+    """Return whether the zoo has a cluster of this name or alias."""
     return name in _zoo_clusters()
 
 
 def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Return the cluster of a row; raise InputError when the GPU is not stated or not known."""
+    """Return the row's cluster with its stated links, and the changes that the assumptions list for its GPU.
+
+    Raises InputError if no GPU is stated or assumed, or if it is unknown.
+    """
     name = row.cluster.gpu or assumption.gpu
     if name is None:
         raise InputError("is not stated", field="cluster.gpu")
@@ -60,21 +64,18 @@ def cluster_of(row: Row, assumption: Assumption) -> ClusterDescriptor:
 
 
 def network_stated(row: Row) -> str | None:
-    """Return the network between nodes that the row states in words that are understood."""
+    """Return the row's text on the network between nodes, or None if it states no understood speed."""
     return _understood(row.cluster.inter_node, None)
 
 
 def unread_network(row: Row) -> tuple[str, ...]:
-    """Return the row's statements on its links that are not used, as `name: value`.
-
-    Their kind, words not understood.
-    """
+    """Return as `name: value` the row's texts on its links that state no understood speed."""
     stated = {"inter_node": (row.cluster.inter_node, None), "intra_node": (row.cluster.intra_node, "gpu")}
     return tuple(f"{name}: {text}" for name, (text, alone) in stated.items() if text and not _understood(text, alone))
 
 
 def _understood(text: str | None, alone: str | None) -> str | None:
-    """Return the text, if it states a speed in words that are understood."""
+    """Return the text if a speed can be parsed from it, else None. alone: unit that a bare speed is per."""
     try:
         return text if text and gpu_bytes_per_s(text, 1, alone) else None
     except InputError:
@@ -82,7 +83,10 @@ def _understood(text: str | None, alone: str | None) -> str | None:
 
 
 def _connected(base: ClusterDescriptor, row: Row, assumption: Assumption) -> ClusterDescriptor:
-    """Return the cluster with the links that the row states; between nodes the source's, where the row states none."""
+    """Return the cluster with the NVLink domain, GPU links and network that the row states.
+
+    The source's assumed network is used if the row states none.
+    """
     stated, first, between = row.cluster, base.levels[0], tuple[Level, ...]()
     gpus_per_node, domain = stated.gpus_per_node or base.gpus_per_node, stated.nvlink_domain
     if domain is not None and 1 < domain < (first.size or 0):

@@ -18,7 +18,7 @@ from symconfig.measured.row_options import RowOptions
 
 
 def _fields(owner: type[Strict]) -> tuple[str, ...]:
-    """Name the fields that a row states under the descriptor's own names."""
+    """Return the descriptor's field names that a measured row also has."""
     return tuple(name for name in MeasuredModel.model_fields if name in owner.model_fields)
 
 
@@ -30,10 +30,14 @@ _TARGETS = {"linear_qkv": "qkv_proj", "linear_proj": "o_proj", "linear_fc1": "ga
 
 
 def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
-    """Build the row's shape over the public model's, over what such models share."""
+    """Return the row's model: its stated fields over those of the public model of this name, over typical values.
+
+    Records fields assumed for the source. The multi-token-prediction layers are only those stated. Raises InputError
+    for an incomplete shape or an invalid model.
+    """
     assumption, stated = options.assumption, row.model.model_dump(exclude_none=True)
     listed = next((item for item in assumptions().models if item.name == row.model.name), None)
-    zoo, public = (listed.zoo, listed.fields) if listed else (_alike().get(_letters(row.model.name)), {})
+    zoo, public = (listed.zoo, listed.fields) if listed else (_zoo_names().get(_letters(row.model.name)), {})
     fields: dict[str, Any] = (
         _zoo_model(zoo).model_dump(mode="json", by_alias=True) if zoo else _typical(stated, seq_length)
     ) | public
@@ -69,16 +73,18 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
 
 
 @cache
-def _alike() -> dict[str, str]:
+def _zoo_names() -> dict[str, str]:
+    """Return the zoo's model names by their letters and digits in lower case; cached."""
     return {_letters(name): name for name in zoo_models()}
 
 
 def _letters(name: str) -> str:
+    """Return the name's letters and digits in lower case."""
     return "".join(filter(str.isalnum, name.lower()))
 
 
 def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
-    """Return the row's adapter over its source's. Raises InputError where neither states it."""
+    """Return the LoRA adapter's fields: those of the row over its source's. Raise InputError if neither states any."""
     adapter = assumption.lora.model_dump(mode="json") if assumption.lora else {}
     stated = row.model.lora or {}
     adapter |= {ours: stated[theirs] for theirs, ours in _ADAPTER.items() if theirs in stated}
@@ -88,7 +94,10 @@ def _adapter(row: Row, assumption: Assumption) -> dict[str, Any]:
 
 
 def _check_shape(fields: dict[str, Any], name: str) -> None:
-    """Refuse a shape that neither the row nor a public model of this name completes: raise InputError."""
+    """Raise InputError if hidden size, layers, heads or vocabulary size are missing.
+
+    The hint is a known model of a similar name, if any.
+    """
     needed = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
     missing = [field for field in needed if fields.get(field) is None]
     if missing:
@@ -98,7 +107,7 @@ def _check_shape(fields: dict[str, Any], name: str) -> None:
 
 
 def _typical(stated: dict[str, Any], seq_length: int) -> dict[str, Any]:
-    """Return what GPT-like (no gate: LayerNorm, biases, learned positions) and Llama-like models share."""
+    """Return default model fields: Llama-like with a gated MLP (the default), else GPT-like."""
     gated = stated.get("gated_mlp", True)
     return {
         "schema": "symconfig.model/1",
@@ -124,7 +133,7 @@ def _zoo_model(name: str) -> ModelDescriptor:
 
 
 def _model_arguments(row: Row) -> dict[str, Any]:
-    """Return the fields of the model that a Megatron-LM argument list states."""
+    """Return dropouts, QK norm and biases from the row's Megatron-LM arguments; empty without any."""
     arguments = row.options.megatron_args
     if not arguments:
         return {}

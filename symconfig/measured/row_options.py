@@ -82,9 +82,9 @@ class RowOptions:
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Return the options that the row states and nothing has used, as `name: value`.
+        """Return as `name: value` the stated options that no prediction has read so far.
 
-        Those that are off are left out.
+        Options that are False, or that repeat another option, are left out.
         """
         values = ((name, self.stated[name]) for name in sorted(self._unused))
         values = (each for each in values if not _as_predicted(*each))
@@ -95,13 +95,16 @@ class RowOptions:
         )
 
     def guess(self, name: str, value: object, matters: bool) -> None:
-        """Keep an assumed value, where it can change the prediction."""
+        """Record an assumed value as documented or taken, if it matters and is not None."""
         if matters and value is not None:
             into = self.documented if name in self.assumption.documented else self.taken
             into[name] = str(value).lower() if isinstance(value, bool) else str(value)
 
     def option(self, name: str, default: Any, matters: bool = True) -> Any:
-        """Return what the row states, else what its source does, else the default; keep what was assumed."""
+        """Return the row's value of an option, else its source's, else the default.
+
+        Marks the option as read, and records a value that the row does not state if it matters.
+        """
         self._unused.discard(name)
         if name in self.stated:
             return self.stated[name]
@@ -110,11 +113,11 @@ class RowOptions:
         return value
 
     def get(self, name: str, default: Any = None, matters: bool = True) -> Any:
-        """Return what the row or its source states, else the default, which runs have that say nothing of it."""
+        """Return the same as `option`, but do not record the default."""
         return self.option(name, default, matters and name in self.assumption.options)
 
     def overlap(self, matters: bool) -> dict[str, bool]:
-        """Return what runs beside other work: as the row states, and what it leaves out as the source does."""
+        """Return which communications overlap: as the row states, else as its source does (recorded if it matters)."""
         self._unused.discard("overlap")
         stated, usual = self.stated.get("overlap") or {}, self.assumption.options.get("overlap", {})
         rest = {name: default for name, default in usual.items() if name not in stated}
@@ -122,6 +125,10 @@ class RowOptions:
         return {**rest, **stated}
 
     def batch(self, name: str) -> int:
+        """Return `micro` or `seq_length`, as stated or assumed; micro may follow from assumed gradient accumulation.
+
+        Records an assumed value. Raises InputError if there is none.
+        """
         value = getattr(self.row.batch, name)
         if value is not None:
             return int(value)
@@ -135,10 +142,15 @@ class RowOptions:
         return int(value)
 
     def tuned(self, name: str, value: int, others: Sequence[int], matters: bool) -> None:
-        """Note what is assumed, or of which values the best one is."""
+        """Record an assumed value, as "the best of …" if the source ran the best of several."""
         self.guess(name, f"the best of {', '.join(map(str, (value, *others)))}" if others else value, matters)
 
     def zero(self, replicated: bool) -> ZeroStage:
+        """Return the ZeRO stage: stated, or from the distributed optimizer or FSDP, else 0.
+
+        Stage 3 whose parameters stay gathered after the forward counts as 1. replicated: whether an assumed stage
+        matters and is recorded.
+        """
         shards, fsdp = self.get("distributed_optimizer"), self.get("fsdp")
         if "zero_stage" not in self.stated and shards is not None:
             return 1 if shards else 0
@@ -150,9 +162,9 @@ class RowOptions:
 
 
 def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Split a row's options into those under the names that they have here, and the others, as `name: value`.
+    """Return a row's options under symconfig's names, and those not understood as `name: value`.
 
-    Words are read without case. Raises InputError for a value that an option does not have.
+    Words are compared without case. Raises InputError for a value that an option does not have.
     """
     spelled, unread = dict(options), list[str]()
     for words in filter(None, map(str.strip, str(spelled.pop("features", "")).split(";"))):
@@ -184,26 +196,24 @@ def _spelled(options: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _as_predicted(name: str, value: Any) -> bool:
-    """Return whether an option that nothing reads is as predicted, or stands in other words in another option."""
+    """Return whether an unread option repeats another one or has the value that is predicted anyway."""
     words = _SAID_ELSEWHERE.get(name)
     return words == () or (words is not None and known_word(value, words) is not None)
 
 
 def known_word(word: object, words: Iterable[Any]) -> Any:
-    """Return which of some words a word is, whatever its case; None if none of them."""
+    """Return the entry of `words` that equals `word` but for case, or None."""
     return next((each for each in words if str(each).lower() == str(word).lower()), None)
 
 
 def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputError:
+    """Return the error for an option's value that is none of `words`."""
     need = ", ".join(map(str, words))
     return InputError("is not understood", field=f"options.{name}", got=str(value), need=need)
 
 
 def _from_arguments(row: Row) -> dict[str, Any]:
-    """Return the options that the row's list of Megatron-LM's arguments states.
-
-    What it leaves out is Megatron's default.
-    """
+    """Return the options that the row's Megatron-LM arguments state, Megatron's defaults included."""
     names = by_destination(row.options.megatron_args or {})
     local, added_apart = names.get("transformer_impl") == "local", names.get("gradient_accumulation_fusion") is False
     result: dict[str, Any] = {
@@ -239,7 +249,7 @@ def _from_arguments(row: Row) -> dict[str, Any]:
 
 
 def _deferred(row: Row) -> int:
-    """Count the microbatches whose gradient of the logits waits while another one runs."""
+    """Return the number of microbatches whose embedding weight gradient is deferred; 0 without the option."""
     arguments, batch = row.options.megatron_args or {}, row.batch
     if not arguments.get("defer-embedding-wgrad-compute"):
         return 0

@@ -44,9 +44,10 @@ class Runs:
 
 
 def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additions: Additions | None = None) -> Runs:
-    """Read runs; cluster: only runs on GPUs of its type; where training logs ran. additions: of these logs.
+    """Read measurement files and training logs, and group their timed runs by GPU type.
 
-    Raises InputError with every file's problems, or when no run is left.
+    cluster: keep only runs on its GPU type; required for training logs, which do not name their GPUs. additions:
+    complete training logs. Raises InputError with the problems of all files, or if no timed run is left.
     """
     problems: list[Problem] = []
     timed: list[Timed] = []
@@ -86,7 +87,7 @@ def runs(paths: Sequence[Path], cluster: ClusterDescriptor | None = None, additi
 
 
 def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], list[str]]:
-    """Return the timed runs of a measurement file, and remarks."""
+    """Return the timed runs of a measurement file and remarks on skipped rows; none if it states targets."""
     file = load_measurements(path)
     if not file.validated:
         return [], [f"{path.name}: states targets, not runs."]
@@ -96,7 +97,10 @@ def _file(path: Path, cluster: ClusterDescriptor | None) -> tuple[list[Timed], l
 
 
 def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) -> tuple[list[Timed], list[str]]:
-    """Return the steady step of a training log, and the log's remarks."""
+    """Return the log's steady step as a run (none without a steady step) and remarks.
+
+    Raises InputError without a cluster, or if the log with its additions is no predictable run.
+    """
     if cluster is None:
         hint = "--cluster h100, or the path of your own"
         raise InputError("a training log does not say on which GPUs it ran", file=str(path), hint=hint)
@@ -115,7 +119,7 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
             for remark in log.remarks
             if remark.kind == "batch" and log.steady is None
         ]
-        raise InputError([*(_of_log(problem, path) for problem in error.problems), *problems]) from None
+        raise InputError([*(_log_problem(problem, path) for problem in error.problems), *problems]) from None
     remarks = [str(remark) for remark in log.remarks]
     if item.memory:
         predicted, measured = item.memory
@@ -144,8 +148,8 @@ _OPTIONS = {
 }
 
 
-def _of_log(problem: Problem, path: Path) -> Problem:
-    """Return a problem of the log's row as one of the log, with the option that helps."""
+def _log_problem(problem: Problem, path: Path) -> Problem:
+    """Return a row's problem as one of the log file; a missing field gets the command-line option that supplies it."""
     option = _OPTIONS.get(problem.field or "")
     missing = option and problem.got is None
     return replace(
@@ -157,5 +161,5 @@ def _of_log(problem: Problem, path: Path) -> Problem:
 
 
 def calibrations(runs: Runs, command: str, from_scratch: bool) -> list[Calibration]:
-    """Calibrate each GPU type."""
+    """Return one calibration for each GPU type. command: recorded as the source of the constants."""
     return [calibrate(cluster, rows, command, from_scratch) for cluster, rows in runs.timed]

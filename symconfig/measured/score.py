@@ -46,12 +46,18 @@ Scores = tuple[Source, ...]
 
 
 def score(paths: Sequence[Path]) -> Scores:
-    """Score every file. A row that cannot be predicted is skipped with its reason."""
+    """Return the scores of each measurement file; rows that cannot be predicted are listed with the reason.
+
+    Raises InputError for a file that cannot be read.
+    """
     return tuple(source(path.stem, load_measurements(path)) for path in paths)
 
 
 def source(name: str, file: Measurements) -> Source:
-    """Score one file. `name` is also what its assumptions go by."""
+    """Return the scores of one file: of all rows, of rows without and with assumptions, and of its sweeps.
+
+    name: also selects the file's assumptions. If the file is marked as not validated, every row is skipped.
+    """
     judged, skipped = predicted(name, file) if file.validated else ([], [(row.id, TARGETS) for row in file.rows])
     whole = scored(judged)
     names = dict.fromkeys(item.row.sweep for item in judged if item.row.sweep)
@@ -70,9 +76,9 @@ def source(name: str, file: Measurements) -> Source:
 def predicted(
     name: str, file: Measurements, cluster: ClusterDescriptor | None = None
 ) -> tuple[list[Judged], list[tuple[str, str]]]:
-    """Predict every row; return the ids of those that cannot be predicted, each with the reason.
+    """Return the predicted rows and, for those that cannot be predicted, (id, first line of the reason).
 
-    cluster: of rows that name it, where the zoo has no cluster of this name.
+    cluster: used for rows that name it, if the zoo has no cluster of this name.
     """
     named = () if cluster is None or known(cluster.name) else (cluster.name, *cluster.aliases)
     judged, skipped = list[Judged](), list[tuple[str, str]]()
@@ -85,7 +91,10 @@ def predicted(
 
 
 def scored(judged: Sequence[Judged]) -> Scored:
-    """Score these rows."""
+    """Return the rows with their errors in step time, layer time and memory, and out-of-memory scores.
+
+    A score is None if no row has its figure.
+    """
     return Scored(
         tuple(judged),
         error([(item.row.id, item.time) for item in judged if item.time]),

@@ -37,11 +37,10 @@ _OUT_OF_MEMORY = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMe
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
-    """Read the training log at `path`.
+    """Return a training log's steps, steady step time, memory, settings and remarks.
 
-    global_batch: sequences of one step, for DeepSpeed logs that print samples per second and not the batch size.
-    Raises InputError when the file cannot be opened, is empty or binary, or is no training log. A log of a run that
-    died before its first step is one: it has no `steady`, and says so.
+    global_batch: sequences per step, for DeepSpeed logs without it. `steady` is None for a run that ended too early,
+    with a remark. Raises InputError if the file cannot be opened, is empty or binary, or is no training log.
     """
     collected = Collected()
     lines, remarks = _reading(path, collected)
@@ -55,9 +54,9 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
     kind = next((name for name in STEP_KINDS if collected.steps[name]), STEP_KINDS[0])
     steps, restarts = _ordered(collected.steps[kind], collected.starts[kind], remarks)
     if kind == "throughput" or kind == "average":
-        steps = _timed(steps, _batch_size(collected, global_batch), remarks)
+        steps = _with_seconds(steps, _batch_size(collected, global_batch), remarks)
     else:
-        steps = _covering(steps, restarts)
+        steps = _with_covers(steps, restarts)
     if collected.dropped:
         remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
     if kind == "average":
@@ -84,9 +83,9 @@ def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
 
 
 def _reading(path: Path, collected: Collected) -> tuple[LogLines, list[Remark]]:
-    """Pass every line by the readers; return the lines, and a remark where the run ran out of memory.
+    """Pass every line to both readers, which fill `collected`. Return the lines, and remarks on running out of memory.
 
-    Of an unfinished last line only what ends with a bar is read.
+    Of an unfinished last line only the part up to its last bar is read.
     """
     megatron, deepspeed = MegatronReader(collected), DeepSpeedReader(collected)
     lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all)
@@ -109,10 +108,10 @@ def _reading(path: Path, collected: Collected) -> tuple[LogLines, list[Remark]]:
 
 
 def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
-    """Return each step once, and where in the list the program started anew.
+    """Return each step once, and the indices at which the program restarted; adds remarks.
 
-    The same iteration again, within a few lines and without a start in between, is another rank's line. An iteration
-    that goes back otherwise is a restart from a checkpoint.
+    The same iteration again within _LAG lines and without a start in between is another rank's line and is dropped. Any
+    other iteration that goes back is a restart from a checkpoint.
     """
     kept: list[Step] = []
     restarts: list[int] = []
@@ -146,11 +145,11 @@ def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> 
     return kept, restarts
 
 
-def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
-    """Set how many steps each logged time is the mean of: the distance to the one before.
+def _with_covers(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
+    """Return the steps with `covers`, the number of steps that each logged time is the mean of.
 
-    The first one after a start has the usual distance, unless it does not lie on a multiple of it: newer Megatron
-    prints the very first step alone, and that step counts in the next mean, too.
+    It is the distance to the time before. The first after a start has the most frequent distance if its iteration is a
+    multiple of it, else 1: newer Megatron prints the very first step alone, and includes it in the next mean, too.
     """
     begins = set(restarts) | {0}
     gaps = [step.iteration - before.iteration for before, step in pairwise(steps) if step.iteration > before.iteration]
@@ -166,14 +165,18 @@ def _covering(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
 
 
 def _batch_size(collected: Collected, given: int | None) -> int | None:
+    """Return the global batch in sequences as printed, else as given; None if neither."""
     printed = collected.config.get("train_batch_size")
     if isinstance(printed, int) and not isinstance(printed, bool) and 0 < printed < 10**9:
         return printed
     return given
 
 
-def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
-    """Convert samples per second to seconds."""
+def _with_seconds(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
+    """Return the steps with seconds and samples computed from samples per second.
+
+    Without a batch size they are unchanged, and a remark is added if a time is missing.
+    """
     if batch is None:
         if any(step.seconds is None for step in steps):
             what = "the log has samples per second and no global batch size, so there are no step times"
@@ -186,7 +189,7 @@ def _timed(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> l
 
 
 def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
-    """Return the last running mean."""
+    """Return the last running mean as the steady step, with a remark; None if there is none."""
     timed = [(step.seconds, step) for step in steps if step.seconds is not None]
     if not timed:
         remarks.append(Remark("no steps", "no step's time can be read"))
@@ -197,7 +200,10 @@ def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
 
 
 def _steady(steps: Sequence[Step], warm: set[int], collected: Collected, remarks: list[Remark]) -> Steady | None:
-    """Return the steady step by the rules at the head of this file."""
+    """Return the steady step by the rules in the module's docstring, or None if no time remains; adds remarks.
+
+    warm: indices of warm-up steps.
+    """
     timed = [step for step in steps if step.seconds is not None]
     if not timed:
         if not any(remark.kind == "batch" for remark in remarks):
@@ -237,15 +243,14 @@ def _steady(steps: Sequence[Step], warm: set[int], collected: Collected, remarks
 
 
 def _warm_up_singly(steps: Sequence[Step]) -> set[int]:
-    """Return the same for DeepSpeed's timer, which counts from each start and times one step out of many."""
+    """Return the indices of warm-up steps for DeepSpeed's timer: those numbered up to WARM_UP."""
     return {index for index, step in enumerate(steps) if step.iteration <= WARM_UP}
 
 
 def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> set[int]:
-    """Return the places of the times whose interval begins before WARM_UP steps have run since a start.
+    """Return the indices of times whose interval begins before WARM_UP steps have run since a start.
 
-    Where the log's own beginning is missing (no start was seen, and its first steps are not the run's first) there
-    is nothing to leave out.
+    The log's first steps count only if they are also the run's first.
     """
     result = set()
     begins = set(restarts)

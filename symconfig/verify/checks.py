@@ -45,7 +45,7 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """Return the relative difference."""
+        """Return ours / real - 1; if real is 0, 0 for equal numbers and 1 otherwise."""
         return self.ours / self.real - 1 if self.real else float(self.ours != self.real)
 
 
@@ -83,7 +83,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why no program of a folder is run. status: of the checks that would have run one."""
+    """Why no program of a folder is run. status: what the checks that would run one get."""
 
     status: Status
     why: str
@@ -96,18 +96,19 @@ class Stopwatch:
         self._start = time.perf_counter()
 
     def check(self, name: str, status: Status, text: str) -> Check:
+        """Return a check with the seconds since the last one, and restart the time."""
         now = time.perf_counter()
         seconds, self._start = now - self._start, now
         return Check(name, status, text, seconds)
 
     def problems(self, name: str, problems: Iterable[Problem], passed: str) -> Check:
-        """Return a check that failed with every problem as a sentence, or passed."""
+        """Return a check that failed with all problems as sentences, or passed with the text `passed`."""
         sentences = [str(problem) for problem in problems]
         return self.check(name, "failed" if sentences else "passed", " ".join(sentences) or passed)
 
 
 def frameworks() -> dict[str, Any]:
-    """Return by name the modules that check: each has `applies(plan)` and `checks(folder, plan, options)`."""
+    """Return the checking modules by name; each has `applies(plan)` and `checks(folder, plan, options)`."""
     return {name: importlib.import_module(f"{__package__}.{name}") for name in ("deepspeed", "megatron", "shell")}
 
 
@@ -120,9 +121,12 @@ def verify(
     trace: bool = False,
     run_edited: bool = False,
 ) -> list[Check]:
-    """Run every check that applies to `folder`. Programs of the folder are run from a copy of what symconfig writes
-    from its plan, and none where one differs from that, unless `run_edited`. Raises InputError when it holds no plan,
-    or `megatron` no Megatron, or when `build` is asked for and cannot be."""
+    """Run every check that applies to a folder of rendered files, and return the results.
+
+    Programs are run from a temporary copy of what symconfig renders from the folder's plan, and only if the folder's
+    are the same; with `run_edited`, from the folder itself. Raises InputError if the folder has no plan, `megatron` is
+    no Megatron-LM, or `build` or `trace` cannot be done for it.
+    """
     if not folder.is_dir():
         raise InputError("is not a folder", file=str(folder), need="the folder that plan --out wrote")
     written = read_plan(folder)
@@ -169,8 +173,11 @@ def verify(
 def _copied(
     folder: Path, plan: Plan, known: manifest.Manifest | None, backend: Backend, scratch: Path
 ) -> Refused | None:
-    """Copy the files that symconfig writes from a plan, and nothing else that is in the folder. Return why no program
-    of them may be run: it is not what would be written."""
+    """Copy the rendered files into `scratch`, and return why no program may be run, or None.
+
+    Reasons: own templates, a plan that cannot be rendered, or a script that differs from what symconfig renders. Files
+    that are missing in the folder are left out.
+    """
     if known is not None and known.templates is not None:
         return Refused("skipped", f"the files were written with templates of your own, and are not run: {RUN_EDITED}")
     try:
@@ -194,6 +201,7 @@ def _copied(
 
 
 def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> list[Check]:
+    """Return the checks of every framework that applies; one skipped check for files in another format."""
     checks = []
     for name, module in frameworks().items():
         if other and name in _FILES and module.applies(plan):
@@ -211,7 +219,7 @@ def _checked(folder: Path, plan: Plan, options: Options, other: str | None) -> l
 
 
 def _other_format(folder: Path) -> str | None:
-    """Return the target of the folder's manifest, where its files are of neither framework's own format."""
+    """Return the target in the folder's manifest if it has neither framework's own file; else None."""
     if any((folder / name).exists() for name in _FILES.values()):
         return None
     try:
@@ -223,9 +231,9 @@ def _other_format(folder: Path) -> str | None:
 
 
 def as_rendered(plan: Plan, folder: Path) -> Plan:
-    """Return the plan with the target of the folder's files.
+    """Return the plan with the target of the files that are in the folder, which `render --target` may have changed.
 
-    `render --target` may have written them for another one.
+    Unchanged if the plan's own target's file, or neither framework's, is there.
     """
     if (folder / _FILES.get(plan.best.target.backend, "")).exists():
         return plan
@@ -237,7 +245,10 @@ def as_rendered(plan: Plan, folder: Path) -> Plan:
 
 
 def _guarded(name: str, module: Any, folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Yield one module's checks; an error of its own becomes a failed check, so that the others still run."""
+    """Yield one module's checks; an unexpected error becomes a failed check, so that the others still run.
+
+    Raises InputError only.
+    """
     watch = Stopwatch()
     try:
         yield from map(_skipped, module.checks(folder, plan, options))
@@ -250,7 +261,7 @@ def _guarded(name: str, module: Any, folder: Path, plan: Plan, options: Options)
 
 
 def _skipped(check: Check) -> Check:
-    """Return a check that failed for a package that is not here as one that is skipped, with how to install it."""
+    """Return a check that failed for a missing package as skipped, with how to install it; others unchanged."""
     absent = _ABSENT.search(check.detail) if check.status == "failed" else None
     if absent is None or importlib.util.find_spec(absent[1]) is not None:
         return check
@@ -258,5 +269,5 @@ def _skipped(check: Check) -> Check:
 
 
 def passed(checks: Iterable[Check]) -> bool:
-    """Tell whether none failed."""
+    """Return whether no check failed; skipped ones do not count."""
     return all(check.status != "failed" for check in checks)

@@ -26,9 +26,10 @@ def converse(
     heard: Callable[[Json], None],
     flags: Sequence[str] = (),
 ) -> tuple[str, tuple[str, ...]]:
-    """Run a script with this Python (and its `flags`), and hear one JSON document a line.
+    """Run a script in a new Python process, send it the request, and pass each JSON line it prints to `heard`.
 
-    limits_s: until the first line, and from one line to the next. Returns how it ended, and its last lines.
+    limits_s: seconds until the first line, and between lines, after which it is killed. Returns how it ended (a
+    sentence) and the last lines of its standard error. Raises ValueError for a line that is no JSON.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
         given.write(json.dumps(request).encode())
@@ -63,15 +64,14 @@ def converse(
 
 
 def last_lines(text: str) -> tuple[str, ...]:
+    """Return the last LAST_LINES lines that are not blank."""
     return tuple([line for line in text.splitlines() if line.strip()][-LAST_LINES:])
 
 
 def ask(who: str, module: str, request: Json, timeout_s: float) -> Json:
-    """Ask a module of symconfig: return the JSON object on the last line that it writes.
+    """Run a module of symconfig with a JSON request, and return the JSON object on its last output line.
 
-    Frameworks may print before it.
-
-    It has a key "ok". A crash, a hang or noise instead is `ok: false` with an "error" about `who` and its last lines.
+    It has a key "ok". A crash, a timeout or other output gives {"ok": False, "error": …} with the last lines.
     """
     try:
         ended = subprocess.run(

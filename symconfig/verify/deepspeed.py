@@ -31,10 +31,15 @@ OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, sym
 
 
 def applies(plan: Plan) -> bool:
+    """Return whether the plan's target is DeepSpeed."""
     return plan.best.target.backend == "deepspeed"
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
+    """Yield all checks of a folder with DeepSpeed files: keys, model, arguments, and DeepSpeed's own configuration.
+
+    Those of packages that are not installed are skipped, unless `build` was requested: then InputError.
+    """
     watch = Stopwatch()
     texts: dict[str, Json] = {}
     for name in (CONFIG, CONFIG_HF):
@@ -65,11 +70,12 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def _missing(*packages: str) -> str:
+    """Return the names of packages that are not installed, "" if all are."""
     return ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
 
 
 def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Check]:
-    """Hold the keys and the meaning of the files' JSON against what symconfig knows of DeepSpeed, and the plan."""
+    """Yield the checks that need no DeepSpeed: keys of each file, and rules on the native configuration."""
     for name, data in texts.items():
         problems = broken(DeepSpeedFacts.of_data(data, name, trainer=name == CONFIG_HF), rules.KEYS)
         yield watch.problems(f"{name}: keys", problems, f"every key is one that DeepSpeed {release()} reads")
@@ -80,23 +86,20 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
 
 
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
-    """Return what the runner is asked of the files' JSON, which holds the native flavour."""
+    """Return the requests to the DeepSpeed runner: the native configuration, then the "auto" one if there is one."""
     auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
     return [_native_request(texts[CONFIG], plan), *auto]
 
 
 def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
-    """Hold the runner's answers to `requests` against the plan."""
+    """Yield the checks of the runner's answers to `requests`, against the plan."""
     yield _accepted(answers[0], plan, watch)
     if CONFIG_HF in texts:
         yield _trainer(texts[CONFIG], answers[1], plan, watch)
 
 
 def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.RULES) -> list[Problem]:
-    """Return the rules' problems that are more than notes.
-
-    Of keys and types all, since ours are as DeepSpeed has them.
-    """
+    """Return the problems that the rules find, notes left out except on keys and types."""
     exact = {rule.name for rule in rules.KEYS}
     return [
         finding.problem
@@ -106,6 +109,7 @@ def broken(facts: DeepSpeedFacts, these: Sequence[Rule[DeepSpeedFacts]] = rules.
 
 
 def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
+    """Read a JSON object into `texts` and return no problems, or return why it cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -117,7 +121,7 @@ def _load(path: Path, texts: dict[str, Json], name: str) -> list[Problem]:
 
 
 def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
-    """Check that the rendered config.json, imported again, is the plan's architecture."""
+    """Return the check that config.json, imported again, is the plan's model field by field."""
     texts: dict[str, Json] = {}
     problems = _load(folder / MODEL, texts, MODEL)
     if not problems:
@@ -133,7 +137,7 @@ def _model(folder: Path, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _launched(folder: Path, options: Options) -> list[str] | str:
-    """Return the words that launch.sh gives to train.py, or the reason why there are none."""
+    """Return train.py's arguments in launch.sh's dry run, or why there are none."""
     ran = dry_run(folder, "launch.sh", options.timeout_s)
     script = next((i for i, word in enumerate(ran.words) if Path(word).name == "train.py"), None)
     if ran.status or script is None:
@@ -142,10 +146,12 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 
 def _native_request(native: Json, plan: Plan) -> Json:
+    """Return the runner's request for the native configuration."""
     return {"config": native, "world_size": plan.best.parallel.world_size}
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:
+    """Return the runner's request for the "auto" configuration, with the plan's training arguments."""
     batch, training, parallel = plan.best.batch, plan.training, plan.best.parallel
     arguments = {
         "world_size": parallel.world_size // parallel.cp,
@@ -168,7 +174,7 @@ def _trainer_request(auto: Json, plan: Plan) -> Json:
 
 
 def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Check DeepSpeedConfig at the plan's world size, and its resolved values against the plan."""
+    """Return the check that DeepSpeedConfig accepts the file, and resolves it to the plan's values and batch."""
     title = f"{CONFIG}: DeepSpeedConfig"
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -212,7 +218,7 @@ def _accepted(answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
-    """Check that Transformers fills the "auto" flavour in to the native one, without monitors: Trainer has its own."""
+    """Return the check that Transformers fills the "auto" configuration in to the native one, monitors left out."""
     title = _FILLED
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
@@ -230,13 +236,13 @@ def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
 
 
 def _comparable(config: Json) -> Json:
-    """Drop the bucket that Transformers sizes by its own rule."""
+    """Return the configuration without the bucket size that Transformers chooses by its own rule."""
     zero = {key: value for key, value in (config.get("zero_optimization") or {}).items() if key != OWN_BUCKET}
     return {**config, "zero_optimization": zero}
 
 
 def run(requests: list[Json], timeout_s: float) -> list[Json]:
-    """Run the requests; return the runner's answers, one a request."""
+    """Return the runner's answers, one for each request; if it crashes, its failure for each."""
     answer = ask("DeepSpeed", "symconfig.verify.deepspeed_runner", {"requests": requests}, timeout_s)
     if answer["ok"]:
         return list(answer["answers"])
@@ -244,9 +250,9 @@ def run(requests: list[Json], timeout_s: float) -> list[Json]:
 
 
 def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> Iterator[Check]:
-    """Check the first rank and the last one, which gets the padding.
+    """Yield a check of the first rank and of the last, which has the padding; one skipped check for QLoRA.
 
-    `words`: those that launch.sh gives to train.py.
+    words: train.py's arguments.
     """
     watch, world = Stopwatch(), plan.best.parallel.world_size
     if plan.model.adapter is not None and plan.model.adapter.method == "qlora":
@@ -276,16 +282,16 @@ def ranks(folder: Path, plan: Plan, words: Sequence[str], options: Options) -> I
 
 
 def _compared(ours: Predicted, real: Json) -> Iterator[Compared]:
-    """Yield the plan's numbers beside the engine's, of host and device together: a CPU is both."""
+    """Yield predicted and real parameters, trained parameters and optimizer bytes, host and device together."""
     yield Compared("parameters before ZeRO", ours.elements, real["elements"], "count")
     yield Compared("trained ones of them", ours.trained, real["trained"], "count")
     yield Compared("optimizer state", ours.optimizer_bytes, sum(real["held"]["optimizer"].values()), "bytes")
 
 
 def build(folder: Path, words: Sequence[str], world_size: int, ranks: Sequence[int], timeout_s: float) -> list[Json]:
-    """Build ranks with random weights of model/config.json: return the answer on each.
+    """Return the runner's answer for each rank, built with random weights of model/config.json.
 
-    A crash or hang is `ok: false` with its end.
+    A rank that crashes or exceeds timeout_s is `ok: false`.
     """
     own = [word for word in words if not word.startswith(("--model=", "--model-config=", "--load="))]
     place = folder.resolve()

@@ -41,6 +41,7 @@ class Inert:
 
 
 def main() -> None:
+    """Read the request, build each rank in a forked child, and print one line of JSON with the answers."""
     request = json.load(sys.stdin)
     os.environ |= {
         "DS_ACCELERATOR": "cpu",
@@ -66,6 +67,7 @@ def main() -> None:
 
 
 def _answer(request: Json, rank: int) -> Json:
+    """Return a rank's answer; an exception becomes `ok: false`. Sets RANK in the environment."""
     os.environ["RANK"] = str(rank)
     try:
         return {"ok": True, "error": None, **build(request, rank)}
@@ -74,14 +76,14 @@ def _answer(request: Json, rank: int) -> Json:
 
 
 def _rank_answer(ended: Json) -> Json:
-    """Return a rank's answer; of one that crashed or hung, its end and its last lines."""
+    """Return a rank's answer, or `ok: false` with its last lines if it crashed or hung."""
     if "crash" not in ended:
         return ended
     return {"ok": False, "error": f"DeepSpeed {ended['crash']}; its last lines: " + " | ".join(ended["last_lines"])}
 
 
 def build(request: Json, rank: int) -> Json:
-    """Build a rank; return what it holds between two steps of the optimizer."""
+    """Build a rank with fake tensors and return its optimizer's type, parameter counts and bytes held between steps."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -105,7 +107,10 @@ def build(request: Json, rank: int) -> Json:
 
 
 def join(rank: int, world_size: int) -> None:
-    """Join the process group, and replace what of the libraries needs real tensors or a compiler."""
+    """Join a fake process group as `rank`, and patch what needs real tensors, a compiler or a GPU.
+
+    Patches torch and DeepSpeed for the rest of the process.
+    """
     import deepspeed
     import torch
     from deepspeed.accelerator import get_accelerator
@@ -139,9 +144,9 @@ def join(rank: int, world_size: int) -> None:
 
 
 def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """Replace Module.to: new parameters where the type is another one, since fake ones cannot change theirs in place.
+    """Move a module's floating-point weights to another dtype in place of Module.to, and return the module.
 
-    PEFT so brings its adapters, born in fp32, to the type of the weights beside them.
+    Makes new parameters, since fake ones cannot change their dtype in place. A device is ignored.
     """
     import torch
 
@@ -154,9 +159,10 @@ def _to(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def make_moments(optimizer: Any, masters: tuple[str, ...]) -> None:
-    """Make the moments of the first step.
+    """Run one optimizer step with zero gradients, so that its state exists.
 
-    DeepSpeed steps group by group, but for its BF16_Optimizer, where torch's own does.
+    Gradients are restored, or None if torch's own optimizer steps (BF16_Optimizer). FP16_UnfusedOptimizer is left
+    alone: it has stepped already. masters: attributes that hold the master weights.
     """
     import torch
 

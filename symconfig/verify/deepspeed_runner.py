@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 
 def main() -> None:
+    """Read the requests and print one line of JSON with an answer for each."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     requests = json.load(sys.stdin)["requests"]
     logging.disable(logging.WARNING)
@@ -26,6 +27,7 @@ def main() -> None:
 
 
 def _answer(request: Json) -> Json:
+    """Return DeepSpeed's resolved values of one request; an exception becomes `ok: false` with the error."""
     try:
         config = _filled(request) if request.get("trainer") else request["config"]
         return {"ok": True, "error": None, "resolved": _resolve(config, request["world_size"]), "config": config}
@@ -34,7 +36,10 @@ def _answer(request: Json) -> Json:
 
 
 def _resolve(config: Json, world_size: int) -> Json:
-    """Resolve DeepSpeed's own configuration object, at a claimed world size, and AutoEP's own validation."""
+    """Return the values that DeepSpeedConfig resolves at a claimed world size; validates AutoEP, too.
+
+    Raises what DeepSpeed raises. Patches deepspeed.comm's rank and world size.
+    """
     import deepspeed.comm as dist
     from deepspeed.module_inject.auto_ep_config import validate_autoep_config
     from deepspeed.runtime.config import DeepSpeedConfig
@@ -72,7 +77,10 @@ def _resolve(config: Json, world_size: int) -> Json:
 
 
 def _filled(request: Json) -> Json:
-    """Fill the configuration as Transformers' Trainer fills its "auto" values in."""
+    """Return the configuration with its "auto" values filled in by Transformers' Trainer.
+
+    Raises ValueError if some are left.
+    """
     from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
     given = {
@@ -96,6 +104,7 @@ def _filled(request: Json) -> Json:
 
 
 def _autos(value: Any, path: str = "") -> list[str]:
+    """Return the dotted paths of all values that are "auto"."""
     if isinstance(value, dict):
         return [name for key, item in value.items() for name in _autos(item, f"{path}.{key}".strip("."))]
     return [path] if value == "auto" else []

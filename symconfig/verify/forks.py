@@ -24,9 +24,10 @@ MEMORY_BYTES = 12 * 2**30  # addresses, of which torch takes some; --moe-layer-f
 def isolated(
     id: str, task: Callable[[], dict[str, Any]], timeout_s: float, memory_bytes: int = MEMORY_BYTES
 ) -> dict[str, Any]:
-    """Run `task` in a forked child: return its answer, or its end ("crash"), with its last lines and its seconds.
+    """Run `task` in a forked child and return its answer with its seconds and last output lines.
 
-    memory_bytes: what the child may take, in addresses.
+    A crash, or more than timeout_s, gives {"id", "phases": [], "crash": how it ended} instead. memory_bytes: limit of
+    the child's address space.
     """
     start = time.perf_counter()
     with tempfile.TemporaryFile() as output:
@@ -64,6 +65,7 @@ def isolated(
 
 
 def _read_until(descriptor: int, deadline: float) -> tuple[bytes, bool]:
+    """Return all bytes of a pipe until it closes and False, or b"" and True if the deadline passes first."""
     parts: list[bytes] = []
     with os.fdopen(descriptor, "rb", buffering=0) as pipe:
         while True:

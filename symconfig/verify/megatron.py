@@ -58,11 +58,16 @@ class Rendered:
 
 
 def applies(plan: Plan) -> bool:
+    """Return whether the plan's target is Megatron-LM."""
     return plan.best.target.backend == "megatron"
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
-    """Check one folder: yield all its checks."""
+    """Yield all checks of a folder with Megatron-LM files: without Megatron, and with it if possible.
+
+    Megatron's are one skipped or failed check if programs may not run or Megatron is not usable. Raises InputError if
+    `build` or `trace` was requested and cannot be done.
+    """
     source = megatron_source.find(options.megatron)
     if options.refused is not None:
         yield from offline(Rendered(plan, arguments(folder)))
@@ -97,7 +102,7 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def offline(rendered: Rendered) -> Iterator[Check]:
-    """Check without Megatron: the flag table and symconfig's own rules."""
+    """Yield the checks that need no Megatron: the table of options, and symconfig's rules."""
     watch = Stopwatch()
     table = flags.flags(rendered.plan.best.target.version)
     yield watch.problems(
@@ -114,15 +119,15 @@ def offline(rendered: Rendered) -> Iterator[Check]:
 
 
 def broken_rules(words: Sequence[str], table: flags.FlagTable, world_size: int) -> list[Problem]:
-    """Return every rule that a rendered list breaks on `world_size` GPUs."""
+    """Return a problem for every one of RULES that the arguments break on `world_size` GPUs."""
     facts = MegatronFacts(Namespace(settings(words, FILE), table), world_size=world_size)
     return [replace(finding.problem, file=FILE) for finding in megatron_rules.findings(facts, RULES)]
 
 
 def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
-    """Say why `source` cannot judge this plan.
+    """Return why `source` cannot check this plan, or None if it can.
 
-    It is absent, without torch, or of another release and not named by a person.
+    PyTorch or Megatron is missing, or the release differs from the plan's and was not chosen by the user.
     """
     if importlib.util.find_spec("torch") is None:
         return f"PyTorch is not installed: {install.EXTRA}"
@@ -137,11 +142,12 @@ def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
 
 
 def _wanted(plan: Plan) -> str:
+    """Return the Megatron-LM version that the plan is for."""
     return flags.resolve(plan.best.target.version)
 
 
 def _release_fits(source: MegatronSource, plan: Plan) -> bool:
-    """Tell whether the release fits; the main branch's number, which no table knows, fits when a person named it."""
+    """Return whether the source is of the plan's release; main fits only if the user chose the source."""
     wanted = _wanted(plan)
     if wanted == "main":
         return source.chosen
@@ -151,7 +157,10 @@ def _release_fits(source: MegatronSource, plan: Plan) -> bool:
 def session_jobs(
     rendered: Mapping[str, Rendered], source: MegatronSource, build: bool = False, trace: bool = False
 ) -> list[Job]:
-    """Return each list's own job under its id; behind it those that build and those that trace the plan's ranks."""
+    """Return, for each argument list, its own job, then the jobs that build and that trace the plan's ranks.
+
+    Ranks that cannot be built or traced have no jobs.
+    """
     jobs: list[Job] = []
     for id, item in rendered.items():
         own = megatron_session.job(id, item.plan, item.args, item.env, source)
@@ -166,10 +175,9 @@ def session_jobs(
 def judge(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool
 ) -> Iterator[Check]:
-    """Judge all of Megatron's runs of one list.
+    """Yield the checks of one argument list and its ranks.
 
-    `jobs` begins with that of the arguments themselves; its plan's ranks follow. What fails names the options that are
-    not the plan's.
+    jobs: the list's own job first. A failed check also names the options that differ from what the plan renders.
     """
     changed = not_rendered(rendered.plan, rendered.args)
     parts = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
@@ -180,7 +188,10 @@ def judge(
 
 
 def not_rendered(plan: Plan, args: Sequence[str]) -> str:
-    """Spell the options that are not the plan's; nothing if all are."""
+    """Return a sentence on the options that differ from what the plan renders, "" if there are none.
+
+    Also "" if the plan cannot be rendered.
+    """
     try:
         given, before = (
             {setting.name: setting.texts for setting in settings(words, FILE)}
@@ -203,7 +214,10 @@ def not_rendered(plan: Plan, args: Sequence[str]) -> str:
 def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """Check each rank that was built or traced; `jobs` begins with that of the arguments themselves."""
+    """Yield the checks of the ranks that were built or traced, and a skipped check for each rank that was not run.
+
+    jobs: the list's own job first; if it failed, there is one skipped check.
+    """
     place = _place(rendered.plan, source)
     first, *others = jobs
     if others and not results[first.id].ok:
@@ -222,18 +236,21 @@ def built(
 
 
 def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterator[Check]:
-    """Say that ranks which are asked for were not built."""
+    """Yield a skipped check if building was requested and the plan's ranks cannot be built."""
     if build and (reason := megatron_rank.unbuilt(rendered.plan)) is not None:
         yield Check(f"{_place(rendered.plan, source)}: ranks as built", "skipped", f"not tried {reason}", 0.0)
 
 
 def _place(plan: Plan, source: MegatronSource) -> str:
-    """Name the Megatron that judges."""
+    """Return the name of the checking Megatron, with a note if the plan is for another release."""
     return f"Megatron {source.version}" + ("" if _release_fits(source, plan) else f" (the plan is for {_wanted(plan)})")
 
 
 def online(rendered: Rendered, result: Result, source: MegatronSource) -> Iterator[Check]:
-    """Check Megatron's run, and its resolved values against model and plan."""
+    """Yield the checks of Megatron's run on the arguments, then of stages, plan and model as resolved.
+
+    Ends with the first failure of the run itself.
+    """
     plan = rendered.plan
     place = _place(plan, source)
     if result.crash is not None:
@@ -280,7 +297,10 @@ def check_many(
     build: bool = False,
     trace: bool = False,
 ) -> dict[str, list[Check]]:
-    """Check many argument lists at once; the same checks as a folder's, but for the scripts."""
+    """Return the checks of many argument lists by id, run in `workers` subprocesses.
+
+    The same checks as a folder's, without its scripts. heard: called with each result.
+    """
     checks = {id: list(offline(item)) for id, item in rendered.items()}
     judged: dict[str, Rendered] = {}
     for id, item in rendered.items():

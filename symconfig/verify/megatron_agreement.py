@@ -20,15 +20,17 @@ BUILT_AT_THE_ENDS = frozenset({"embedding", "head"})  # on the first and last ch
 
 
 def _switched(field: str, where: str, neutral: Any = None) -> Row:
-    """Return a switch, which no value leaves off; `neutral` in a release that has no such switch."""
+    """Return the row of a boolean option, false if Megatron has no value. neutral: for releases without the option."""
     return Row(field, where, got=lambda _, r: bool(r(where, neutral)))
 
 
 def _fsdp(r: Resolved) -> bool:
+    """Return whether Megatron-FSDP is on, under either name of its option."""
     return bool(r.arg("use_megatron_fsdp") or r.arg("use_custom_fsdp"))
 
 
 def _zero_stage(r: Resolved) -> int:
+    """Return the ZeRO stage of Megatron's arguments: FSDP's, else 1 with a distributed optimizer, else 0."""
     if _fsdp(r):
         return SHARDING_STAGES.get(r.arg("data_parallel_sharding_strategy"), 0)
     # What shares Muon by whole matrices is the distributed optimizer by another name (validate_args).
@@ -36,6 +38,7 @@ def _zero_stage(r: Resolved) -> int:
 
 
 def _precision(r: Resolved) -> str:
+    """Return the training precision as plans name it; fp4 and fp8 come before the 16-bit type beneath them."""
     if r.arg("fp4"):
         return "nvfp4"
     if r.arg("fp8"):
@@ -44,6 +47,10 @@ def _precision(r: Resolved) -> str:
 
 
 def _flex_backend(r: Resolved) -> str | None:
+    """Return the backend of the flex token dispatcher, deepep by default, or None without that dispatcher.
+
+    None, too, for dense models.
+    """
     if not r.arg("num_experts") or r.arg("moe_token_dispatcher_type") != "flex":
         return None
     backend: str = r.arg("moe_flex_dispatcher_backend") or "deepep"
@@ -62,14 +69,14 @@ _OTHER_GRAPHS = "parts of a layer that no plan has"
 
 
 def _graphed(r: Resolved) -> str:
-    """Return what CUDA graphs replay, as plans call it."""
+    """Return the scope of CUDA graphs as plans name it, "none", or a text for scopes that no plan has."""
     values = {name: r.arg(name) for name in _GRAPHS}
     names: dict[str, Value] = {k: tuple(value) if isinstance(value, list) else value for k, value in values.items()}
     return (graphed(names, bool(r.arg("num_experts"))) or _OTHER_GRAPHS) if graphs(names) else "none"
 
 
 def _grad_bytes(r: Resolved) -> int:
-    """Return the bytes of a gradient as it is added up; Megatron-FSDP has a number format of its own (None: bf16)."""
+    """Return the bytes per element of the accumulated gradient, 2 or 4; Megatron-FSDP has an option of its own."""
     own = "megatron_fsdp_main_grads_dtype"
     if _fsdp(r) and r.arg(own, "absent") != "absent":
         return 4 if "32" in str(r.arg(own)) else 2
@@ -77,6 +84,7 @@ def _grad_bytes(r: Resolved) -> int:
 
 
 def _full(plan: Plan) -> bool:
+    """Return whether the plan recomputes whole layers."""
     return plan.best.options.recompute.granularity == "full"
 
 
@@ -135,7 +143,10 @@ ROWS: tuple[Row, ...] = (
 
 
 def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Compare the plan with Megatron: yield every number that Megatron resolved differently."""
+    """Yield a problem for every degree, batch size and option of the plan that Megatron resolved differently.
+
+    file: the file that the problems name.
+    """
     yield from differing(ROWS, plan, result, file, "plan")
     need = plan.best.batch.num_microbatches
     if (got := result.num_microbatches) != need:
@@ -144,13 +155,17 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Compare the layers that Megatron will build on each stage and virtual stage with the plan's and the model's."""
+    """Yield a problem for every stage on which Megatron will build other layers than planned."""
     for what, field, got, need in _built(plan, result):
         yield Problem(what, file=file, field=field, got=got, need=need)
 
 
 def _built(plan: Plan, result: Result) -> Iterator[tuple[str, str, str, str]]:
-    """Yield what is built otherwise: a sentence, the field, what is built and what must be."""
+    """Yield (sentence, field, what Megatron builds, what the plan needs) for every difference of layers.
+
+    Lost or repeated layers are the only finding if there are any; then multi-token predictions, each stage's kinds of
+    layers, and the number of stages.
+    """
     kinds = _counted(plan.model, plan.model.layer_kinds)
     layers, predictions = range(len(kinds)), plan.model.num_nextn_predict_layers
     held = sorted(
@@ -183,7 +198,7 @@ def _built(plan: Plan, result: Result) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Return the kind of each of Megatron's layers."""
+    """Return the kind of each of Megatron's layers; a hybrid model's layer counts as several."""
     if not hybrid.hybrid(model):
         return tuple(kinds)
     parts = {kind.name: len(hybrid.symbols(kind)) for kind in model.kind_of_layer}
@@ -191,12 +206,12 @@ def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
 
 
 def _listed(word: str, layers: list[int]) -> str:
-    """List the first few layers, counted from 0."""
+    """Return ", WORD" with up to eight layer numbers (from 0), or "" without any."""
     return f", {word} {', '.join(map(str, layers[:8]))}{', …' if len(layers) > 8 else ''}" if layers else ""
 
 
 def _counts(stage: list[list[str]]) -> str:
-    """Count kinds of layers: 5 dense | 3 dense + 2 moe"""
+    """Return the number of layers of each kind per chunk as text: 5 dense | 3 dense + 2 moe."""
     return " | ".join(
         " + ".join(f"{chunk.count(kind)} {kind}" for kind in dict.fromkeys(chunk)) or "nothing" for chunk in stage
     )

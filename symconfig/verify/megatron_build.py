@@ -31,9 +31,9 @@ COORDINATES = {
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Run the task `build`: build this process's rank on the meta device, with its groups made; return it as numbers.
+    """Build this process's rank on the meta device and return its coordinates, parameters and bytes.
 
-    chunks: the parameters of each virtual stage as built, before Megatron-FSDP puts shards in the place of them.
+    chunks: parameters of each virtual stage as built, before Megatron-FSDP replaces them by shards.
     """
     start = time.perf_counter()
     with placed(args, config) as ready:
@@ -62,8 +62,10 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
-    """Yield the transformer config to build with Megatron's own layers on a device, with their refusals out of the way.
-    Weights are initialised but for the meta device, on which nothing is allocated."""
+    """Yield the transformer config with which Megatron's own layers can be built on a device.
+
+    Patches Megatron and sets its global arguments. On the meta device nothing is allocated or initialized.
+    """
     args.transformer_impl = "local"
     ready = patches.local(config)
     patches.refusals()
@@ -78,7 +80,7 @@ def placed(args: Any, config: Any, device: str = "meta") -> Iterator[Any]:
 
 
 def modules(args: Any, config: Any) -> list[Any]:
-    """Build this rank's bare GPTModels, one for each virtual stage, as `placed` yielded `config`."""
+    """Return this rank's unwrapped GPTModels, one per virtual stage. config: as yielded by `placed`."""
     virtual = config.virtual_pipeline_model_parallel_size
     state = importlib.import_module("megatron.core.parallel_state")
     chunks = []
@@ -102,7 +104,7 @@ def modules(args: Any, config: Any) -> list[Any]:
 
 
 def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Run Megatron's get_model: every chunk in its precision, wrapped with the buckets that the trainer chooses."""
+    """Return the parameters of each chunk as built, and the chunks as Megatron's get_model wraps them."""
     held: list[dict[str, Any]] = []
 
     def provide(**offered: Any) -> Any:
@@ -116,7 +118,7 @@ def _trained(args: Any, config: Any) -> tuple[list[dict[str, Any]], list[Any]]:
 
 
 def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Build one virtual stage; what names no device goes to the GPU, or to what stands for it."""
+    """Return one virtual stage, built with the GPU (or its stand-in) as default device."""
     import torch
 
     with torch.device("cuda"):
@@ -124,7 +126,10 @@ def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Build a model by Megatron's own builder from 0.19 on, before as its pretrain_gpt.py calls GPTModel."""
+    """Return a model built by Megatron's builder (0.19 on), else by calling GPTModel as pretrain_gpt.py does.
+
+    With a hybrid pattern it is a HybridModel.
+    """
     stage = place.get("vp_stage")
     if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
         stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
@@ -145,7 +150,7 @@ def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """Build a model as hybrid_builders.py calls HybridModel."""
+    """Return a HybridModel built as in hybrid_builders.py."""
     model = importlib.import_module("megatron.core.models.hybrid.hybrid_model").HybridModel
     return model(
         config=config,
@@ -166,6 +171,7 @@ def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage
 
 
 def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
+    """Return a GPTModel built as pretrain_gpt.py did before 0.19."""
     specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     model = importlib.import_module("megatron.core.models.gpt").GPTModel
     offered = {
@@ -209,7 +215,7 @@ def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bo
 
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
-    """Build Megatron's optimizer over the chunks, its moments allocated as before the first step."""
+    """Return Megatron's optimizer over the chunks with its moments allocated."""
     runner: Any = importlib.import_module("megatron_runner")
     made = runner._optimizer_config(args)
     config, overrides = made if isinstance(made, tuple) else (made, None)
@@ -231,24 +237,24 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
 
 
 def parts(optimizer: Any) -> list[Any]:
-    """Return the optimizers of dense and of expert weights."""
+    """Return the optimizers within a chained one, or the optimizer alone."""
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
 
 
 def _call(function: Any, offered: dict[str, Any]) -> Any:
-    """Call a function with those of the offered arguments that this version takes."""
+    """Call a function with those offered arguments that this version accepts, and return its result."""
     taken = inspect.signature(function).parameters
     return function(**{name: value for name, value in offered.items() if name in taken})
 
 
 def _bytes(tensors: list[Any]) -> int:
-    """Count the bytes of the tensors on this rank: a DTensor of Megatron-FSDP also knows the whole."""
+    """Return the bytes of tensors on this rank; only the local part of a DTensor counts."""
     local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
     return sum(tensor.numel() * tensor.element_size() for tensor in local)
 
 
 def coordinates() -> dict[str, int]:
-    """Return this rank's place in each of its groups."""
+    """Return this rank's index in each of its groups, 0 for groups that this version lacks."""
     state = importlib.import_module("megatron.core.parallel_state")
     places = {}
     for axis, name in COORDINATES.items():
@@ -258,13 +264,16 @@ def coordinates() -> dict[str, int]:
 
 
 def _fsdp_groups(chunk: Any) -> list[Any]:
-    """Return Megatron-FSDP's groups of parameters; none where DistributedDataParallel wraps the chunk."""
+    """Return Megatron-FSDP's parameter groups of a chunk; [] if DistributedDataParallel wraps it."""
     whole = getattr(chunk, "param_and_grad_buffer", None)
     return list(whole.parameter_groups) if whole is not None else []
 
 
 def shard(part: Any) -> list[Any]:
-    """Return main weights and moments: every tensor that the optimizer made for itself, of a weight's shape."""
+    """Return the tensors that an optimizer allocated: main weights, offloaded copies and moments.
+
+    [] on a rank without such weights.
+    """
     if part.optimizer is None:  # a rank without such a weight
         return []
     inners = getattr(part.optimizer, "sub_optimizers", [part.optimizer])
@@ -285,7 +294,7 @@ def shard(part: Any) -> list[Any]:
 
 
 def main_weights(part: Any) -> list[list[Any]]:
-    """Return groups of fp32 copies of 16-bit weights: this rank's share, or whole without the distributed optimizer."""
+    """Return groups of fp32 copies of 16-bit weights, sharded with the distributed optimizer; [] without any."""
     for name in ("shard_fp32_from_float16_groups", "fp32_from_float16_groups"):
         if hasattr(part, name):
             return list(getattr(part, name))

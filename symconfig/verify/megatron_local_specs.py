@@ -15,7 +15,7 @@ from typing import Any
 
 
 def scans() -> None:
-    """Let Mamba's mixer and gated delta nets be built without the packages of their kernels."""
+    """Patch Mamba's mixer and gated delta nets to be built without the packages of their kernels."""
     import torch
 
     for name in ("gated_delta_net", "gated_delta_net.common", "gated_delta_net.gdn"):  # one module before core_v0.19
@@ -46,7 +46,7 @@ class _Unforked:
 
 
 def _whole_linear() -> Any:
-    """Make what Transformer Engine's layer is that every tensor-parallel rank has whole."""
+    """Return the class of a linear layer without bias that is replicated over tensor-parallel ranks."""
     import torch
 
     class Whole(torch.nn.Module):  # type: ignore[misc]
@@ -62,7 +62,7 @@ def _whole_linear() -> Any:
 
 
 def variants() -> None:
-    """Give GPTModel's layers with a gated delta net or sparse attention Megatron's own modules."""
+    """Patch the specs of GPTModel's layers with a gated delta net or sparse attention to use Megatron's own modules."""
     specs: Any = importlib.import_module("megatron.core.models.gpt.experimental_attention_variant_module_specs")
     gpt = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
     provider: Any = importlib.import_module("megatron.core.models.backends").LocalSpecProvider
@@ -97,7 +97,7 @@ def variants() -> None:
 
 
 def hybrid(config: Any) -> Any:
-    """Return the spec of HybridModel's stack, as hybrid_layer_specs.py has it for Transformer Engine."""
+    """Return the spec of HybridModel's stack of Megatron's own modules, as hybrid_layer_specs.py has it."""
     parts = _Parts()
     block: Any = importlib.import_module("megatron.core.models.hybrid.hybrid_block")
     block.TENorm = parts.norm
@@ -141,16 +141,19 @@ class _Parts:
         return self._spec(module=module, submodules=submodules, **more)
 
     def mamba(self) -> Any:
+        """Return the spec of Mamba's mixer with Megatron's own linear layers."""
         module = importlib.import_module("megatron.core.ssm.mamba_mixer")
         inner = module.MambaMixerSubmodules(in_proj=self.columns, out_proj=self.rows)
         return self.spec(module.MambaMixer, inner)
 
     def delta(self) -> Any:
+        """Return the spec of a gated delta net with Megatron's own linear layers and norm."""
         module = importlib.import_module("megatron.core.ssm.gated_delta_net")
         inner = module.GatedDeltaNetSubmodules(in_proj=self.columns, out_norm=self.norm, out_proj=self.rows)
         return self.spec(module.GatedDeltaNet, inner)
 
     def attention(self, config: Any) -> Any:
+        """Return the spec of causal self-attention, with norms of queries and keys if the config has qk_layernorm."""
         module = importlib.import_module("megatron.core.transformer.attention")
         core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
         causal = importlib.import_module("megatron.core.transformer.enums").AttnMaskType.causal
@@ -161,15 +164,18 @@ class _Parts:
         return self.spec(module.SelfAttention, inner, params={"attn_mask_type": causal})
 
     def mlp(self) -> Any:
+        """Return a builder of an MLP with Megatron's own linear layers."""
         module = importlib.import_module("megatron.core.transformer.mlp")
         inner = module.MLPSubmodules(linear_fc1=self.columns, linear_fc2=self.rows)
         return partial(module.MLP.as_mlp_submodule, submodules=inner)
 
     def experts(self, config: Any) -> Any:
+        """Return the spec of MoE without Transformer Engine and grouped GEMM."""
         specs = importlib.import_module("megatron.core.models.gpt.moe_module_specs")
         return specs.get_moe_module_spec(use_te=False, num_experts=config.num_moe_experts or 1, moe_grouped_gemm=False)
 
     def predictions(self) -> Any:
+        """Return the spec of a block with one layer of multi-token prediction, whose transformer layer stays None."""
         module = importlib.import_module("megatron.core.transformer.multi_token_prediction")
         inner = module.MultiTokenPredictionLayerSubmodules(
             enorm=self.norm, hnorm=self.norm, eh_proj=self.columns, mtp_model_layer=None, layer_norm=self.norm

@@ -29,7 +29,7 @@ KERNELS: dict[str, Any] = {
 
 
 def local(config: Any) -> Any:
-    """Copy the transformer config so that it needs nothing but Megatron's own layers."""
+    """Return a copy of the transformer config that needs only Megatron's own layers."""
     copied = copy.copy(config)
     for name, value in KERNELS.items():
         if hasattr(copied, name):
@@ -40,7 +40,7 @@ def local(config: Any) -> Any:
 
 
 def refusals() -> None:
-    """Let the local layers be built where they refuse a setting that only their forward pass cannot do."""
+    """Patch Megatron's local layers to be built with settings that only their forward pass does not support."""
     _absent()
     _norms()
     _attention()
@@ -48,7 +48,7 @@ def refusals() -> None:
 
 
 def network() -> None:
-    """Let be built, with any layers, what asks other ranks: a fake network has none."""
+    """Patch what would ask other ranks while a model is built, which a fake process group cannot answer."""
     # Skip Megatron-FSDP's comparison of its shards and its random numbers with other ranks'. A fake network has no
     # other ranks: every answer would be this rank's own. And it makes its device's name from a number, where `device`
     # may give another.
@@ -60,15 +60,12 @@ def network() -> None:
         adapter: Any = importlib.import_module("megatron.core.distributed.fsdp.mcore_fsdp_adapter")
         whole = adapter.FullyShardedDataParallel
         whole.sync_rng_states_across_tp_group = _nothing
-        whole.__init__ = _numbered(whole.__init__)
+        whole.__init__ = _with_device_number(whole.__init__)
     _checkpoint_groups()
 
 
 def _absent() -> None:
-    """Give modules that test layers for Transformer Engine a class to test against: no layer is its.
-
-    Some versions forget that it may be absent.
-    """
+    """Define the missing Transformer Engine layer classes that some modules test instances against."""
     for name in (
         "transformer.attention",
         "transformer.multi_latent_attention",
@@ -83,10 +80,7 @@ def _absent() -> None:
 
 
 def _norms() -> None:
-    """Let torch's norm take sequence parallelism, whose gradients it would not reduce, and centred weights.
-
-    Its weight is one vector of the same length with them.
-    """
+    """Patch torch's norm to accept sequence parallelism and zero-centered weights; the weight's shape is the same."""
     module = importlib.import_module("megatron.core.transformer.torch_norm")
     make = module.WrappedTorchNorm.__new__
 
@@ -108,9 +102,9 @@ def _norms() -> None:
 
 
 def _attention() -> None:
-    """Let the local attention core take context parallelism and key and value sizes of its own (MLA).
+    """Patch the local attention core to accept context parallelism and MLA's own key and value sizes.
 
-    Both concern its products only; a learnable softmax offset is its one weight, of one number a head.
+    Both concern only its products; its one weight, a learnable softmax offset, is one number per head.
     """
     module = importlib.import_module("megatron.core.transformer.dot_product_attention")
     core = module.DotProductAttention
@@ -131,10 +125,9 @@ def _attention() -> None:
 
 
 def _down_projections() -> None:
-    """Keep latent attention's products into the latent whole on every tensor-parallel rank.
+    """Patch MLA's down-projections to be replicated over tensor-parallel ranks, as with Transformer Engine (0.14 on).
 
-    Under Transformer Engine they are (parallel_mode duplicated, from 0.14 on); Megatron's own layers would split them
-    where they are not given a group of one.
+    Megatron's own layers would shard them unless given a group of one rank.
     """
     module: Any = importlib.import_module("megatron.core.transformer.multi_latent_attention")
     if not hasattr(module, "TELinear"):
@@ -161,18 +154,15 @@ class _Alone:
 
 
 def _checkpoint_groups() -> None:
-    """Replace the groups over gloo that gather checkpoints.
-
-    Some versions want them with Megatron-FSDP whether there are any or not.
-    """
+    """Replace the getters of gloo groups by ones that return None; some versions call them with Megatron-FSDP."""
     state: Any = importlib.import_module("megatron.core.parallel_state")
     for name in ("get_data_parallel_group_gloo", "get_expert_data_parallel_group_gloo"):
         if hasattr(state, name):
             setattr(state, name, _nothing)
 
 
-def _numbered(make: Callable[..., None]) -> Callable[..., None]:
-    """Wrap the function: the GPU is a number while it runs."""
+def _with_device_number(make: Callable[..., None]) -> Callable[..., None]:
+    """Return the function wrapped so that torch.cuda.current_device() is 0 while it runs."""
     import torch
 
     def build(*args: Any, **kwargs: Any) -> None:
@@ -187,7 +177,7 @@ def _numbered(make: Callable[..., None]) -> Callable[..., None]:
 
 
 def device(name: str = "meta") -> Any:
-    """Return a context in which `name`, meta or cpu, stands for the GPU."""
+    """Return a context in which device `name`, meta or cpu, replaces the GPU; also patches torch.cuda for good."""
     import torch
 
     _stand_in(torch.device(name))
@@ -209,11 +199,12 @@ def device(name: str = "meta") -> Any:
 
 
 def _is_gpu(device: Any) -> bool:
+    """Return whether a device argument means a GPU: "cuda…" or a number."""
     return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
 
 
 def _stand_in(device: Any) -> None:
-    """Replace the GPU: weights that should move there are there already, and streams do nothing."""
+    """Patch torch.cuda: streams and synchronization do nothing, and moving to the GPU returns the tensor itself."""
     import torch
 
     torch.cuda.current_device = lambda: device
@@ -229,10 +220,10 @@ def _stand_in(device: Any) -> None:
 
 
 def _shared_storages() -> None:
-    """Fill the emptied storage of discarded outputs instead of sharing it, which takes twice the memory.
+    """Patch the recomputing of discarded outputs to copy into the emptied storage instead of sharing it.
 
-    From 0.19 on, their first recompute compiles C++: half a minute of a core, and a lock that a killed build leaves
-    behind for every later one. Filling the emptied storage is the same, in twice the memory.
+    From 0.19 on, sharing compiles C++ at its first use: half a minute, and a lock that a killed build leaves behind.
+    Copying needs twice the memory.
     """
     module: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     if hasattr(module, "_get_share_storage"):
@@ -240,14 +231,17 @@ def _shared_storages() -> None:
 
 
 def _fill(emptied: Any, remade: Any) -> None:
+    """Resize an emptied storage and copy the recomputed one into it."""
     storage, made = emptied.untyped_storage(), remade.untyped_storage()
     storage.resize_(made.nbytes())
     storage.copy_(made)
 
 
 def _say_gpu(device: Any) -> None:
-    """Let tensors answer as those of a GPU: the optimizers check the type and place of every weight. One of meta that
-    is told to move to host memory, as optimizer offload does, answers as such, and so does all that is made of it."""
+    """Patch tensors to report the GPU as their type and device, which optimizers check.
+
+    On the meta device, tensors moved to host memory (optimizer offload) report the CPU, as do those made from them.
+    """
     import torch
 
     kind = torch.Tensor.type

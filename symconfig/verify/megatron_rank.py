@@ -32,9 +32,9 @@ Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
 
 
 def ranks(plan: Plan) -> tuple[int, ...]:
-    """Choose the first rank, one of a middle stage, the last, and one of every further kind of stage.
+    """Return the ranks to build: on the first, a middle and the last stage, and one of every further kind of stage.
 
-    Each is at another place within its stage, because shards differ by it. Megatron's stages are blocks of ranks.
+    Each is at another position within its stage, since shards differ by it.
     """
     kinds = [stage.chunks for stage in plan.best.stages]
     wanted = {0, len(kinds) // 2, len(kinds) - 1, *(kinds.index(kind) for kind in kinds)}
@@ -45,12 +45,12 @@ def ranks(plan: Plan) -> tuple[int, ...]:
 
 
 def jobs(job: Job, plan: Plan) -> list[Job]:
-    """Return one job for each of the plan's ranks to build; their ids go on from the job's."""
+    """Return a build job for each of `ranks(plan)`; ids continue the job's."""
     return [replace(job, id=f"{job.id}rank {rank}", rank=rank, task=TASK) for rank in ranks(plan)]
 
 
 def unbuilt(plan: Plan) -> str | None:
-    """Return why a plan's ranks are not built; None: they are."""
+    """Return why the plan's ranks cannot be built (an unusual optimizer), or None if they can."""
     optimizer = plan.job.optimizer
     if optimizer.usual:
         return None
@@ -59,7 +59,7 @@ def unbuilt(plan: Plan) -> str | None:
 
 
 def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
-    """Check one rank's numbers. `place`: which Megatron; `file`: of the arguments."""
+    """Return the check of one built rank against the plan. place: names the Megatron; file: of the arguments."""
     stage = stage_of(plan.best.parallel, job.rank)
     name = f"{place}: rank {job.rank}, stage {stage}"
     if not result.ok:
@@ -74,6 +74,7 @@ def check(plan: Plan, job: Job, result: Result, place: str, file: str) -> Check:
 
 
 def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
+    """Return the detail of a passed check: parameters, coordinates, time and memory."""
     places = ", ".join(f"{axis} {place}" for axis, place in real["coordinates"].items())
     listed = sum(len(chunk["parameters"]) for chunk in real["chunks"])
     left = [option.label for option in used(plan) if any(need.module for need in option.needs)]
@@ -85,7 +86,7 @@ def _passed(plan: Plan, real: Mapping[str, Any]) -> str:
 
 
 def compared(chunks: Chunks, ours: Predicted, real: Mapping[str, Any]) -> Iterator[Compared]:
-    """Yield the plan's sums beside Megatron's: parameters one by one, bytes as the plan predicts them."""
+    """Yield planned and real parameters (count), gradient buffers and optimizer shard (bytes)."""
     held = sum(parameter.elements for chunk in chunks for parameter in chunk)
     yield Compared("parameters", held, real["parameters"], "count")
     yield Compared("gradient buffers", ours.gradient_bytes, real["gradient_buffer_bytes"], "bytes")
@@ -95,7 +96,10 @@ def compared(chunks: Chunks, ours: Predicted, real: Mapping[str, Any]) -> Iterat
 def problems(
     plan: Plan, rank: int, chunks: Chunks, rows: Sequence[Compared], real: Mapping[str, Any], file: str
 ) -> Iterator[Problem]:
-    """Yield every difference: of places in groups, of each chunk's parameters, of bytes beyond padding."""
+    """Yield a problem for each difference in coordinates, chunks' parameters, and bytes beyond padding.
+
+    Only the first chunk with other parameters is described. Ends early if the number of chunks differs.
+    """
     parallel = plan.best.parallel
     here = coordinates(parallel if plan.model.experts else replace(parallel, etp=parallel.tp), MEGATRON, rank)
     for axis, got in real["coordinates"].items():
@@ -119,7 +123,10 @@ def problems(
 
 
 def parameters(ours: Sequence[Parameter], real: Sequence[tuple[str, int, bool]]) -> str:
-    """Describe the parameters of which one side has more, by size: the first of each, and how many more there are."""
+    """Return text on parameters that only one side has, matched by size and trainability; "" if there are none.
+
+    ours, real: (name, elements, trainable).
+    """
     mine = [(item.name, item.elements, item.trainable) for item in ours]
     parts = []
     for word, these, those in (("it has", real, mine), ("the plan has", mine, real)):

@@ -36,10 +36,14 @@ class Resolved:
         self._config, self._args = result.config, result.args
 
     def __call__(self, name: str, neutral: Any = None) -> Any:
-        """Return the value of `name`; `neutral` in a version that has no such setting."""
+        """Return Megatron's value of `name` from its transformer config, else from its arguments.
+
+        neutral: the value if this version has neither.
+        """
         return self._config[name] if name in self._config else self._args.get(name, neutral)
 
     def arg(self, name: str, neutral: Any = None) -> Any:
+        """Return the value of `name` from Megatron's arguments; `neutral` if this version has no such argument."""
         return self._args.get(name, neutral)
 
 
@@ -48,6 +52,7 @@ Got = Callable[[ModelDescriptor, Resolved], Any]
 
 
 def descend(model: Any, field: str) -> Any:
+    """Return the attribute at a dotted path. Raise AttributeError if a part is missing or None."""
     for part in field.split("."):
         model = getattr(model, part)
     return model
@@ -70,6 +75,7 @@ def latent_experts(model: ModelDescriptor) -> bool:
 
 
 def dense(model: ModelDescriptor) -> bool:
+    """Return whether at least one layer has a dense MLP."""
     return not all(model.moe_layers)
 
 
@@ -78,10 +84,12 @@ def rope(model: ModelDescriptor) -> bool:
 
 
 def scaled(*types: str) -> Callable[[ModelDescriptor], bool]:
+    """Return a test whether a model has RoPE scaling of one of these types."""
     return lambda model: model.rope_scaling is not None and model.rope_scaling.rope_type in types
 
 
 def position_type(model: ModelDescriptor, r: Resolved) -> str:
+    """Return the value of --position-embedding-type that the model needs."""
     if rope(model) and gqa(model) and scaled("yarn")(model):
         return "yarn"
     return {
@@ -94,7 +102,7 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
 
 
 def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
-    """Return the kind of rope scaling that Megatron will apply."""
+    """Return the kind of RoPE scaling that Megatron will apply: yarn, llama3, linear or None."""
     if not rope(model):
         return None
     if mla(model):
@@ -108,6 +116,7 @@ def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
 
 
 def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
+    """Return the scaling factor that Megatron applies; a constant for llama3."""
     kind = scaling_got(model, r)
     if kind == "linear":
         return r.arg("rotary_seq_len_interpolation_factor")
@@ -115,7 +124,10 @@ def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
 
 
 def yarn_got(name: str, neutral: float) -> Got:
-    """Return a YaRN parameter: a constant for Llama 3's scaling, a config field for MLA, an argument otherwise."""
+    """Return a function that reads a RoPE scaling parameter as Megatron applies it.
+
+    It is a constant for llama3, a config field for MLA, else an argument. neutral: the value if Megatron has none.
+    """
 
     def got(model: ModelDescriptor, r: Resolved) -> Any:
         kind = scaling_got(model, r)
@@ -130,14 +142,14 @@ def yarn_got(name: str, neutral: float) -> Got:
 
 
 def original_length(model: ModelDescriptor, r: Resolved) -> Any:
-    """Return the original length: until core_v0.13 MLA's YaRN takes --max-position-embeddings for it."""
+    """Return the original context length; until core_v0.13, MLA's YaRN uses --max-position-embeddings."""
     if mla(model) and r("original_max_position_embeddings") is None:
         return r("max_position_embeddings")
     return yarn_got("original_max_position_embeddings", 4096)(model, r)
 
 
 def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Tell of every layer whether it has a window: megatron/core/transformer/utils.py, is_layer_window_attention."""
+    """Return for each layer whether it has a sliding window, as Megatron's is_layer_window_attention decides."""
     skip, layers = r("window_attn_skip_freq"), places(model)
     if not r("window_size"):
         return [False for _ in layers]
@@ -147,7 +159,10 @@ def windows_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def places(model: ModelDescriptor) -> list[int]:
-    """Return the number, from 1, of the layer of Megatron's that is the first part of each of the model's."""
+    """Return, for each layer of the model, the number (from 1) of Megatron's first layer for it.
+
+    They differ only for hybrid models, whose layers are several of Megatron's.
+    """
     if not hybrid.hybrid(model) or not hybrid.known(model):
         return list(range(1, model.num_hidden_layers + 1))
     ends = list(accumulate(map(len, hybrid.letters(model))))
@@ -155,24 +170,28 @@ def places(model: ModelDescriptor) -> list[int]:
 
 
 def masks(model: ModelDescriptor, r: Resolved) -> bool:
-    """Tell whether a window masks anything: a window of the whole sequence or more may be left out."""
+    """Return whether the model's window masks anything; one as long as the sequence need not be set in Megatron."""
     window = model.sliding_window if any(model.sliding_layers) else None
     return window is not None and (window < int(r.arg("seq_length", 0)) or bool(r("window_size")))
 
 
 def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
-    """Return the keys left and right of the query's own; Hugging Face's number counts that one, too."""
+    """Return [keys left, keys right] of the window, or None without one.
+
+    Hugging Face's size includes the query's own key; Megatron's does not.
+    """
     return [(model.sliding_window or 0) - 1, 0] if masks(model, r) else None
 
 
 def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    """Return for each layer whether it needs a sliding window."""
     return [window and masks(model, r) for window in model.sliding_layers]
 
 
 def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Tell of every layer whether it is MoE.
+    """Return for each layer whether Megatron makes it MoE: by the hybrid pattern, a frequency or a list.
 
-    gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first on, or a list.
+    See gpt_layer_specs.py, get_gpt_decoder_block_spec.
     """
     freq = r("moe_layer_freq", 1)
     layers = range(model.num_hidden_layers)
@@ -184,18 +203,22 @@ def moe_layers_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def _of_pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """Return the letters of each of the model's layers in Megatron's pattern of stages, without predictions."""
+    """Return the letters of each of the model's layers in Megatron's hybrid pattern, predictions left out."""
     text = str(r.arg("hybrid_layer_pattern")).partition(hybrid.PREDICTION)[0].replace(hybrid.STAGE, "")
     starts = places(model)
     return [text[start - 1 : end - 1] for start, end in zip(starts, (*starts[1:], len(text) + 1), strict=True)]
 
 
 def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
+    """Return the letter of each layer's token mixer, "*" for attention and "" for none."""
     return [each.strip("-E").replace("+", "*") for each in hybrid.letters(model)]
 
 
 def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """Return what mixes tokens in each layer (experimental_attention_variant_module_specs.py)."""
+    """Return the letter of each layer's token mixer in Megatron.
+
+    From the hybrid pattern; without one "*" (attention), or "G" at the frequency of the gated delta net.
+    """
     if r.arg("hybrid_layer_pattern"):
         return [each.strip("-E").replace("+", "*") for each in _of_pattern(model, r)]
     freq, layers = r("linear_attention_freq"), range(1, model.num_hidden_layers + 1)
@@ -205,7 +228,7 @@ def mixers_got(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return sizes of an indexer, the weight of its loss, and which layers have one; nothing without one."""
+    """Return the indexer's sizes, its loss weight and which layers have one; [] without an indexer."""
     has = model.indexer
     if has is None:
         return []
@@ -214,6 +237,7 @@ def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
+    """Return the same for Megatron's sparse attention; [] if it is not set."""
     if r("experimental_attention_variant") != sparse.NAME:
         return []
     own = sparse.choosing_layers(r(sparse.FREQUENCY), r(sparse.OFFSET), model.num_hidden_layers)
@@ -221,28 +245,32 @@ def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def mlps_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    """Return for each layer whether it has an MLP or experts."""
     return [each[-1:] in ("-", "E") for each in hybrid.letters(model)]
 
 
 def mlps_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
+    """Return for each layer whether Megatron gives it an MLP; all have one without a hybrid pattern."""
     if not r.arg("hybrid_layer_pattern"):
         return [True for _ in range(model.num_hidden_layers)]
     return [each[-1:] in ("-", "E") for each in _of_pattern(model, r)]
 
 
 def sizes_need(model: ModelDescriptor, r: Resolved) -> list[int]:
+    """Return the sizes of the model's mixers that Megatron has options for."""
     return [mixer.sizes[name] for mixer in model.mixers for name in hybrid.SIZES.get(mixer.block, {}).values()]
 
 
 def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
+    """Return Megatron's values of the same options."""
     return [r(dest) for mixer in model.mixers for dest in hybrid.SIZES.get(mixer.block, {})]
 
 
 def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
-    """Tell whether the router's scores are renormalised.
+    """Return whether Megatron renormalizes the router's scores of the chosen experts.
 
-    moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalised; sigmoid scores are
-    where several experts are chosen.
+    moe_utils.py, topk_routing_with_score_function: a softmax before the choice is not renormalized; sigmoid scores are
+    if several experts are chosen.
     """
     if r("moe_router_score_function", "softmax") == "sigmoid":
         return int(r("moe_router_topk")) > 1
@@ -250,22 +278,25 @@ def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def aux_loss_got(model: ModelDescriptor, r: Resolved) -> float:
+    """Return the weight of the auxiliary loss, 0 if load balancing is off."""
     return 0.0 if r("moe_router_load_balancing_type") == "none" else float(r("moe_aux_loss_coeff", 0.0) or 0.0)
 
 
 def padded(model: ModelDescriptor, r: Resolved) -> int:
+    """Return the vocabulary size padded to the multiple that Megatron divides over its tensor-parallel ranks."""
     multiple = int(r.arg("make_vocab_size_divisible_by")) * int(r.arg("tensor_model_parallel_size"))
     return -(-model.vocab_size // multiple) * multiple
 
 
 def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
+    """Return whether all linear layers have a bias, which is one option in Megatron."""
     return bool(r("add_bias_linear"))
 
 
 def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Tell of every layer whether it turns queries and keys.
+    """Return for each layer whether it applies RoPE: all, all but every n-th, or all but those of a list.
 
-    transformer_config.py, __post_init__: every n-th layer has no rope, or those of a list.
+    See transformer_config.py, __post_init__.
     """
     skip, layers = r("no_rope_freq"), places(model)
     if not skip:
@@ -274,16 +305,20 @@ def turned_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
 
 
 def factor_of(r: Resolved, name: str) -> float:
-    """Return a factor that counts with --use-mup only."""
+    """Return a muP multiplier, which is 1 unless --use-mup is set."""
     return float(r(name, 1.0)) if r("use_mup", False) else 1.0
 
 
 def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
-    """Return the scale of the softmax; None: by the root of the head dimension, as without an option."""
+    """Return the scale of attention scores: 1/sqrt(query_pre_attn_scalar or head_dim).
+
+    None with MLA, where it is not compared.
+    """
     scalar = model.query_pre_attn_scalar
     return None if mla(model) else float(scalar or model.head_dim) ** -0.5
 
 
 def softmax_scale_got(model: ModelDescriptor, r: Resolved) -> float | None:
+    """Return Megatron's scale of attention scores, 1/sqrt(head_dim) by default; None with MLA."""
     scale = r("softmax_scale")
     return None if mla(model) else float(model.head_dim) ** -0.5 if scale is None else float(scale)

@@ -42,7 +42,7 @@ DEFAULT_TOKENIZER = "GPT2BPETokenizer"  # pretrain_gpt.py's args_defaults
 
 
 def load(name: str) -> Any:
-    """Load a module of this folder by its path: the folder itself stays off sys.path."""
+    """Load a module of this folder by path into sys.modules, and return it; sys.path stays unchanged."""
     path = Path(__file__).parent / f"{name}.py"
     module = types.ModuleType(name)
     module.__file__ = str(path)
@@ -58,6 +58,7 @@ class Phases:
         self.done: list[dict[str, Any]] = []
 
     def run(self, name: str, step: Callable[[], Any]) -> Any:
+        """Run a step, record its name, success, error and seconds, and return its value. Raise Stop if it fails."""
         start = time.perf_counter()
         try:
             value = step()
@@ -75,7 +76,7 @@ class Stop(Exception):
 
 
 def _explain(error: BaseException) -> str:
-    """Return the message; for a bare assertion, the line of Megatron that asserts."""
+    """Return an exception as text with its place; for a bare assertion, the line that asserts."""
     if isinstance(error, SystemExit):
         return f"exits with status {error.code}"
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -84,7 +85,10 @@ def _explain(error: BaseException) -> str:
 
 
 def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
-    """Check all that Megatron itself can say of one argument list without a GPU."""
+    """Return all that Megatron finds on one argument list without a GPU; a failed phase ends it.
+
+    Sets environment variables and patches torch in this process.
+    """
     os.environ.update(job["env"], WORLD_SIZE=str(job["world_size"]), RANK=str(job["rank"]), LOCAL_RANK="0")
     shims.claim_gpu(tuple(job["capability"]), job["memory_bytes"], job["compute_units"])
     shims.claim_transformer_engine(job["transformer_engine"])
@@ -97,6 +101,7 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
 
 
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
+    """Run all phases of a job and fill `result` with what Megatron resolved. Raise Stop if one fails."""
     args, config, result["num_microbatches"] = resolve(job, phases)
     phases.run("ddp_config", lambda: _ddp_config(args))
     with sys.modules["megatron_shims"].claimed_adam():
@@ -110,7 +115,7 @@ def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
 
 
 def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
-    """Resolve a job's arguments as the trainer at its rank: they, the transformer config, microbatches of a step."""
+    """Return the arguments, transformer config and number of microbatches of a job. Raise Stop if a phase fails."""
     arguments = importlib.import_module("megatron.training.arguments")
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
@@ -123,13 +128,13 @@ def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
 
 
 def _validated(arguments: Any, args: Any) -> Any:
-    """Validate as initialize_megatron (until core_v0.17) and parse_and_validate_args do."""
+    """Return the arguments after validate_args, as initialize_megatron (until core_v0.17) calls it."""
     arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER})
     return args
 
 
 def _tokenizer(args: Any) -> None:
-    """Pad the vocabulary as Megatron does; a tokenizer that needs files is not built."""
+    """Set args.padded_vocab_size as Megatron does; only a Null tokenizer is really built."""
     builder = getattr(importlib.import_module("megatron.training.global_vars"), "build_tokenizer", None)
     if builder and str(args.tokenizer_type).startswith("Null"):
         builder(args)
@@ -139,6 +144,7 @@ def _tokenizer(args: Any) -> None:
 
 
 def _microbatches(args: Any) -> int:
+    """Return the microbatches of a step by Megatron's calculator, which it initializes."""
     module = importlib.import_module("megatron.core.num_microbatches_calculator")
     calculator = module.init_num_microbatches_calculator
     offered = {
@@ -155,6 +161,7 @@ def _microbatches(args: Any) -> int:
 
 
 def _from_args(kind: Any, args: Any, renamed: dict[str, str]) -> Any:
+    """Return a config dataclass filled from arguments of the same names; renamed: field to argument name."""
     names = [field.name for field in dataclasses.fields(kind)]
     values = {name: getattr(args, name) for name in names if hasattr(args, name)}
     values.update(
@@ -164,7 +171,7 @@ def _from_args(kind: Any, args: Any, renamed: dict[str, str]) -> Any:
 
 
 def _ddp_config(args: Any) -> Any:
-    """Build it by Megatron's own builder where the version has one (from 0.18); else copy by name as get_model does."""
+    """Return the DDP config by Megatron's own function (0.18 on), else copied by name as get_model did."""
     trainer = importlib.import_module("megatron.training.training")
     if hasattr(trainer, "get_megatron_ddp_config"):
         return trainer.get_megatron_ddp_config(args)
@@ -182,6 +189,7 @@ def _ddp_config(args: Any) -> Any:
 
 
 def _optimizer_config(args: Any) -> Any:
+    """Return the optimizer config by Megatron's own function, else copied by name; newer versions return a tuple."""
     trainer = importlib.import_module("megatron.training.training")
     if hasattr(trainer, "get_megatron_optimizer_config"):
         return trainer.get_megatron_optimizer_config(args)
@@ -189,7 +197,7 @@ def _optimizer_config(args: Any) -> Any:
 
 
 def _groups(args: Any, world_size: int, rank: int) -> None:
-    """Make every process group of one rank at the full world size, over torch's fake backend."""
+    """Initialize every process group of one rank at the full world size, with torch's fake backend."""
     import torch
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -214,10 +222,7 @@ def _groups(args: Any, world_size: int, rank: int) -> None:
 
 
 def _stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """Return Megatron's layers per pipeline stage and virtual stage.
-
-    Each is [number of the first layer, number of layers, number of layers that predict further tokens].
-    """
+    """Return, per pipeline and virtual stage, [first layer, number of layers, multi-token-prediction layers]."""
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid_stages(args, config)
     state = importlib.import_module("megatron.core.parallel_state")
@@ -241,7 +246,7 @@ def _stages(args: Any, config: Any) -> list[list[list[int]]]:
 
 
 def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
-    """Return the same of a HybridModel, whose layers Megatron's own function selects for each place of the pipeline."""
+    """Return the same for a HybridModel, by Megatron's select_pipeline_segment; torch's rank is patched meanwhile."""
     import torch
 
     allocation = importlib.import_module("megatron.core.models.hybrid.hybrid_layer_allocation")
@@ -267,19 +272,20 @@ def _hybrid_stages(args: Any, config: Any) -> list[list[list[int]]]:
 
 
 def _predictions(config: Any) -> Any:
-    """Return Megatron's function that counts a stage's layers of multi-token prediction (from core_v0.12 on)."""
+    """Return Megatron's function for a stage's multi-token-prediction layers, or one that returns 0 without any."""
     if not getattr(config, "mtp_num_layers", None):
         return lambda _: 0
     return importlib.import_module("megatron.core.transformer.multi_token_prediction").get_mtp_num_layers_to_build
 
 
 def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
+    """Call a function with the config and those offered arguments that this version accepts."""
     taken = inspect.signature(function).parameters
     return function(config, **{name: value for name, value in offered.items() if name in taken})
 
 
 def plain(value: Any) -> Any:
-    """Convert to JSON: enums by name, functions and classes by their full name, dtypes as torch spells them."""
+    """Return a value as JSON data: enums by name, functions and classes by full name, others as text."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, enum.Enum):
@@ -294,9 +300,9 @@ def plain(value: Any) -> Any:
 
 
 def _warm_up() -> None:
-    """Read and import once, before the forks, what each child would.
+    """Import and read once, before the forks, what each child would need: argument sources and a tokenizer.
 
-    The parser's sources, and what the first tokenizer imports (0.1 and 0.9 s each from 0.17 on).
+    Errors are ignored: each child reports them.
     """
     try:
         parser = argparse.ArgumentParser(allow_abbrev=False)
@@ -311,6 +317,10 @@ def _warm_up() -> None:
 
 
 def main() -> None:
+    """Read the request, import Megatron once, and run each job in a forked child; print one JSON line per job.
+
+    After a crash or refusal the other jobs of its group are answered as not run.
+    """
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
@@ -337,13 +347,13 @@ def main() -> None:
             result = {"id": job["id"], "phases": [], "not_run": over[job["group"]]}
         else:
             result = forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])
-            if job["group"] is not None and (reason := _ends(job, result)):
+            if job["group"] is not None and (reason := _stop_reason(job, result)):
                 over[job["group"]] = reason
         print(json.dumps(result), file=answers)
 
 
-def _ends(job: dict[str, Any], result: dict[str, Any]) -> str | None:
-    """Say why the other jobs on the same list would fare no better, each after the same time."""
+def _stop_reason(job: dict[str, Any], result: dict[str, Any]) -> str | None:
+    """Return why the other jobs of the group need not run: a crash or refused arguments; None if they should."""
     if "crash" in result:
         return f"the {job['task']} of rank {job['rank']} {result['crash']}"
     if job["task"] == "check" and not all(phase["ok"] for phase in result["phases"]):

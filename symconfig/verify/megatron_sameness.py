@@ -55,12 +55,14 @@ class Row:
     neutral: Any = None
 
     def values(self, subject: Any, r: Resolved) -> tuple[Any, Any]:
-        """Return what must be there, and what is."""
+        """Return (needed, resolved): the subject's value of the field and Megatron's."""
         need = self.need(subject, r) if self.need else descend(subject, self.field)
         return need, self.got(subject, r) if self.got else r(self.where, self.neutral)
 
 
 def _yarn(name: str, neutral: float) -> Row:
+    """Return the row of a YaRN parameter. neutral: the value if the model has none."""
+
     def need(model: ModelDescriptor, r: Resolved) -> Any:
         value = getattr(model.rope_scaling, name)
         return neutral if value is None else value
@@ -70,7 +72,7 @@ def _yarn(name: str, neutral: float) -> Row:
 
 
 def _factor(field: str, where: str, need: Callable[[ModelDescriptor], float]) -> Row:
-    """Return a factor that is 1 where nobody gives it."""
+    """Return the row of a muP multiplier, which is 1 in Megatron unless --use-mup is set."""
     return Row(field, where, lambda model, _: need(model), lambda _, r: means.factor_of(r, where))
 
 
@@ -189,12 +191,15 @@ ROWS: tuple[Row, ...] = (
 
 
 def compare(model: ModelDescriptor, result: Result, file: str, edited: Sequence[str] = ()) -> Iterator[Problem]:
-    """Yield every field that Megatron resolved to something else than the model has, but for those edited by hand."""
+    """Yield a problem for every field of the model that Megatron resolved differently, without hand-edited fields."""
     yield from differing([row for row in ROWS if row.field not in edited], model, result, file, "model")
 
 
 def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind: str) -> Iterator[Problem]:
-    """Yield the rows of which Megatron resolved another value than the subject, a model or a plan, has."""
+    """Yield a problem for each applicable row in which Megatron's value differs from the model's or plan's.
+
+    kind: "model" or "plan", for the sentence. file: the file that the problems name.
+    """
     resolved = Resolved(result)
     for row in rows:
         if row.applies(subject):
@@ -205,11 +210,15 @@ def differing(rows: Iterable[Row], subject: Any, result: Result, file: str, kind
 
 
 def compared(model: ModelDescriptor, edited: Sequence[str] = ()) -> int:
-    """Count the rows that apply to a model."""
+    """Return the number of rows that apply to a model, without hand-edited fields."""
     return sum(row.field not in edited and row.applies(model) for row in ROWS)
 
 
 def _equal(need: Any, got: Any) -> bool:
+    """Return whether two values are equal: numbers to a relative 1e-9, booleans by truth, lists elementwise.
+
+    None equals False, but not True.
+    """
     if isinstance(need, bool) or isinstance(got, bool):
         return bool(need) == bool(got) and (got is not None or not need)
     if isinstance(need, int | float) and isinstance(got, int | float):
@@ -220,5 +229,6 @@ def _equal(need: Any, got: Any) -> bool:
 
 
 def _short(value: Any) -> str:
+    """Return the value's repr, cut to 120 characters."""
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

@@ -38,10 +38,9 @@ Key = tuple[int, bool, int]  # chunk, whether of multi-token prediction instead 
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """One tensor on one rank.
+    """One tensor on one rank. chunk: index within the stage, in model order. block: kind of layer.
 
-    chunk: of the stage, in model order. layer: of the chunk's transformer layers (or of its multi-token-prediction
-    layers) the how manieth, from 0; None for the ends. block: its kind.
+    layer: index from 0 among the chunk's transformer (or multi-token-prediction) layers; None for the ends.
     """
 
     chunk: int
@@ -52,7 +51,10 @@ class SavedTensor:
 
 
 def saved(plan: Plan, stage: int) -> tuple[SavedTensor, ...]:
-    """Return what one microbatch keeps on every chunk of the stage, with Megatron-LM's own layers."""
+    """Return the tensors that one microbatch keeps for the backward on each chunk of the stage, as symconfig predicts.
+
+    The layers are Megatron-LM's own, not Transformer Engine's. Raises SymconfigError if the plan cannot be costed.
+    """
     point = with_local_layers(plan)
     blocks = {block.derived.name: block for block in costed(point).table.blocks}
     result: list[SavedTensor] = []
@@ -72,6 +74,7 @@ def saved(plan: Plan, stage: int) -> tuple[SavedTensor, ...]:
 
 
 def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
+    """Yield the block's tensors that recomputing and offloading leave on the GPU, with bytes."""
     for held, size, stays, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
     ):
@@ -90,12 +93,13 @@ class Group:
 
     @property
     def compared(self) -> Compared:
+        """Return the group's bytes as predicted and as Megatron keeps them."""
         layers = f", {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else ""
         return Compared(f"{self.name}{layers}", self.ours_bytes, self.real_bytes, "bytes")
 
 
 def foreign(model: ModelDescriptor) -> str | None:
-    """Say why Megatron's own layers of a model keep something else on a CPU; None: they keep the same."""
+    """Return why Megatron's own layers of a model keep other tensors on a CPU, or None if they keep the same."""
     if model.indexer is not None:
         return "kernels of sparse attention are of other packages, and what PyTorch does in their place keeps scores"
     if any(mixer.block != NO_MIXER for mixer in model.mixers):
@@ -104,7 +108,7 @@ def foreign(model: ModelDescriptor) -> str | None:
 
 
 def unfit(plan: Plan) -> str | None:
-    """Say why Megatron's own layers cannot stand in for the plan's."""
+    """Return why Megatron's own layers cannot replace the plan's in a trace, or None if they can."""
     options = plan.best.options
     if (reason := foreign(plan.model)) is not None:
         return reason
@@ -119,14 +123,14 @@ def unfit(plan: Plan) -> str | None:
 
 
 def jobs(job: Job, plan: Plan) -> list[Job]:
-    """Return one job for each rank that is built, to be traced; none if that cannot be compared."""
+    """Return a trace job for each rank that would be built; none if `unfit`."""
     if unfit(plan) is not None:
         return []
     return [replace(job, id=f"{job.id}{TASK} {rank}", rank=rank, task=TASK) for rank in megatron_rank.ranks(plan)]
 
 
 def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place: str, file: str) -> Iterator[Check]:
-    """Check each rank: yield a check with the bytes of each kind of layer, and of the stage."""
+    """Yield a check for each traced rank with predicted and kept bytes, or one skipped check if `unfit`."""
     if (reason := unfit(plan)) is not None:
         yield Check(f"{place}: kept for the backward", "skipped", reason, 0.0)
     for job in jobs:
@@ -152,6 +156,7 @@ def checks(plan: Plan, jobs: Sequence[Job], results: Mapping[str, Result], place
 
 
 def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str:
+    """Return the detail of a passed check: bytes, their relative difference, caveats, time and memory."""
     row = whole(layers)
     parts = [
         f"{count(row.real / MIB)} MiB of one microbatch of every chunk with Megatron's own layers, symconfig "
@@ -168,16 +173,18 @@ def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str
 
 
 def difference(row: Compared) -> str:
+    """Return the relative difference in percent with a sign, or a text if Megatron keeps nothing."""
     return f"{100 * row.difference:+.2f} %" if row.real else "without anything to compare"
 
 
 def whole(layers: Sequence[Group]) -> Compared:
+    """Return the sum of all groups, in bytes."""
     ours, real = (sum(getattr(group, side) for group in layers) for side in ("ours_bytes", "real_bytes"))
     return Compared("all of the stage", ours, real, "bytes")
 
 
 def problems(layers: Sequence[Group]) -> Iterator[str]:
-    """Yield the kinds of layers, and the whole stage, that differ by more than the tolerance."""
+    """Yield a sentence for each kind of layer, and the whole stage, whose bytes differ by more than TOLERANCE."""
     for row in (*(group.compared for group in layers if group.layers), whole(layers)):
         if abs(row.ours - row.real) > TOLERANCE * row.real:
             yield (
@@ -187,7 +194,10 @@ def problems(layers: Sequence[Group]) -> Iterator[str]:
 
 
 def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> list[Group]:
-    """Group layers whose lists of symconfig's tensors are the same, in order; behind them what belongs to no layer."""
+    """Return layers grouped by equal predicted tensors, in order, with predicted and kept bytes.
+
+    Tensors outside all layers form the last group, with 0 layers, if there are any. Shared storages do not count.
+    """
     mine: dict[Key | None, list[tuple[str, float]]] = defaultdict(list)
     kinds: dict[Key | None, str] = {}
     for item in ours:
@@ -215,7 +225,7 @@ def groups(ours: Sequence[SavedTensor], real: Sequence[Mapping[str, Any]]) -> li
 
 
 def _planned(item: SavedTensor) -> Key | None:
-    """Return the place of a tensor of symconfig's; None for what belongs to no layer."""
+    """Return the layer of a predicted tensor, or None if it belongs to no layer."""
     further = item.block == MTP
     if item.layer is None or (item.tensor in LEAVES_MTP if further else not is_layer(item.block)):
         return None
@@ -223,7 +233,7 @@ def _planned(item: SavedTensor) -> Key | None:
 
 
 def _place(record: Mapping[str, Any]) -> Key | None:
-    """Return the place of a saved storage; None for what belongs to no layer."""
+    """Return the layer of a saved storage, or None if it belongs to no layer."""
     if record["layer"] is None:
         return None
     further = any(record[name].startswith(f"{MTP}.") for name in ("reader", "module"))

@@ -98,18 +98,22 @@ class Result:
 
     @property
     def ok(self) -> bool:
+        """Return whether the job neither crashed nor was left out, and every phase passed."""
         return self.crash is None and bool(self.phases) and all(phase.ok for phase in self.phases)
 
     @property
     def error(self) -> str | None:
-        """Return the first thing that is wrong, as a sentence."""
+        """Return the crash with its last lines, or the first failed phase; None if neither."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
         return refusal(self.phases, self.last_lines)
 
 
 def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
-    """Return the first phase that failed, and why; what exits has said why on its last line."""
+    """Return "phase: error" of the first failed phase, or None if all passed.
+
+    A phase that exits has said why on the last output line, which is appended.
+    """
     for phase in phases:
         if not phase.ok:
             tail = f"; {last_lines[-1]}" if "exits with status" in str(phase.error) and last_lines else ""
@@ -118,7 +122,7 @@ def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
-    """Return the job that holds `args` against `source` on the plan's GPUs."""
+    """Return the job that checks `args` with `source` on the plan's number and type of GPUs."""
     gpu = plan.cluster.gpu
     return Job(
         id=id,
@@ -140,9 +144,9 @@ def run(
     workers: int = 1,
     heard: Callable[[Result], None] = lambda result: None,
 ) -> dict[str, Result]:
-    """Run the jobs; return every job's result by its id.
+    """Run the jobs in `workers` subprocesses and return every job's result by its id.
 
-    `timeout_s` is each job's limit; `heard` is called as they come in.
+    timeout_s: limit of each job. heard: called with each result as it arrives, from one thread at a time.
     """
     results: dict[str, Result] = {}
     lock = threading.Lock()
@@ -164,7 +168,7 @@ def run(
 
 
 def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep: Callable[[Result], None]) -> None:
-    """Run one subprocess for all of `jobs`; what it leaves unanswered is reported as its crash."""
+    """Run the jobs in one subprocess and pass each result to `keep`; unanswered jobs get a result with its crash."""
     request = {
         "source": str(source.root),
         "timeout_s": timeout_s,
@@ -185,6 +189,7 @@ def _run_one(source: MegatronSource, jobs: Sequence[Job], timeout_s: float, keep
 
 
 def _result(data: Mapping[str, Any]) -> Result:
+    """Return the runner's answer as a Result, with its lists converted."""
     read: dict[str, Callable[[Any], Any]] = {
         "phases": lambda phases: tuple(Phase(**phase) for phase in phases),
         "stages": lambda stages: tuple(tuple((int(a), int(b), int(c)) for a, b, c in stage) for stage in stages),
@@ -194,10 +199,7 @@ def _result(data: Mapping[str, Any]) -> Result:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a fresh node, without this shell's CUDA, NCCL and Hugging Face settings.
-
-    It has no network and no GPU.
-    """
+    """Return the subprocess's environment: paths and locale of this one, no GPU, no network and one thread."""
     kept = {
         name: os.environ[name]
         for name in ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "VIRTUAL_ENV")

@@ -43,6 +43,7 @@ class Inert(types.ModuleType):
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the function unchanged if called as a decorator, else this object."""
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
 
     def __mro_entries__(self, bases: tuple[type, ...]) -> tuple[type, ...]:
@@ -50,7 +51,7 @@ class Inert(types.ModuleType):
 
 
 def install(source: Path) -> None:
-    """Put `source` (the folder that holds `megatron/`) first on the path, with the shims around it."""
+    """Put `source` (the folder that holds `megatron/`) first on sys.path, and patch Python and torch to import it."""
     warnings.simplefilter("ignore")
     if sys.version_info < (3, 12):  # of which Megatron takes names that 3.11 has not, or has in an older form
         import typing_extensions
@@ -69,13 +70,17 @@ def install(source: Path) -> None:
 
 
 def _inert_function(name: str) -> Any:
+    """Return a function that does nothing, for any name of the empty package; AttributeError for dunder names."""
     if name.startswith("__"):
         raise AttributeError(name)
     return lambda *args, **kwargs: None
 
 
 def _stand_in_for_absent_modules() -> None:
-    """Stand in for absent modules in Megatron's own imports only: torch, too, checks whether triton is there."""
+    """Patch imports so that Megatron gets an inert module for those of STAND_INS that are missing.
+
+    Only imports in Megatron's own modules: torch, too, checks whether triton is installed.
+    """
     real = builtins.__import__
 
     def importer(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -96,7 +101,7 @@ def _stand_in_for_absent_modules() -> None:
 
 
 def _skip_compilers() -> None:
-    """Skip compilers: `torch.compile` and `torch.jit.script` as decorators cost seconds of imports each start."""
+    """Replace torch.compile and torch.jit.script by decorators that return the function unchanged, to start faster."""
     import torch
 
     def identity(function: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -107,7 +112,7 @@ def _skip_compilers() -> None:
 
 
 def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int) -> None:
-    """Let torch answer as on the plan's GPU; nothing is allocated."""
+    """Patch torch.cuda to report a GPU of this compute capability, memory and number of compute units."""
     import torch
 
     major, minor = capability
@@ -126,7 +131,10 @@ def claim_gpu(capability: tuple[int, int], memory_bytes: int, compute_units: int
 
 @contextmanager
 def claimed_adam() -> Iterator[None]:
-    """Let OptimizerConfig find the Adam of Transformer Engine 2, of which it asks for the names of arguments alone."""
+    """Within the block, make Transformer Engine's FusedAdam importable, whose argument names OptimizerConfig inspects.
+
+    Nothing is replaced if Transformer Engine is installed.
+    """
     package = "transformer_engine.pytorch.optimizers"
     if importlib.util.find_spec("transformer_engine") is not None:
         yield
@@ -149,7 +157,7 @@ def claimed_adam() -> Iterator[None]:
 
 
 def claim_sparse_kernels() -> None:
-    """Let a transformer config find the packages of sparse attention's kernels, which it asks for on a GPU."""
+    """Patch the transformer config not to require the packages of sparse attention's kernels."""
     import importlib
 
     try:
@@ -177,7 +185,7 @@ KERNELS = {
 
 
 def claim_transformer_engine(version: str) -> None:
-    """Let Megatron's version checks, and those for fused kernels, answer as with this release."""
+    """Patch Megatron to see this Transformer Engine version, with inert fused kernels where they are missing."""
     from megatron.core import utils
     from packaging.version import Version
 

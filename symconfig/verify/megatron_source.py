@@ -42,20 +42,21 @@ class MegatronSource:
 
     @property
     def release(self) -> tuple[int, int]:
+        """Return the major and minor version."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
 
 def cache_dir() -> Path | None:
-    """Return the folder that the wheel is unpacked into; None for a user without a home."""
+    """Return the folder that the wheel is unpacked into; None if the user has no home or cache directory."""
     root = resources.cache_dir()
     return root and root / f"megatron-core-{RELEASE}"
 
 
 def find(named: Path | None = None) -> MegatronSource | None:
-    """Find Megatron, the first of: `named`, $MEGATRON_PATH, an installed megatron with a trainer, the cache.
+    """Return the first Megatron of: `named`, $MEGATRON_PATH, an installed megatron with trainer, the cache; else None.
 
-    Raises InputError when the named place is no Megatron.
+    Raises InputError if the named folder is no Megatron-LM.
     """
     if named is None and os.environ.get("MEGATRON_PATH"):
         named = Path(os.environ["MEGATRON_PATH"])
@@ -78,6 +79,7 @@ def find(named: Path | None = None) -> MegatronSource | None:
 
 
 def _installed() -> list[Path]:
+    """Return the folders that hold an installed `megatron` package; [] without one."""
     try:
         spec = importlib.util.find_spec("megatron")
     except (ImportError, ValueError):
@@ -86,7 +88,7 @@ def _installed() -> list[Path]:
 
 
 def installed_core() -> MegatronSource | None:
-    """Find an installed megatron-core, with or without the trainer."""
+    """Return an installed megatron-core, with or without the trainer, or None."""
     for root in _installed():
         if (root / _PACKAGE_INFO).is_file():
             return MegatronSource(root, _version(root), "the installed package", chosen=False)
@@ -94,19 +96,24 @@ def installed_core() -> MegatronSource | None:
 
 
 def _at(root: Path, origin: str, chosen: bool) -> MegatronSource | None:
+    """Return the source in a folder, or None if it lacks the trainer's arguments or the package's version."""
     if not all(map(os.path.isfile, (root / _ARGUMENTS, root / _PACKAGE_INFO))):  # nor in a home that is closed to us
         return None
     return MegatronSource(root.resolve(), _version(root), origin, chosen)
 
 
 def _version(root: Path) -> str:
+    """Return major.minor.patch from the package's source text; missing parts are 0."""
     text = (root / _PACKAGE_INFO).read_text(encoding="utf-8")
     parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", text, flags=re.MULTILINE))
     return ".".join(parts.get(name, "0") for name in ("MAJOR", "MINOR", "PATCH"))
 
 
 def download() -> Path:
-    """Fill the cache with pip's own client; checks the wheel's SHA-256. Returns the folder. Raises SymconfigError."""
+    """Download the megatron-core wheel with pip into the cache, check its SHA-256, and return the folder.
+
+    Nothing is downloaded if it is there. Raises SymconfigError if pip fails, the hash differs or there is no cache.
+    """
     target = cache_dir()
     if target is None:
         raise SymconfigError("is needed to keep megatron-core in", field="XDG_CACHE_HOME or HOME")
@@ -140,7 +147,7 @@ def download() -> Path:
 
 
 def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
-    """Unpack `wheel` as `target`, whole or not at all. Raises SymconfigError when it is not the expected file."""
+    """Unpack a wheel as `target`, atomically. Raise SymconfigError if its SHA-256 differs."""
     got = hashlib.sha256(wheel.read_bytes()).hexdigest()
     if got != sha256:
         raise SymconfigError("is not the expected wheel", file=wheel.name, field="sha256", got=got, need=sha256)
@@ -153,6 +160,7 @@ def unpack(wheel: Path, target: Path, sha256: str = WHEEL_SHA256) -> None:
 
 
 def main() -> int:
+    """Download Megatron and print where it is. Return the exit code."""
     try:
         print(f"megatron-core {RELEASE} is in {download()}")
     except SymconfigError as error:

@@ -22,7 +22,10 @@ KERNELS: dict[str, Any] = {
 
 
 def prepare(config: Any) -> None:
-    """Prepare what the layers need of a GPU: within megatron_build.placed, before the modules are built."""
+    """Patch torch and Megatron for a forward pass without a GPU.
+
+    Call it within megatron_build.placed, before the modules are built.
+    """
     kernels(config)
     _rng()
     without_fp8()
@@ -34,14 +37,14 @@ def prepare(config: Any) -> None:
 
 
 def kernels(config: Any) -> None:
-    """Set KERNELS, as far as this version has them."""
+    """Set KERNELS in the config, as far as this version has them."""
     for name, value in KERNELS.items():
         if hasattr(config, name):
             setattr(config, name, value)
 
 
 def _rng() -> None:
-    """Stand in for the states of a GPU's random generator, which every dropout forks and every recompute restores."""
+    """Patch the GPU's random states, which dropout and recomputing use, with a constant one."""
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     state = torch.zeros(16, dtype=torch.uint8, device="cpu")
     random._get_cuda_rng_state = lambda *args, **kwargs: state
@@ -52,17 +55,14 @@ def _rng() -> None:
 
 
 def without_fp8() -> None:
-    """Answer CheckpointWithoutOutput, which checks in Transformer Engine whether fp8 is on, wanted or not.
-
-    It is not.
-    """
+    """Patch CheckpointWithoutOutput, which asks Transformer Engine, to see fp8 as disabled."""
     random: Any = importlib.import_module("megatron.core.tensor_parallel.random")
     random.FP8GlobalStateManager = types.SimpleNamespace(is_fp8_enabled=lambda: False)
     random.activation_recompute_forward = random.fp8_autocast = lambda **options: contextlib.nullcontext()
 
 
 def _positions() -> None:
-    """Take the first positions: those of a context parallel rank are copied from pinned memory, and are as many."""
+    """Patch position embeddings to return as many positions as a context-parallel rank has, the first ones."""
 
     def own(positions: Any, dim: int, group: Any) -> Any:
         return positions.narrow(dim, 0, positions.size(dim) // group.size()).clone()
@@ -73,7 +73,7 @@ def _positions() -> None:
 
 
 def _dropout() -> None:
-    """Keep a mask of one byte an element in dropout, as a GPU does; off it, the mask has the tensor's type."""
+    """Patch dropout to save a mask of one byte per element, as a GPU does; on a CPU it has the tensor's dtype."""
 
     def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
         return torch.native_dropout(input, p, True)[0] if training and p else input
@@ -86,6 +86,7 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any) -> Any:
+        """Save the input, one fp32 number per token and the weight; return an output without values."""
         ctx.save_for_backward(input, input.new_empty(*input.shape[:-1], 1, dtype=torch.float32), weight)
         return torch.empty_like(input)
 
@@ -96,11 +97,12 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _rms_norm() -> None:
+    """Patch rms_norm to save what torch's fused GPU kernel saves; its values are not computed."""
     torch.nn.functional.rms_norm = lambda input, shape, weight=None, eps=None: _RmsNorm.apply(input, weight)
 
 
 def _attention() -> None:
-    """Let the local attention core's output have the width of MLA's values, not of the model's kv channels."""
+    """Patch the local attention core to output the width of MLA's values."""
     core = importlib.import_module("megatron.core.transformer.dot_product_attention").DotProductAttention
     make = core.__init__
 
@@ -113,17 +115,16 @@ def _attention() -> None:
 
 
 def balanced(tokens: int, experts: int, chosen: int) -> Any:
-    """Return a routing map [tokens, experts] of real booleans in which every expert has its share of the tokens."""
+    """Return a routing map [tokens, experts] on the CPU that gives every expert an equal number of tokens."""
     with torch.device("cpu"):
         first = torch.arange(tokens * chosen) % experts
         return torch.zeros(tokens, experts, dtype=torch.bool).scatter_(1, first.view(tokens, chosen), True)
 
 
 def _routing() -> None:
-    """Let the dispatcher's own code count a balanced choice, which every rank is claimed to have made.
+    """Patch the token dispatcher to count a balanced routing, assumed on every rank.
 
-    What the router chose has no values here, and how many tokens each expert gets is read from it. All else is the real
-    map's.
+    The router's own choice has no values on the meta device; everything else uses the real map.
     """
     dispatcher: Any = importlib.import_module("megatron.core.transformer.moe.token_dispatcher")
     kind = dispatcher.MoEAlltoAllTokenDispatcher

@@ -30,7 +30,10 @@ LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
-    """Run the task `trace`: {"rank", "saved", "saved_bytes", …}."""
+    """Run a microbatch through every chunk of this rank and return what the backward would read.
+
+    saved: records of storages; saved_bytes: those held per microbatch; shared_bytes: those held once.
+    """
     start = time.perf_counter()
     with build.placed(args, config) as ready:
         stand_ins.prepare(ready)
@@ -47,16 +50,16 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_precision(args: Any, config: Any, model: Any) -> Any:
-    """Convert a model as the trainer wraps it: 16-bit weights, an fp32 loss."""
+    """Return the model wrapped for 16-bit weights and an fp32 loss as the trainer does; unchanged in fp32."""
     if not (args.bf16 or args.fp16):
         return model
     return importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
 
 
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
-    """Trace each distinct storage that the backward of one microbatch of the chunk would read.
+    """Return a record of each distinct storage that the backward of one microbatch of the chunk would read.
 
-    shared: the next microbatch reads the same storage (a table of positions), so that it is held once.
+    shared: a second microbatch reads the same storage, so that it is held once. place: the chunk's index.
     """
     recorder, chunk = Recorder(model), _in_precision(args, config, model)
     microbatches = []
@@ -70,7 +73,7 @@ def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]
 
 
 def _forward(args: Any, config: Any, model: Any, chunk: Any) -> Any:
-    """Pass one microbatch as pretrain_gpt.py does: tokens to the ends, the stage before's output to the others."""
+    """Run one microbatch as pretrain_gpt.py does, and return the output, or the loss on the last stage."""
     sequence = args.seq_length // config.context_parallel_size
     tokens = torch.zeros(args.micro_batch_size, sequence, dtype=torch.long, device=META)
     mask = None
@@ -120,6 +123,7 @@ class Recorder:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
+        """Within the block, record running modules, storages that operators make, and tensors that autograd saves."""
         hooks = torch.nn.modules.module
         before = hooks.register_module_forward_pre_hook(self._enter)
         after = hooks.register_module_forward_hook(self._leave, always_call=True)
@@ -132,25 +136,35 @@ class Recorder:
             after.remove()
 
     def _enter(self, module: Any, inputs: Any) -> None:
+        """Push the module's name; one outside the chunk gets its caller's."""
         self.running.append(self.names.get(module) or self._inside())
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
         self.running.pop()
 
     def _inside(self) -> str:
-        """Return the innermost module; one that is not in the chunk's tree counts as the one that called it."""
+        """Return the name of the innermost running module, "" outside all.
+
+        A module that is not in the chunk counts as its caller.
+        """
         return self.running[-1] if self.running else ""
 
     def _note(self, tensor: Any) -> None:
+        """Record the running module as the maker of the tensor's storage."""
         self.made[_storage(tensor)._cdata] = self._inside()
 
     def _pack(self, tensor: Any) -> Kept:
+        """Wrap a tensor that autograd saves with the running module; a weak reference is recorded."""
         kept = Kept(tensor, self._inside())
         self.packed.append(weakref.ref(kept))
         return kept
 
     def kept(self, end: Any) -> dict[int, dict[str, Any]]:
-        """Return, by storage, what has been saved since the last call and is still needed at the end of the forward."""
+        """Return, by storage, what was saved since the last call and is still alive. end: the forward's result.
+
+        Parameters, buffers, empty storages and those not on the meta device are left out. Clears the list of saved
+        tensors.
+        """
         storages: dict[int, dict[str, Any]] = {}
         # Now: the first forward replaces some (the router's bias becomes fp32), and a freed number is given again.
         owned = {_storage(tensor)._cdata for tensor in (*self.model.parameters(), *self.model.buffers())}
@@ -180,6 +194,7 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
         self._heard = heard
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operator and report each output whose storage is not one of its inputs'."""
         output = func(*args, **(kwargs or {}))
         given = {_storage(value)._cdata for value in _tensors((*args, *(kwargs or {}).values()))}
         for tensor in _tensors(output if isinstance(output, tuple | list) else (output,)):
@@ -189,6 +204,7 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _tensors(values: Any) -> Iterator[Any]:
+    """Yield the tensors within nested tuples and lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -197,7 +213,10 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def _layer(reader: str, maker: str) -> int | None:
-    """Return the chunk's layer whose backward starts from a tensor: what enters a layer is the layer's."""
+    """Return the layer whose backward reads a tensor first, or None: the reader's, else derived from the maker's.
+
+    The input of a layer belongs to the layer.
+    """
     if (match := LAYER.search(reader)) is not None:
         return int(match[1])
     made = LAYER.search(maker)
@@ -211,7 +230,7 @@ def _storage(tensor: Any) -> Any:
 
 
 def _attributes(end: Any) -> Iterator[Kept]:
-    """Yield tensors that custom functions keep as attributes of their context: no hook of autograd's sees them."""
+    """Yield tensors that custom autograd functions keep as attributes of their context, which no hook reports."""
     waiting, seen = [end.grad_fn], set()
     while waiting:
         node = waiting.pop()

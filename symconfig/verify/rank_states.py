@@ -51,7 +51,7 @@ class Predicted:
 
 
 def predicted(plan: Plan, stage: int) -> Predicted:
-    """Return what the cost model predicts for the ranks of a pipeline stage, without padding."""
+    """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding."""
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
     # Between steps no gradients wait to be reduced, and host memory counts, too.
@@ -75,9 +75,9 @@ def predicted(plan: Plan, stage: int) -> Predicted:
 
 
 def coordinates(parallel: Degrees, framework: Framework, rank: int) -> dict[str, int]:
-    """Return a rank's place along each axis of the dense and the expert grid, by name.
+    """Return a rank's index along tp, cp, dp, pp and etp, ep, edp.
 
-    Raises InputError for a rank that the plan does not have.
+    Raises InputError for a rank outside the plan.
     """
     if not 0 <= rank < parallel.world_size:
         need = f"0 to {parallel.world_size - 1}"
@@ -98,9 +98,10 @@ def stage_of(parallel: Degrees, rank: int) -> int:
 
 
 def with_local_layers(plan: Plan) -> Prospect:
-    """Return the plan's point of the lattice with Megatron-LM's own layers, without what goes with Transformer Engine's
-    alone. It offloads no activations (training/arguments.py, validate_args), and its own attention has no context
-    parallelism (transformer/dot_product_attention.py): each rank's part of a sequence counts as a sequence of its own.
+    """Return the plan as a candidate with Megatron-LM's own layers in place of Transformer Engine's.
+
+    It offloads no activations (training/arguments.py, validate_args), and its attention has no context parallelism
+    (transformer/dot_product_attention.py): cp ranks become data-parallel ones with shorter sequences.
     """
     point = restore(plan, plan.best)
     framework = usual(plan.best.target.backend, plan.cluster.gpu.architecture, "local", plan.job.attention)
@@ -117,7 +118,7 @@ def with_local_layers(plan: Plan) -> Prospect:
 def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...]:
     """Return the parameters of each virtual stage on a rank of a pipeline stage, with Megatron-LM's own layers.
 
-    Raises SymconfigError for degrees that cut no whole numbers.
+    Raises SymconfigError if the degrees do not divide experts or weights.
     """
     point = with_local_layers(plan)
     p, model = point.degrees, point.request.model
@@ -134,8 +135,10 @@ def chunk_parameters(plan: Plan, stage: int) -> tuple[tuple[Parameter, ...], ...
 
 
 def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Parameter]:
-    """Yield the parameters of a block, expert by expert. Parts of a weight that different operators multiply with are
-    one parameter."""
+    """Yield the parameters of a block on one rank, expert by expert; parts of one weight are joined.
+
+    Raises SymconfigError if a weight does not divide evenly.
+    """
     shards = sorted(block.weights, key=lambda shard: shard.name.partition(_PART)[0])
     for name, group in groupby(shards, key=lambda shard: shard.name.partition(_PART)[0]):
         parts = list(group)
@@ -150,7 +153,10 @@ def _of_block(block: DerivedBlock, numbers: Mapping[str, int]) -> Iterator[Param
 
 
 def _of_chunk(point: Prospect, index: int, known: Mapping[str, Sequence[Parameter]]) -> Iterator[Parameter]:
-    """Yield the parameters of one virtual stage, by its number in model order."""
+    """Yield the parameters of a virtual stage, given its index in model order. known: parameters by kind of block.
+
+    A chunk with multi-token prediction but without the embedding has the embedding, too.
+    """
     chunks, model = point.split.chunks, point.request.model
     kinds, layers = chunks[index], dict.fromkeys(("layers", "mtp"), 0)
     for kind in kinds:

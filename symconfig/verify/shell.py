@@ -41,10 +41,15 @@ class DryRun:
 
 
 def applies(plan: Plan) -> bool:
+    """Return True: scripts are checked for every plan."""
     return True
 
 
 def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
+    """Yield a check for each script of the folder, run with DRY_RUN=1; one skipped check without bash.
+
+    Scripts are those of the manifest, else SCRIPTS; a missing one fails.
+    """
     watch = Stopwatch()
     if shutil.which("bash") is None:
         yield watch.check("scripts", "skipped", "there is no bash here")
@@ -61,7 +66,10 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
-    """Run `name` with DRY_RUN=1, a word for each variable that it needs, and of this environment PATH alone."""
+    """Run a script with DRY_RUN=1 in a clean environment, and return its status, command and exported variables.
+
+    Each variable that it requires gets a placeholder. Status 124 if it exceeds timeout_s.
+    """
     bash = shutil.which("bash") or "bash"
     script = folder / name
     ends = " ".join(_NEEDS.findall(script.read_text(encoding="utf-8")) if script.is_file() else ())
@@ -95,17 +103,17 @@ def dry_run(folder: Path, name: str, timeout_s: float) -> DryRun:
 
 
 def words(text: str) -> list[str]:
-    """Split text into words as bash does, `$'...'` included. Raises ValueError where a quote does not end."""
+    """Split text into words as bash does, including `$'...'`. Raise ValueError for an unterminated quote."""
     return shlex.split(_QUOTED.sub(_plainly, text))
 
 
 def _plainly(match: re.Match[str]) -> str:
-    """Quote a word of `$'...'`, which shlex does not know, in single quotes; leave others as they are."""
+    """Return a match of `$'...'` requoted for shlex, other matches unchanged."""
     return match[0] if match[1] is None else shlex.quote(unescaped(match[1]))
 
 
 def arguments(folder: Path) -> list[str]:
-    """Read the words of megatron_args.txt. Raises InputError when it cannot be read as shell words."""
+    """Return the words of megatron_args.txt. Raise InputError if it cannot be read as shell words."""
     path = folder / ARGUMENTS
     try:
         return words(content(path, MAX_BYTES).decode("utf-8"))
@@ -114,6 +122,7 @@ def arguments(folder: Path) -> list[str]:
 
 
 def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
+    """Return the check of one script's dry run; launch.sh must also pass the words of megatron_args.txt, if present."""
     watch = Stopwatch()
     title = f"{name} with DRY_RUN=1"
     if options.refused is not None:
@@ -129,6 +138,7 @@ def _dry_run_check(folder: Path, name: str, options: Options) -> Check:
 
 
 def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> Check:
+    """Return the check that launch.sh passes exactly the words of megatron_args.txt to Megatron's script."""
     script = next((place for place, word in enumerate(ran.words) if Path(word).name in MEGATRON_SCRIPTS), None)
     if script is None:
         return watch.check(title, "failed", f"does not start {' or '.join(MEGATRON_SCRIPTS)}")
@@ -147,4 +157,5 @@ def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> 
 
 
 def _at(words: list[str], place: int) -> str:
+    """Return the repr of the word at an index, or "missing"."""
     return repr(words[place]) if place < len(words) else "missing"

@@ -21,7 +21,7 @@ _CYCLES_PER_S = 2e9  # of the fastest GPUs; a slower one waits longer, which doe
 
 class Clock(Protocol):
     def sample(self, call: Call, runs: int) -> float:
-        """Return the seconds of one run, of so many back to back."""
+        """Return the mean seconds of one of `runs` calls back to back."""
 
 
 class HostClock:
@@ -31,6 +31,7 @@ class HostClock:
         self._synchronize = synchronize
 
     def sample(self, call: Call, runs: int) -> float:
+        """Return the host's mean seconds to make one call, the device's work not waited for."""
         self._synchronize()
         started = time.perf_counter()
         for run in range(runs):
@@ -48,6 +49,10 @@ class DeviceClock:
         self._queue_s = 0.0  # of the host, for one run
 
     def sample(self, call: Call, runs: int) -> float:
+        """Return the device's mean seconds of one call, measured by events.
+
+        Repeats with a longer lead, up to _MOST_LEAD_S, while the device may have waited for the host.
+        """
         lead_s = max(_LEAD_S, _LEAD * self._queue_s * runs)
         while True:
             lead_s = min(lead_s, _MOST_LEAD_S)
@@ -57,7 +62,10 @@ class DeviceClock:
             lead_s *= 2
 
     def _once(self, call: Call, runs: int, lead_s: float) -> tuple[float, bool]:
-        """Return the seconds of all runs, and whether the device may have waited for the host among them."""
+        """Return the seconds of all runs, and whether the device may have waited for the host.
+
+        Updates the host's queueing time per run.
+        """
         cuda = self._torch.cuda
         start, end = (cuda.Event(enable_timing=True) for _ in range(2))
         cuda._sleep(int(lead_s * _CYCLES_PER_S))
@@ -84,7 +92,10 @@ class Timing:
 
 
 def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
-    """Time a call for about `share_s`: until two samples agree, then up to MOST_SAMPLES more."""
+    """Return the median time of a call over repeated samples, taking about `share_s` seconds.
+
+    Two untimed runs come first, then samples until two agree (or a third of the time is over); only later ones count.
+    """
     for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
         call(run)
     started = now()

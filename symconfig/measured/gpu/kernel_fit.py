@@ -69,7 +69,7 @@ class KernelFit:
 
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
-    """Fit constants to kernel times; raise InputError where nothing was measured that a constant explains."""
+    """Fit a GPU's kernel constants to measured times. Raise InputError if no measured kernel has a formula."""
     rows = tuple(row for row in times.rows if _explained(row.what, cluster))
     if not rows:
         raise InputError("no kernel was measured that constants could be fitted to", got=str(times.rig))
@@ -98,7 +98,10 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
 
 
 def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values: Constants, n: int) -> Array:
-    """Return seconds [kernels, n] under n sets of constants, each an array [n]; the others are the cluster's."""
+    """Return the cost model's seconds of each kernel, [kernels, n], for n sets of constants.
+
+    values: constant name to array [n]; the others are the cluster's.
+    """
     result = np.empty((len(kernels), n))
     precisions = [
         (kernel.dtype if isinstance(kernel, Product) else "bf16" if cluster.gpu.peak_flops.bf16 else "fp16")
@@ -131,7 +134,7 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
 
 
 def _cast_s(kernel: Kernel, rates: Machine) -> Number:
-    """Return the seconds of the cast that the cost model counts with a product, where the operand came cast."""
+    """Return the seconds of the operand's cast if the cost model includes it and the kernel does not, else 0."""
     if not isinstance(kernel, CastProduct) or not kernel.low:
         return 0.0
     moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
@@ -140,14 +143,14 @@ def _cast_s(kernel: Kernel, rates: Machine) -> Number:
 
 
 def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
-    """Tell whether the cost model has a formula for the kernel, and the cluster a peak."""
+    """Return whether the cost model has a formula for the kernel, and the cluster a peak for its precision."""
     if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
         return False
     return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
-    """State the kernel's work as the graph would; `numbers` gets the values of the symbols that it needs."""
+    """Return the kernel as a task of the cost model; adds the symbols that it needs to `numbers`."""
 
     def size(value: int) -> Monomial:
         return Monomial(Fraction(value))
@@ -175,7 +178,10 @@ def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
 
 
 def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
-    """Return the constants that these kernels depend on, of the cluster's values, as uncertain as any GPU's."""
+    """Return the constants that these kernels depend on, starting at the cluster's values clipped to the bounds.
+
+    Their uncertainty is that of any GPU.
+    """
     needed: dict[str, None] = {}
     for row in rows:
         needed |= dict.fromkeys(needs(row.what))
@@ -189,7 +195,7 @@ def _parameters(rows: Sequence[Row], kernels: Kernels) -> tuple[Parameter, ...]:
 
 
 def needs(kernel: Kernel) -> tuple[str, ...]:
-    """Name the constants that explain a kernel's time."""
+    """Return the names of the constants that a kernel's time depends on."""
     if isinstance(kernel, Product):
         return ("gemm_efficiency_low" if kernel.low else "gemm_efficiency", "gemm_k_half")
     if isinstance(kernel, Attention):
@@ -198,6 +204,10 @@ def needs(kernel: Kernel) -> tuple[str, ...]:
 
 
 def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fit: Fit) -> FamilyErrors:
+    """Return the errors of one family of kernels before and after the fit, mean absolute and largest with its sign.
+
+    Also by fits without the kernel's model; None if some kernel names no model.
+    """
     mine = [index for index, row in enumerate(rows) if row.what.family == family]
 
     def off(log_s: Array) -> tuple[float, float]:

@@ -46,20 +46,25 @@ class Bench:
 
     @property
     def half(self) -> Any:
-        """Return the type of 16-bit work."""
+        """Return torch's 16-bit type for this device: bfloat16, else float16."""
         return self.torch.bfloat16 if self.has_bf16 else self.torch.float16
 
     def sets(self, bytes_each: float) -> int:
-        """Count the sets of buffers: twice the cache, so that no run finds its operands there."""
+        """Return the number of buffer sets to cycle through, so that no run finds its operands in the cache.
+
+        Enough for twice the cache, at most MOST_SETS and a quarter of the free memory, at least 1.
+        """
         wanted = ceil(2 * self.cache_bytes / bytes_each) if bytes_each else 1
         free = self.torch.cuda.mem_get_info()[0] if self.cuda else 2**30
         return max(1, min(MOST_SETS, wanted, int(_MEMORY_SHARE * free / max(bytes_each, 1))))
 
     def normal(self, *shape: int, dtype: Any = None) -> Any:
+        """Return a tensor of normal random numbers on the device, in its 16-bit type by default."""
         return self.torch.randn(shape, dtype=dtype or self.half, device=self.device)
 
 
 def bench(torch: Any, device: str) -> Bench:
+    """Return the torch device with its cache size (128 MiB if unknown; 0 on a CPU) and whether it has bf16."""
     if device == "cpu":
         return Bench(torch, device, 0)  # one set each: numbers of a CPU are looked at by nobody
     facts = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -73,7 +78,7 @@ def _amd(torch: Any) -> bool:
 
 
 def unsupported(bench: Bench, kernel: Kernel) -> str | None:
-    """Say why this device or this torch cannot run the kernel, or None."""
+    """Return why this device or torch cannot run the kernel's precision, or None if it can."""
     if not isinstance(kernel, Product):
         return None
     torch = bench.torch
@@ -87,9 +92,9 @@ def unsupported(bench: Bench, kernel: Kernel) -> str | None:
 
 
 def ways(bench: Bench, kernel: Kernel) -> list[Make]:
-    """Return every implementation that torch has, of which the fastest counts.
+    """Return a function for each implementation that torch has; each allocates its buffers and returns a Way.
 
-    Making one may fail as running it may.
+    Calling one may fail like running the kernel.
     """
     if isinstance(kernel, Product):
         return [partial(_low_product if kernel.dtype == "fp8" else _product, bench, kernel)]
@@ -111,6 +116,7 @@ def ways(bench: Bench, kernel: Kernel) -> list[Make]:
 
 
 def _product(bench: Bench, kernel: Product) -> Way:
+    """Return a matmul, batched if batch > 1, with operands in the layout of the kernel's pass."""
     torch, batch, m, n, k = bench.torch, kernel.batch, kernel.m, kernel.n, kernel.k
     dtype = torch.bfloat16 if kernel.dtype == "bf16" else torch.float16
 
@@ -134,7 +140,7 @@ def _product(bench: Bench, kernel: Product) -> Way:
 
 
 def _low_product(bench: Bench, kernel: Product) -> Way:
-    """Return the cast of the first operand and the product; the second, a weight, was cast long before."""
+    """Return an fp8 matmul with the cast of its first operand; the second, a weight, is cast beforehand."""
     torch, m, n, k = bench.torch, kernel.m, kernel.n, kernel.k
     low, one = torch.float8_e4m3fn, torch.ones((), dtype=torch.float32, device=bench.device)
     sets = [(bench.normal(m, k), bench.normal(n, k).to(low).t()) for _ in range(bench.sets(3.0 * m * k + k * n))]
@@ -164,15 +170,16 @@ class _Ring:
         self._next = 0
 
     def put(self, result: object) -> object:
+        """Store a result in place of the oldest, and return it."""
         self._held[self._next] = result
         self._next = (self._next + 1) % len(self._held)
         return result
 
 
 def _attentions(bench: Bench, kernel: Attention) -> list[Make]:
-    """Return cuDNN's and FlashAttention-2's kernels.
+    """Return cuDNN's and FlashAttention-2's implementations; on a CPU the default one.
 
-    Where values are narrower, also padded for those that cannot do that.
+    If values are narrower than keys, each also with padded values, for kernels that require equal widths.
     """
     if not bench.cuda:
         return [partial(_attention, bench, kernel, None, None, kernel.value_channels)]
@@ -188,6 +195,10 @@ def _attentions(bench: Bench, kernel: Attention) -> list[Make]:
 
 
 def _attention(bench: Bench, kernel: Attention, backend: Any, how: str | None, value_channels: int) -> Way:
+    """Return causal attention with this backend (None: torch's choice).
+
+    value_channels: the width of values, padded or not.
+    """
     torch = bench.torch
     of = torch.nn.functional.scaled_dot_product_attention
 
@@ -222,7 +233,7 @@ def _way(
     backward: bool,
     how: str | None,
 ) -> Way:
-    """Return the forward of `function`, or its backward alone, from graphs that were made beforehand."""
+    """Return a call of `function`'s forward, or of its backward alone on graphs built beforehand."""
     kept = _Ring(len(sets))
     if not backward:
         return Way(lambda index: kept.put(function(sets[index % len(sets)])), how)
@@ -239,13 +250,13 @@ def _way(
 
 
 def swiglu(x: Any) -> Any:
-    """Apply SwiGLU: [rows, 2 columns] -> [rows, columns]"""
+    """Return SwiGLU of x: [rows, 2 columns] to [rows, columns]."""
     gate, up = x.chunk(2, dim=-1)
     return gate * gate.sigmoid() * up
 
 
 def swiglu_back(x: Any, gradient: Any) -> Any:
-    """Return the input's gradient, for the output's."""
+    """Return the gradient of SwiGLU's input x, [rows, 2 columns], from that of its output, [rows, columns]."""
     gate, up = x.chunk(2, dim=-1)
     share = gate.sigmoid()
     result = x.new_empty(x.shape)
@@ -256,18 +267,20 @@ def swiglu_back(x: Any, gradient: Any) -> Any:
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Any:
-    """Compile a function once for all sizes."""
+    """Return the function compiled for all sizes; cached."""
     import torch
 
     return torch.compile(function, dynamic=True)
 
 
 def _inputs(bench: Bench, kernel: Stream, backward: bool) -> list[tuple[Any, ...]]:
+    """Return sets of one input [rows, columns], twice as wide for glu; `backward`: requiring gradients."""
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns
     return [(bench.normal(kernel.rows, wide).requires_grad_(backward),) for _ in range(bench.sets(2.0 * kernel.moved))]
 
 
 def _copy(bench: Bench, kernel: Stream) -> Way:
+    """Return a copy of [rows, columns] within the device's memory."""
     pairs = [(bench.torch.empty_like(x), x) for (x,) in _inputs(bench, kernel, False)]
 
     def call(index: int) -> object:
@@ -278,7 +291,7 @@ def _copy(bench: Bench, kernel: Stream) -> Way:
 
 
 def _glu(bench: Bench, kernel: Stream) -> Way:
-    """Return one kernel with the traffic of SwiGLU, of which torch has none of its own but what it compiles."""
+    """Return torch's GLU, which is one kernel with the memory traffic of SwiGLU."""
     function = bench.torch.nn.functional.glu
     return _way(
         bench,
@@ -290,6 +303,7 @@ def _glu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _gelu(bench: Bench, kernel: Stream) -> Way:
+    """Return GELU's tanh form, forward or backward."""
     function = bench.torch.nn.functional.gelu
     return _way(
         bench,
@@ -301,7 +315,7 @@ def _gelu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _compiled_swiglu(bench: Bench, kernel: Stream) -> Way:
-    """Return SwiGLU as training frameworks have it: forward and backward each one compiled kernel, where Triton is."""
+    """Return SwiGLU's forward or backward as one compiled kernel. Raise ImportError without Triton."""
     import triton  # type: ignore[import-not-found]  # noqa: F401  # says at once that it is missing
 
     inputs = [x for (x,) in _inputs(bench, kernel, False)]
@@ -316,9 +330,9 @@ def _compiled_swiglu(bench: Bench, kernel: Stream) -> Way:
 
 
 def _norm(bench: Bench, kernel: Stream) -> Way:
-    """Return a norm; its backward is the input's gradient.
+    """Return a norm's forward, or its backward to the input alone, without the weight's gradient.
 
-    The weight's, which a fused kernel sums on its way, is left out.
+    On a GPU without a fused RMSNorm it is a LayerNorm, and `how` says so.
     """
     torch, functions = bench.torch, bench.torch.nn.functional
     weight = torch.ones(kernel.columns, dtype=bench.half, device=bench.device)
@@ -334,6 +348,7 @@ def _norm(bench: Bench, kernel: Stream) -> Way:
 
 
 def _launch(bench: Bench, kernel: Launch) -> Way:
+    """Return an addition to 1024 elements (device), or a small linear layer with autograd (host)."""
     torch = bench.torch
     if kernel.where == "device":
         x = torch.zeros(1024, device=bench.device)
@@ -344,6 +359,7 @@ def _launch(bench: Bench, kernel: Launch) -> Way:
 
 
 def _host_copy(bench: Bench, kernel: HostCopy) -> Way:
+    """Return a copy of bytes between the device and pinned host memory, in the kernel's direction."""
     torch = bench.torch
     host = torch.zeros(kernel.bytes_, dtype=torch.uint8, pin_memory=True)
     device = torch.zeros(kernel.bytes_, dtype=torch.uint8, device=bench.device)

@@ -83,7 +83,10 @@ class WantedKernel:
 
 
 def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> tuple[WantedKernel, ...]:
-    """Return the kernels to measure, the same for the same zoo."""
+    """Return the kernels to measure for these models: launches, products, attention, norms, activations and copies.
+
+    Deterministic. Products, attention and streaming kernels name the model that they are taken from.
+    """
     worth = {model.name: _worth(_kernels(model, selection.points), selection.most_flops) for model in models}
     result: list[WantedKernel] = [WantedKernel(Launch(where="device")), WantedKernel(Launch(where="host"))]
     for dtype, counts in selection.precisions.items():
@@ -91,9 +94,10 @@ def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> t
             result += _thinned({name: _products(kernels, dtype, grouped) for name, kernels in worth.items()}, count)
     for backward in (False, True):
         for kind, count in ((Attention, selection.attentions), (Stream, selection.streams)):
-            for family in sorted({k.family for ks in worth.values() for k in ks if _is(k, kind, backward)}):
+            for family in sorted({k.family for ks in worth.values() for k in ks if _is_kind(k, kind, backward)}):
                 mine = {
-                    name: {k for k in ks if _is(k, kind, backward) and k.family == family} for name, ks in worth.items()
+                    name: {k for k in ks if _is_kind(k, kind, backward) and k.family == family}
+                    for name, ks in worth.items()
                 }
                 result += _thinned(mine, count)
     width = max(model.hidden_size for model in models)
@@ -108,20 +112,19 @@ def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> t
 
 
 def _worth(kernels: Iterator[Kernel], most_flops: float) -> set[Kernel]:
+    """Return the kernels of at most most_flops FLOP, without products below WORTH of the largest."""
     every = [k for k in kernels if not isinstance(k, Product | Attention) or k.flops <= most_flops]
     least = WORTH * max((k.flops for k in every if isinstance(k, Product)), default=0.0)
     return {k for k in every if not isinstance(k, Product) or k.flops >= least}
 
 
-def _is(kernel: Kernel, kind: type, backward: bool) -> bool:
+def _is_kind(kernel: Kernel, kind: type, backward: bool) -> bool:
+    """Return whether the kernel is attention or streaming of this kind and pass."""
     return isinstance(kernel, Attention | Stream) and isinstance(kernel, kind) and kernel.backward is backward
 
 
 def _products(kernels: set[Kernel], dtype: Dtype, grouped: bool) -> set[Kernel]:
-    """Return the products: those of 16 bits as they are.
-
-    For fp8 the ones that run in it, operands as its units want them.
-    """
+    """Return the grouped or single products that run in fp8 (for dtype fp8) or in 16 bits, with the dtype set."""
     low = dtype == "fp8"
     return {
         k.model_copy(update={"dtype": dtype})
@@ -131,6 +134,7 @@ def _products(kernels: set[Kernel], dtype: Dtype, grouped: bool) -> set[Kernel]:
 
 
 def _kernels(model: ModelDescriptor, points: Sequence[Point]) -> Iterator[Kernel]:
+    """Yield the kernels that a model runs at each point; points whose tp does not divide the heads are left out."""
     scheme = Scheme(True)
     operators = {
         (kind, op.name): op for kind, block in blocks(model, MEGATRON.implementation).items() for op in block.operators
@@ -150,6 +154,7 @@ def _kernels(model: ModelDescriptor, points: Sequence[Point]) -> Iterator[Kernel
 
 
 def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
+    """Return the values of all size symbols for a model at a point: cp, dp and etp are 1, ep at most the experts."""
     experts = model.experts.num_experts if model.experts else 1
     return {
         **dim_sizes(model),
@@ -166,6 +171,10 @@ def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
 
 
 def _matmul(work: Matmul, numbers: Mapping[str, float]) -> Iterator[Product]:
+    """Yield a product in bf16, and in fp8 if low precision applies and its dims are multiples of 16.
+
+    No weight gradient in fp8.
+    """
     batch, m, n, k = (max(1, round(size.value(numbers))) for size in (work.batch, work.m, work.n, work.k))
     yield Product(dtype="bf16", layout=_LAYOUTS[work.phase], batch=batch, m=m, n=n, k=k)
     # A weight's gradient in fp8 reads copies that the forward and the input's gradient made: torch has no such cast.
@@ -174,6 +183,7 @@ def _matmul(work: Matmul, numbers: Mapping[str, float]) -> Iterator[Product]:
 
 
 def _attention(work: AttentionWork, model: ModelDescriptor, point: Point, numbers: Mapping[str, float]) -> Attention:
+    """Return the attention kernel of one rank at a point, forward or backward."""
     channels, value_channels = (int(numbers[name]) for name in work.channels)
     return Attention(
         backward=work.phase is not Phase.FORWARD,
@@ -189,7 +199,7 @@ def _attention(work: AttentionWork, model: ModelDescriptor, point: Point, number
 def _stream(
     work: Traffic, op: Operator, model: ModelDescriptor, scheme: Scheme, numbers: Mapping[str, float]
 ) -> Iterator[Stream]:
-    """Yield norms and activation functions; what else is bound by memory is a copy as far as rates go."""
+    """Yield the kernel of a norm or activation function; nothing for other operators or for less than one column."""
     what = model.norm.value if op.name.endswith("norm") else "glu" if model.gated_mlp else "gelu"
     if not op.name.endswith(("norm", "activation")):
         return
@@ -203,7 +213,7 @@ def _stream(
 
 
 def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[WantedKernel]:
-    """Pick `count` kernels far from each other. The models take turns: each names what is farthest from all taken."""
+    """Return up to `count` kernels far apart in size, chosen greedily, the models taking turns."""
     left = {name: sorted(kernels, key=str) for name, kernels in by_model.items() if kernels}
     taken: dict[Kernel, str] = {}
     while len(taken) < count and left:
@@ -217,9 +227,9 @@ def _thinned(by_model: Mapping[str, set[Kernel]], count: int) -> list[WantedKern
 
 
 def _distance(kernel: Kernel, taken: Mapping[Kernel, str]) -> float:
-    """Return the distance to the nearest of those taken, in doublings of the sizes.
+    """Return the squared distance in doublings of sizes to the nearest kernel taken; other differences count 1 each.
 
-    Another layout is as far as a doubling.
+    Without any taken, the sum of the kernel's sizes, so that the largest is taken first.
     """
     mine = kernel.model_dump()
 

@@ -32,6 +32,7 @@ class Product(Strict):
 
     @property
     def low(self) -> bool:
+        """Return whether the product is in fp8 or fp4."""
         return self.dtype not in ("bf16", "fp16")
 
     @property
@@ -40,6 +41,7 @@ class Product(Strict):
 
     @property
     def flops(self) -> float:
+        """Return the FLOP of the product, a multiply-add counted as two."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
@@ -65,11 +67,12 @@ class Attention(Strict):
 
     @property
     def queries(self) -> int:
+        """Return the number of queries, of all heads and sequences."""
         return self.batch * self.heads * self.length
 
     @property
     def flops(self) -> float:
-        """Count the FLOP under the causal mask: two products forward, five backward."""
+        """Return the FLOP under the causal mask: two products forward, five backward."""
         products = 5 if self.backward else 2
         return products * self.queries * (self.length / 2) * (self.channels + self.value_channels)
 
@@ -90,7 +93,7 @@ class Stream(Strict):
 
     @property
     def moved(self) -> int:
-        """Count the 16-bit elements read and written."""
+        """Return the number of 16-bit elements read and written."""
         # Forward: input and output. Backward: the output's gradient, what was kept, the input's gradient.
         passes = {"copy": (2, 2), "rmsnorm": (2, 3), "layernorm": (2, 3), "gelu": (2, 3), "glu": (3, 5)}
         return passes[self.what][self.backward] * self.rows * self.columns
@@ -176,12 +179,12 @@ class KernelTimes(Strict):
 
 
 def read(path: Path) -> KernelTimes:
-    """Read kernel times; raise InputError with every field that is wrong."""
+    """Return the kernel times in a file; raise InputError with every invalid field."""
     return validate(load_yaml_strict(path), KernelTimes)
 
 
 def as_yaml(times: KernelTimes) -> str:
-    """Write the times as YAML, one line for each kernel."""
+    """Return the times as YAML text, one line per kernel, without fields that are None."""
     data = times.model_dump(mode="json", by_alias=True, exclude_none=True)
     lines = []
     for key, value in data.items():

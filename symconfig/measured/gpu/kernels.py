@@ -33,7 +33,7 @@ LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
 
 
 def import_torch() -> Any:
-    """Import torch; raise InputError where it is not installed, or too old."""
+    """Return the torch module; raise InputError if it is not installed or older than LEAST_TORCH."""
     try:
         import torch
     except ImportError as error:
@@ -47,7 +47,7 @@ def import_torch() -> Any:
 
 
 def choose_device(torch: Any, wanted: str | None) -> str:
-    """Choose the device; raise InputError for one that is not here."""
+    """Return "cuda" or "cpu": as wanted, else cuda. Raise InputError for another name or without a usable GPU."""
     if wanted not in (None, "cuda", "cpu"):
         raise InputError("unknown device", field="--device", got=wanted, need="cuda or cpu")
     if wanted != "cpu" and not torch.cuda.is_available():
@@ -57,7 +57,7 @@ def choose_device(torch: Any, wanted: str | None) -> str:
 
 
 def zoo_name(product: str) -> str | None:
-    """Return the zoo's cluster with this GPU, by the name that the driver gives it."""
+    """Return the zoo's cluster whose GPU has this product name, as the driver reports it; None if there is none."""
     return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
 
 
@@ -72,14 +72,17 @@ def zoo_kernels(on: Bench) -> tuple[WantedKernel, ...]:
 def measure_kernels(
     torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel] | None = None
 ) -> KernelTimes:
-    """Measure every kernel that fits and that this device can run; the others get the reason why not."""
+    """Measure kernels for about budget_s seconds; those that cannot run or are too late are listed with the reason.
+
+    progress: called with a text and the completed fraction. kernels: None: those of the zoo's models.
+    """
     with _alone(torch, device) as on:
         return _measured(on, budget_s, progress, zoo_kernels(on) if kernels is None else kernels)
 
 
 @contextmanager
 def _alone(torch: Any, device: str) -> Iterator[Bench]:
-    """Yield the device; a CPU with one thread, since where others compute all that is measured would be waiting."""
+    """Yield the device to measure on; a CPU is limited to one thread within the block."""
     threads = torch.get_num_threads()
     if device == "cpu":
         torch.set_num_threads(1)
@@ -90,7 +93,11 @@ def _alone(torch: Any, device: str) -> Iterator[Bench]:
 
 
 def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel]) -> KernelTimes:
-    wanted = _in_turns(kernels)
+    """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left.
+
+    After OVERRUN times the budget the others are skipped.
+    """
+    wanted = _interleaved(kernels)
     rig = _rig(on)
     notes = tuple(_notes(on))
     started = time.perf_counter()
@@ -120,8 +127,8 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _in_turns(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
-    """Return one of each family after the other, so that a short budget leaves something of all."""
+def _interleaved(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
+    """Return the kernels reordered to alternate between families, so that a short budget covers all of them."""
     seen: Counter[str] = Counter()
     keyed = []
     for item in kernels:
@@ -131,7 +138,7 @@ def _in_turns(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
 
 
 def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | Skipped:
-    """Measure the fastest implementation, or say why there is none."""
+    """Return the time of a kernel's fastest implementation, or why none can run."""
     reason = unsupported(on, item.what)
     if reason is not None:
         return Skipped(what=item.what, reason=reason)
@@ -153,7 +160,10 @@ def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | S
 
 
 def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
-    """Return the time, or the reason why it cannot run: too little memory, sizes or types that it does not take."""
+    """Return an implementation's timing and name, or the first line of the error that stops it; frees its memory.
+
+    Raises SymconfigError if the GPU no longer works.
+    """
     way: Way | None = None
     try:
         with warnings.catch_warnings():
@@ -171,7 +181,7 @@ def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing,
 
 
 def _check_alive(on: Bench, reason: str) -> None:
-    """Check that the GPU still works: after some errors it does nothing more in this process. Raises SymconfigError."""
+    """Raise SymconfigError if the GPU no longer works, as it may not after some errors."""
     try:
         if on.cuda:
             on.torch.cuda.synchronize()
@@ -180,7 +190,7 @@ def _check_alive(on: Bench, reason: str) -> None:
 
 
 def _notes(on: Bench) -> Iterator[str]:
-    """Yield what makes the numbers doubtful."""
+    """Yield warnings about the numbers: measured on a CPU, or on a GPU whose memory is partly in use."""
     if not on.cuda:
         yield "Measured on a CPU: this shows how it goes, and says nothing of a GPU."
         return
@@ -193,7 +203,7 @@ def _notes(on: Bench) -> Iterator[str]:
 
 
 def _rig(on: Bench) -> Rig:
-    """Name the device and its software."""
+    """Return the device's name and the versions of its driver, CUDA or HIP, and torch, with the date."""
     torch = on.torch
     known = {"torch": str(torch.__version__), "date": datetime.now(UTC).date().isoformat()}
     if not on.cuda:
@@ -203,7 +213,7 @@ def _rig(on: Bench) -> Rig:
 
 
 def _driver() -> str | None:
-    """Return the version of NVIDIA's driver, as its kernel module says or nvidia-smi."""
+    """Return the version of NVIDIA's driver from its kernel module, else from nvidia-smi; None without either."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -15,9 +15,10 @@ from symconfig.solve.partition.problem import assemble
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The costs of a step, in the unit of the objective. hidden: communication that work beside it hides; relative:
-    what is kept over gamma, of the objective symtensor. Bytes at the peak, which transient is the largest part alive
-    for a moment.
+    """The costs of a step in the unit of the objective, and the memory at the peak in bytes.
+
+    communication: exposed; hidden: overlapped by computation. relative: the paper's Cost_mem over gamma, of the
+    objective symtensor. transient_bytes: the largest memory that is alive only while one node runs.
     """
 
     computation: float
@@ -33,16 +34,21 @@ class Spent:
 
     @property
     def cost(self) -> float:
+        """Return the cost of the step in the unit of the objective; overlapped communication does not count."""
         return self.computation + self.optimizer + self.communication + self.relative
 
     @property
     def memory(self) -> float:
+        """Return the bytes at the peak, the largest transient included."""
         parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes, self.activations_bytes)
         return sum(parts) + self.transient_bytes
 
 
 def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")) -> Spent:
-    """Account for a step. rows: of every node."""
+    """Return the cost and memory breakdown of a step, summed over all nodes; of the transients, the largest.
+
+    rows: the chosen row of options of every node.
+    """
     every = shares(costs, axes, rows, gamma)
     sums = {one.name: sum(getattr(share, one.name) for share in every) for one in fields(Spent)}
     return Spent(**{**sums, "transient_bytes": max((share.transient_bytes for share in every), default=0.0)})
@@ -51,8 +57,11 @@ def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gam
 def shares(
     costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")
 ) -> list[Spent]:
-    """Return each node's share of it. A node answers for what moves and is kept on the way to it, and has a transient
-    of its own."""
+    """Return each node's share of the cost and memory breakdown, in order of the net's nodes.
+
+    A node is charged for the exposed communication and the memory of links to it; transient_bytes is the node's own.
+    Parameters have no computation but the optimizer's; copies have none.
+    """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
     problem = assemble(costs, every, float("inf"), gamma)
     held = [node.memory.item() for node in problem.nodes]

@@ -34,9 +34,9 @@ _CLOSE = 1e-3  # of the cost without a limit: no price gains more
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """memory: bytes at the peak. gamma: at which it was found.
+    """A strategy with its cost. memory: bytes at the peak. gamma: the value it was found at.
 
-    moved: the cost without a price of memory. weight: what has that price, bytes or the source paper's Cost_mem.
+    moved: the cost without the price of memory. weight: the priced amount, bytes or the source paper's Cost_mem.
     """
 
     rows: Strategy
@@ -48,9 +48,9 @@ class Division:
 
 
 class Adapted(NamedTuple):
-    """The cheapest partition that was found to fit, or None. tight: memory was what ruled one out that costs less.
+    """best: the cheapest partition found that fits, or None. tight: whether memory ruled out a cheaper one.
 
-    free: the least that any would cost without a limit, as far as it was found.
+    free: the least cost found without a memory limit.
     """
 
     best: Division | None
@@ -90,8 +90,11 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Strategy:
-        """Return every node's best row among those that differ in this axis. open_: axes that are cut later. lean:
-        transients have a price, too. most: bytes that the transient of a row may have.
+        """Return every node's best row among those that differ from `rows` in this axis only, links included.
+
+        price: cost per byte held (or unit of Cost_mem). open_: axes cut later, which pins may still use. lean:
+        transients have a price, too. most: limit in bytes on a row's transient. Exact unless the net is too dense for
+        elimination; then a local search.
         """
         line, links = self.lines.along(axis, np.array(rows, dtype=np.int64)), self.costs.net.links
         # transients: only the largest counts at the peak, but no node would keep its own low for nothing
@@ -108,18 +111,21 @@ class Cutter:
             able = every[(every[:, others] == numbers[np.array(rows[index])][others]).all(axis=1), axis]
             tables[index] = np.where(np.isin(numbers[self.lines.choices[index]], able), tables[index], np.inf)
         now = [row[axis] for row in rows]
-        chosen = least(self.steps, tables) if self.steps is not None else _in_turn(self.scopes, tables, now)
+        chosen = least(self.steps, tables) if self.steps is not None else _local_search(self.scopes, tables, now)
         return tuple((*row[:axis], int(c), *row[axis + 1 :]) for row, c in zip(rows, chosen, strict=True))
 
     def sums(self, rows: Strategy) -> tuple[float, float, float, float]:
-        """Return cost, bytes held, the largest transient, and the source paper's Cost_mem."""
+        """Return a strategy's cost, bytes held, largest transient in bytes, and the source paper's Cost_mem."""
         at = self.lines.at(np.array(rows, dtype=np.int64).reshape(len(rows), len(self.axes)))
         moved = sum(at.cost.tolist()) + sum(at.link_cost.tolist())
         held = sum(at.memory.tolist()) + sum(at.link_memory.tolist())
         return moved, held, float(at.transient.max(initial=0.0)), sum(at.relative.tolist())
 
     def measured(self, rows: Strategy, price: float) -> Division:
-        """Return the partition of these rows."""
+        """Return a strategy with its cost and memory, both infinite if it violates a pin.
+
+        price: of memory, recorded as gamma = 1/price unless the cutter has a gamma.
+        """
         moved, held, transient, weight = self.sums(rows)
         memory, fixed = held + transient, self.fixed.items()
         if not all((every == numbers[list(rows[index])]).all(axis=1).any() for index, (numbers, every) in fixed):
@@ -138,8 +144,10 @@ class Cutter:
         lean: bool = False,
         most: float = float("inf"),
     ) -> Division:
-        """Cut axis by axis. start: a partition to go on from; without one the whole mesh is cut first. lean,
-        most: see `cut`.
+        """Return the partition found by cutting axis by axis, in rounds until no row changes or the rounds are used up.
+
+        start: a strategy to improve; None: the mesh is first cut from unsplit rows, with one more round. lean, most:
+        see `cut`.
         """
         rows = start or tuple((0,) * len(self.axes) for _ in self.costs.net.nodes)
         settled = 0
@@ -153,8 +161,9 @@ class Cutter:
         return self.measured(rows, price)
 
     def leanest(self, order: Sequence[int], free: Division, lean: bool = False) -> Division:
-        """Return the leanest partition: memory counts before cost, which still chooses among ways that hold as much.
-        free: the cheapest. lean: of ways that hold as much, transients choose.
+        """Return the partition found with a price at which memory counts before cost.
+
+        free: the cheapest partition, which sets the price. lean: transients have a price, too.
         """
         return self.partitioned(free.moved / max(free.weight, 1.0) * 2.0**_ANY, order, lean=lean)
 
@@ -162,10 +171,11 @@ class Cutter:
 def adaptive(
     costs: Costs, axes: tuple[Axis, ...], memory_limit: float, gamma: float | None = None, ceiling: float = float("inf")
 ) -> Adapted:
-    """Cut from the outer axes to the inner ones, and from the inner to the outer. The price of memory starts at
-    nothing; where the cheapest does not fit, the lowest price at which it does is searched for. gamma: a fixed price of
-    the source paper's Cost_mem instead, for the objective symtensor. Where no gamma makes it fit, bytes have the price,
-    and Cost_mem has none. ceiling: dearer ones are not wanted.
+    """Return the cheapest partition found within the memory limit (bytes), or best=None, with what limited it.
+
+    The mesh is cut in both orders of its axes. Memory is free at first; if the result does not fit, the lowest
+    sufficient price is searched for. gamma: a fixed price of Cost_mem instead (objective symtensor); if nothing fits
+    with Cost_mem, bytes get the price. ceiling: a partition that costs as much is not returned.
     """
     cutter = Cutter(costs, axes, gamma, by_bytes=costs.timed)
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
@@ -191,8 +201,10 @@ def adaptive(
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:
-    """Adapt gamma: the next price is that at which the cheapest partition that fits and the one that does not cost the
-    same, until no other one costs less at it.
+    """Return the cheapest partition found that fits the limit (bytes), or None if the leanest one does not.
+
+    Each next price is the one at which the last partition that fits and the last that does not would cost the same;
+    stops if no other partition costs less at it.
     """
     fits, most = cutter.leanest(order, free), np.inf
     if fits.memory > limit and order:
@@ -217,9 +229,10 @@ def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) 
     return best
 
 
-def _in_turn(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
-    """Choose node by node where a network is too tangled for the exact way: the heaviest nodes first, until none would
-    change.
+def _local_search(scopes: Sequence[Scope], tables: Sequence[Array], now: Sequence[int]) -> tuple[int, ...]:
+    """Return a choice of every node by local search from the choices `now`, for networks too dense for elimination.
+
+    Nodes with the dearest options go first; stops when no node changes, or after as many rounds as nodes.
     """
     around: list[list[tuple[Scope, Array]]] = [[] for _ in now]
     for scope, table in zip(scopes, tables, strict=True):
@@ -249,8 +262,9 @@ _CELLS = 4_000_000  # of one table; layers with residual streams need a few choi
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """node: the one that goes. scope: its neighbours by then. tables: numbers of those that it is in, each with the
-    index that lays its axes along (*scope, node).
+    """Elimination of a node. scope: its neighbours at that time. tables: numbers of the tables with the node.
+
+    Each has the transpose order and the index that align its axes with (*scope, node).
     """
 
     node: int
@@ -259,11 +273,10 @@ class Step:
 
 
 def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | None:
-    """Plan the elimination. scopes: of every table. sizes: choices of every node, at most. None: some table would be
-    too large.
+    """Return the steps that eliminate one node after the other, or None if a table would exceed _CELLS entries.
 
-    The node whose neighbours have the fewest choices together goes first. What a step leaves is a table of its scope,
-    and its number follows those of the tables before.
+    The node whose neighbours have the fewest joint choices goes first. Each step adds a table over its scope, numbered
+    after those before. scopes: nodes of every table. sizes: upper bound on the choices of every node.
     """
     every, of = list(scopes), [{n for n, scope in enumerate(scopes) if v in scope} for v in range(len(sizes))]
     around = [{w for n in mine for w in every[n]} - {v} for v, mine in enumerate(of)]
@@ -274,7 +287,7 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
         if prod(sizes[w] for w in scope) * sizes[v] > _CELLS:
             return None
         gone = sorted(of[v])
-        steps.append(Step(v, scope, tuple((n, *_along(every[n], (*scope, v))) for n in gone)))
+        steps.append(Step(v, scope, tuple((n, *_aligned(every[n], (*scope, v))) for n in gone)))
         for w in scope:
             of[w] = (of[w] - set(gone)) | {len(every)}
             around[w] = (around[w] | set(scope)) - {v, w}
@@ -283,14 +296,16 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
     return tuple(steps)
 
 
-def _along(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
+    """Return the transpose order of a scope's table and the index that broadcasts it over `axes`."""
     order = tuple(sorted(range(len(scope)), key=lambda axis: axes.index(scope[axis])))
     return order, tuple(slice(None) if w in scope else None for w in axes)
 
 
 def least(steps: Sequence[Step], tables: Sequence[Array]) -> tuple[int, ...]:
-    """Return the choice of every node that makes the sum of all tables least; of equal ones the lowest, last nodes
-    first.
+    """Return the choice of every node that minimizes the sum of all tables, by variable elimination.
+
+    Of equal choices the lowest index is taken, later-eliminated nodes first.
     """
     every, made = list(tables), []
     for step in steps:

@@ -32,25 +32,27 @@ class Baseline:
 
 
 def baseline(net: Net, axes: Sequence[Axis], name: str, chosen: Way | None = None) -> Baseline:
-    """Return the strategy of a name. axes: innermost first. chosen: where it has some to choose; else as far as it
-    goes.
+    """Return the rows of a named strategy, or rows None and the reason if program or mesh does not allow it.
 
-    data, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel
-    over the axes of the innermost level, the batch over the others. gshard: experts over as many axes as divide them,
-    the batch over all. ulysses: the sequence over as many axes as divide the heads, the batch over the others. context:
-    the sequence over all axes. matmul-2d: of the axes the inner half for the
-    width that products give, the outer half for the other of a weight's dims. spatial: what a window slides over, then
-    the batch. random: anything that can be cut, of seed 0. Raises KeyError for another name.
+    axes: innermost first. chosen: degrees to use; None: the largest that work.
+
+    data, zero1, zero2, zero3: the batch over all axes. megatron-tp, megatron-tp-sp: tensor parallel over the axes of
+    the innermost level, the batch over the others. gshard: experts over as many axes as divide them, the batch over
+    all. ulysses: the sequence over as many axes as divide the heads, the batch over the others. context: the sequence
+    over all axes. matmul-2d: the inner half of the axes for the output width of products, the outer half for a weight's
+    other dim. spatial: the dims that a window slides over, then the batch. random: any valid split, with seed 0. Raises
+    KeyError for another name.
     """
     if name in _OTHERS:
         return _OTHERS[name](net, axes)
-    tried = (_along(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
+    tried = (_of_degrees(net, axes, one) for one in ([chosen] if chosen else _defaults(name, axes)))
     first = next(tried)
     best = first if first.rows is not None else next((other for other in tried if other.rows is not None), first)
     return replace(best, name=name)
 
 
-def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
+def _of_degrees(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
+    """Return the baseline with these degrees, its name empty; rows None and `why` if the roles cannot be had."""
     along = laid(axes, chosen)
     if isinstance(along, str):
         return Baseline("", None, along, chosen)
@@ -60,8 +62,9 @@ def _along(net: Net, axes: Sequence[Axis], chosen: Way) -> Baseline:
 
 
 def _defaults(name: str, axes: Sequence[Axis]) -> Iterator[Way]:
-    """Yield the degrees, the most first. What is not all ranks' is the inner axes', and for tensor parallel those of
-    the inmost level.
+    """Yield degrees to try, the most parallel first; the parallel degree takes inner axes, the batch the rest.
+
+    Tensor parallelism is limited to the innermost level.
     """
     make, ranks = _DEFAULTS[name], prod(axis.size for axis in axes)
     level = sum(axis.level == axes[0].level for axis in axes)
@@ -87,8 +90,10 @@ _DEFAULTS: Mapping[str, Callable[[int, int], Way]] = {
 
 
 def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
-    """Cut every weight along both its dims, each on its own half of the axes, so that what a product gives along a dim
-    is what the next one contracts there. What has neither dim takes the batch, the sequence, or is whole.
+    """Return the baseline that splits both dims of every weight, each over its own half of the axes.
+
+    What a product gives along a dim is thus what the next one contracts. Operators with neither dim split the batch,
+    then the sequence, else nothing. rows None if the program has no product with a weight.
     """
     colours = _colours(net)
     if not colours:
@@ -107,7 +112,10 @@ def _matmul_2d(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 
 def _colours(net: Net) -> dict[str, bool]:
-    """Give the dims of products' weights two colours, the two dims of a weight different ones where that goes."""
+    """Return one of two colours per dim of the products' weights; the two dims of a weight differ where possible.
+
+    Greedy in program order; dims of other operators have none.
+    """
     weights = {parameter.tensor.name for parameter in net.program.parameters}
     colours: dict[str, bool] = {}
     for op in net.program.operators:
@@ -124,7 +132,10 @@ def _colours(net: Net) -> dict[str, bool]:
 
 
 def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
-    """Give each axis to the dim with most rows a part left, so that parts stay square; the batch where none is left."""
+    """Return the baseline that gives each axis to the window's dim with most rows per part left, else to the batch.
+
+    rows None if no operator has a sliding window.
+    """
     if not any(split.halo for op in net.program.operators for split in op.splits):
         return Baseline("spatial", None, "no operator has a window that slides over a dim, as a convolution has")
     windows = {op_split.loops[0] for op in net.program.operators for op_split in op.splits if op_split.halo}
@@ -145,12 +156,14 @@ def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 
 def _random(net: Net, axes: Sequence[Axis]) -> Baseline:
+    """Return the random baseline with seed 0."""
     return Baseline("random", random_rows(net, axes, 0))
 
 
 def random_rows(net: Net, axes: Sequence[Axis], seed: int, flat: bool = True) -> Rows:
-    """Choose, for every node along every axis, any option that can be cut; the same for the same seed. What is read in
-    parts along an axis lies in the same ones. flat: else all parameters lie as they are read.
+    """Return a random strategy, [nodes, axes], with options that fit; deterministic for a seed.
+
+    A parameter that is read in parts along an axis is split as it is read; without `flat`, every parameter is.
     """
     making, source = Settling(net, axes), np.random.default_rng(seed)
     order = sorted(range(len(net.nodes)), key=lambda index: net.nodes[index].parameter is not None)
@@ -193,12 +206,15 @@ class Priced:
 
     @property
     def standing(self) -> tuple[bool, float]:
-        """Rank what fits by cost, the others by memory."""
+        """Return a sort key: strategies that fit first, by cost; then the others, by memory."""
         return (not self.fits, self.cost if self.fits else self.memory)
 
 
 def of_baseline(costs: Costs, strategy: Baseline, gamma: float, limit: float = float("inf")) -> Priced:
-    """Price one strategy. limit: bytes that a GPU may hold."""
+    """Return a strategy with its cost, memory and whether it fits. limit: bytes that a GPU may hold.
+
+    Costs and memory stay infinite if it has no rows; `why` is set if it cannot be had or costs infinity.
+    """
     name, way = strategy.name, strategy.way
     if strategy.rows is None:
         return Priced(name=name, training=costs.training, why=strategy.why, way=way)
@@ -211,12 +227,12 @@ def of_baseline(costs: Costs, strategy: Baseline, gamma: float, limit: float = f
 
 
 def compared(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float = float("inf")) -> list[Priced]:
-    """Return every strategy that has a name, each in the best way of running the step: of `cases`, the one in which it
-    fits and costs least, or is the leanest."""
+    """Return every named baseline in its best case: the cheapest that fits, else the one with least memory."""
     return [_best(cases, ask, axes, gamma, name) for name in NAMES]
 
 
 def _best(cases: Sequence[Case], ask: Ask, axes: Sequence[Axis], gamma: float, name: str) -> Priced:
+    """Return the named baseline in the best of the cases; without rows in any, the first case's reason."""
     made = [(case, baseline(case.net, axes, name)) for case in cases]
     tried = [
         of_baseline(costs_of(case, ask, axes), one, gamma, ask.memory_limit)

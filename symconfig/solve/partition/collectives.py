@@ -21,10 +21,11 @@ Rows = Sequence[Sequence[int]]  # of every node
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A collective over a level. amount: of the larger buffer on a rank, each time: bytes, or elements of the objective
-    symtensor. times, cost, shown: of a step; shown: of the cost, what no work beside it hides.
+    """A collective over one level of the mesh, possibly over several axes of it.
 
-    link: of the net, or -1 within the operator `producer`.
+    amount: of the larger buffer on a rank, per call, in bytes (elements with the objective symtensor). times: calls per
+    step. cost, shown: per step; shown is the exposed part of the cost, which no computation overlaps. link: index in
+    the net, or -1 for a collective within the operator `producer`.
     """
 
     tensor: str
@@ -42,11 +43,15 @@ class Moved:
 
 
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
-    """Return all collectives; their `shown` add up to the communication of the partition's cost."""
+    """Return all collectives of a step: first those on links between nodes, then those within operators.
+
+    The sum of their `shown` is the communication in the partition's cost.
+    """
     return (*_between(costs, axes, rows), *_within(costs, axes, rows))
 
 
 def _between(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+    """Yield the collectives on each link of the net."""
     for number, link in enumerate(costs.net.links):
         source, sink = costs.net.nodes[link.producer], costs.net.nodes[link.consumer]
         given, taken = (np.array([rows[end]], dtype=np.int64) for end in (link.producer, link.consumer))
@@ -56,7 +61,10 @@ def _between(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
 
 
 def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
-    """Yield what operators sum and send to neighbours inside themselves."""
+    """Yield collectives within operators: sums and exchanges with neighbours, in each phase that runs the operator.
+
+    Includes the recomputed forward of repeated layers if only borders are kept; parameters and copies have none.
+    """
     for node, row in zip(costs.net.nodes, rows, strict=True):
         if node.operator is None:
             continue
@@ -76,7 +84,7 @@ def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
 
 
 def _inner(phase: Phase, move: Move, times: float) -> Collective:
-    """Return the seconds of an exchange inside an operator: nothing hides it."""
+    """Return an exchange within an operator as a collective whose whole cost is exposed."""
     amount, cost = float(np.max(move.amount)), float(np.max(move.cost))
     return Collective(phase=phase, kind=move.kind, axis=move.axis, amount=amount, times=times, cost=cost, shown=cost)
 
@@ -84,7 +92,11 @@ def _inner(phase: Phase, move: Move, times: float) -> Collective:
 def _by_level(
     moved: Iterable[Collective], axes: Sequence[Axis], names: tuple[str, str, str], link: int
 ) -> Iterator[Moved]:
-    """Join collectives of a kind over several axes of a level, one after the other, to one over the level."""
+    """Yield collectives merged over consecutive axes of one level.
+
+    Only neighbours in the sequence with equal phase, kind, number of calls and transfer are merged: ranks are
+    multiplied, costs added, and the largest amount kept.
+    """
     for (phase, kind, level, times, _), same in groupby(
         moved, key=lambda one: (one.phase, one.kind, axes[one.axis].level, one.times, one.transfer)
     ):

@@ -19,9 +19,10 @@ AXES = ("tp", "cp", "dp", "ep", "etp")  # of degrees without a pipeline
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One of Megatron's and DeepSpeed's ways to split a program, without a pipeline: tp x cp x dp = ep x etp x edp =
-    ranks. cp_comm: keys travel (p2p, all_gather: the same bytes), or heads are split inside attention instead (a2a:
-    Ulysses). zero: stage of the parameters over the ranks with data of their own.
+    """Degrees of parallelism without a pipeline: tp x cp x dp = ep x etp x edp = ranks.
+
+    cp_comm: p2p and all_gather exchange keys (the same bytes); a2a splits heads instead (Ulysses). zero: ZeRO stage of
+    parameters over the ranks with data of their own.
     """
 
     degrees: Degrees
@@ -31,21 +32,23 @@ class Way:
 
 
 def way(tp: int = 1, cp: int = 1, dp: int = 1, ep: int = 1, etp: int = 1, **options: Any) -> Way:
-    """Return the way of some degrees. options: of `Way`."""
+    """Return the way with these degrees and no pipeline. options: fields of `Way`."""
     return Way(Degrees(tp=tp, pp=1, vpp=1, cp=cp, ep=ep, etp=etp, dp=dp), **options)
 
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """How one axis is used outside and inside the experts."""
+    """The role of one axis outside and inside the experts."""
 
     dense: Role
     expert: Role
 
 
 def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
-    """Return, for each axis, innermost first, its roles: tp, cp, dp outside experts and etp, ep, edp inside. Or why
-    not.
+    """Return the role of each axis outside and inside the experts, innermost first, or why it is impossible.
+
+    Degrees are assigned from the inner axes outwards: tp, cp, dp and etp, ep, edp. They must multiply to the mesh's
+    ranks, and each must end at an axis.
     """
     ranks, degrees = prod(axis.size for axis in axes), way.degrees
     if degrees.world_size != ranks:
@@ -54,14 +57,18 @@ def laid(axes: Sequence[Axis], way: Way) -> tuple[Along, ...] | str:
         return f"ep {degrees.ep} x etp {degrees.etp} does not divide the {ranks} ranks of the mesh"
     tensor = Role.TP_SP if way.sequence_parallel else Role.TP
     context = Role.ULYSSES if way.cp_comm == "a2a" else Role.CP
-    dense = _along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
-    expert = _along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
+    dense = _roles_along(axes, ((degrees.tp, tensor), (degrees.cp, context)), Role.DP)
+    expert = _roles_along(axes, ((degrees.etp, Role.ETP), (degrees.ep, Role.EP)), Role.EDP)
     if isinstance(dense, str) or isinstance(expert, str):
         return dense if isinstance(dense, str) else str(expert)
     return tuple(Along(*pair) for pair in zip(dense, expert, strict=True))
 
 
-def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
+def _roles_along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role) -> list[Role] | str:
+    """Return each axis's role, taking (degree, role) pairs from the innermost axis and `rest` beyond them.
+
+    A string names a degree that does not end at an axis.
+    """
     left = list(wanted)
     degree = 1
     result: list[Role] = []
@@ -81,7 +88,10 @@ def _along(axes: Sequence[Axis], wanted: Sequence[tuple[int, Role]], rest: Role)
 
 
 def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 0) -> Rows:
-    """Return rows with these roles of the axes, whatever cannot be split left whole."""
+    """Return the rows, [nodes, axes], that give the axes these roles; what a role cannot split stays unsplit on it.
+
+    zero: ZeRO stage of parameters over the ranks with data of their own.
+    """
     roles, making = Roles(net), Settling(net, axes)
     for number, what in enumerate(along):
         shards = [what.dense in (Role.DP, Role.CP, Role.ULYSSES), what.expert is Role.EDP]
@@ -97,7 +107,10 @@ def settled(net: Net, axes: Sequence[Axis], along: Sequence[Along], zero: int = 
 
 
 def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) -> str:
-    """Say why roles cannot be had: what of the program would have to be split by them and is not; else nothing."""
+    """Return why the rows do not give the wanted roles, "" if they do.
+
+    The reason is a dim that the program lacks, or an operator that cannot be split into so many parts.
+    """
     roles = Roles(net)
     wanted = {
         Role.DP: roles.program.batch,
@@ -115,7 +128,7 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
             continue
         if not wanted[role]:
             return f"{_MISSING[role]}, which {role} would split"
-        due = list(_due(roles, role, wanted[role]))
+        due = list(_operators_to_split(roles, role, wanted[role]))
         for index, options in due:
             if not all(rows[index, axis] in options for axis in mine):
                 node = net.nodes[index]
@@ -127,8 +140,8 @@ def lacking(net: Net, axes: Sequence[Axis], along: Sequence[Along], rows: Rows) 
     return ""
 
 
-def _due(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
-    """Yield the operators that the role has to split, with the options that do."""
+def _operators_to_split(roles: Roles, role: Role, wanted: frozenset[str]) -> Iterator[tuple[int, Sequence[int]]]:
+    """Yield the nodes that the role has to split, with the options that do so."""
     for index, node in enumerate(roles.net.nodes):
         if node.operator is None or roles.within[index] != (role in (Role.ETP, Role.EP)):
             continue

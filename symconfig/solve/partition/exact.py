@@ -34,9 +34,10 @@ CLOSED = 1.2  # quotient of two prices, between which none is looked for
 def solve(
     problem: Problem, start: Sequence[int] | None = None, limit_s: float | None = None, below: float = np.inf
 ) -> Solution:
-    """Solve exactly. start: a choice to begin with, fitting or not. limit_s: of the processor; None: until proved.
+    """Return the optimum, or the incumbent with a lower bound if `limit_s` CPU seconds run out (None: no limit).
 
-    below: only what costs less is of interest. Without a choice and optimal: nothing that does fits.
+    Only choices that cost less than `below` are of interest. Without a choice, `optimal` means that no feasible choice
+    costs less than `below`. start: an initial choice, feasible or not.
     """
     whole = space(problem)
     if whole is None:
@@ -53,7 +54,7 @@ def solve(
 
 @dataclass(slots=True)
 class _Incumbent:
-    """The cheapest choice known that fits, or the cost below which one is of interest. end: in `spent_s`."""
+    """The cheapest feasible choice, or without one the cost to be below. end: time limit as a value of `spent_s`."""
 
     problem: Problem
     cost: float
@@ -62,15 +63,16 @@ class _Incumbent:
 
     @property
     def target(self) -> float:
-        """Return the cost from which on nothing is of interest."""
+        """Return the cost below which a choice improves the incumbent by more than CLOSE; infinite without one."""
         return self.cost - CLOSE * abs(self.cost) if self.cost < np.inf else np.inf
 
     @property
     def left_s(self) -> float:
+        """Return the CPU seconds left, negative if the limit is exceeded."""
         return self.end - spent_s()
 
     def offer(self, choice: Sequence[int]) -> float:
-        """Take a choice that fits and costs less. Return its cost, infinite where it does not fit."""
+        """Make a choice the incumbent if it fits and costs less. Return its cost, infinite if it does not fit."""
         cost = self.problem.cost(choice) if self.problem.fits(choice) else np.inf
         if cost < self.cost:
             self.choice, self.cost = tuple(choice), cost
@@ -78,7 +80,11 @@ class _Incumbent:
 
 
 def _search(relaxed: _Relaxation, known: _Incumbent) -> float:
-    """Improve the incumbent. Return a lower bound of all choices: infinite where the incumbent is the optimum."""
+    """Improve the incumbent and return a lower bound on all choices: infinite if the incumbent is proved optimal.
+
+    Also infinite if no choice below the target is feasible. Ceilings rise from one to the next; the search stops early
+    at the time limit or if the reduced problem has more than ENTRIES pairs.
+    """
     costs = (*relaxed.space.cost, *(pair.cost for pair in relaxed.space.pairs))
     dearest = sum(float(cost.max(where=np.isfinite(cost), initial=0.0)) for cost in costs)
     # where nothing fits, the bound rises with the price above what any choice costs
@@ -128,12 +134,14 @@ class _Relaxation:
             self.messages = [[np.zeros(sizes[pair.u]), np.zeros(sizes[pair.v])] for pair in self.space.pairs]
 
     def copy(self) -> _Relaxation:
+        """Return a relaxation whose messages can change without changing this one's."""
         return replace(self, messages=[list(both) for both in self.messages])
 
     def raise_bound(self, ceiling: float, known: _Incumbent) -> bool:
-        """Prune choices whose bound is at least the ceiling, at prices that raise the bound, for as long as that gains.
+        """Raise the lower bound and prune choices whose bound reaches the ceiling. Return False if none is left.
 
-        Return False if nothing below the ceiling is left. The price that bounds best lies between `low` and `high`.
+        Stops after ROUNDS, when two rounds gain little, or at the time limit. Changes the space, messages and prices,
+        and offers each choice found to the incumbent.
         """
         stalled, price = 0, self.price
         for _ in range(ROUNDS):
@@ -171,7 +179,10 @@ class _Relaxation:
         return True
 
     def _narrow(self, keep: Sequence[Bools]) -> bool:
-        """Keep some choices, and of these the ones that neighbours support. Return False if a node has none left."""
+        """Restrict the space to the masks and to choices that neighbours support.
+
+        Return False, with the space unchanged, if a node has no choice left.
+        """
         left = restrict(self.space, keep)
         if left is None:
             return False
@@ -183,8 +194,10 @@ class _Relaxation:
         return True
 
     def _sweep(self, price: float, forward: bool) -> tuple[float, tuple[int, ...], list[Array]]:
-        """Visit each node once, and hand on what it has gathered. Return a lower bound of cost + price x bytes held, a
-        good choice, and a bound of each choice, true after another sweep the other way only.
+        """Pass messages through all nodes once, in one direction; changes the messages.
+
+        Return a lower bound of cost + price x bytes held, a greedy choice of every node, and a lower bound of each
+        choice, valid if the preceding sweep was in the opposite direction.
         """
         space, order = self.space, range(len(self.space.kept))
         own = [cost + price * memory if price else cost for cost, memory in zip(space.cost, space.memory, strict=True)]
@@ -211,8 +224,9 @@ class _Relaxation:
         return sum(least), tuple(chosen), bounds
 
     def _send(self, p: int, v: int, share: Array, price: float) -> Array:
-        """Move a share of node v into a pair, and all that the pair can spare to its other node. Return what that has
-        gained.
+        """Move a share of node v's cost into pair p and as much as possible on to the other node.
+
+        Changes both messages of the pair. Return the gain of the other node's choices: [choices].
         """
         pair, table, at = self.space.pairs[p], self.space.pairs[p].priced(price), int(self.space.pairs[p].u != v)
         mine, old = self.messages[p][at] - share, self.messages[p][1 - at]

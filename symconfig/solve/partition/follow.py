@@ -37,7 +37,10 @@ Stage = Callable[[int], int]  # of a parameter's node: the ZeRO stage in which i
 
 @dataclass
 class Settling:
-    """Rows in the making, [nodes, axes]. parts: by node and cut, into how many parts the axes have cut it so far."""
+    """Rows under construction, [nodes, axes].
+
+    parts: into how many parts the axes so far split each loop and dim, by the keys of `_cuts`.
+    """
 
     net: Net
     axes: Sequence[Axis]
@@ -50,12 +53,13 @@ class Settling:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Return the operators' nodes, each after what it reads; of a repeat its first instance counts."""
+        """Return the operators' nodes in program order; a folded repeat at its first instance."""
         return tuple(dict.fromkeys(self.net.node_of))
 
     def _cuts(self, index: int, option: int) -> Iterator[tuple[tuple[int, object], int]]:
-        """Yield what an option cuts, with the number of parts that it may be cut into, 0 for any: a node's loop, and
-        dims of its tensors.
+        """Yield (key, limit) of everything that an option splits: the node's loop and the dims of its tensors.
+
+        The number of parts must divide the limit; 0: any number.
         """
         node = self.net.nodes[index]
         if option:
@@ -66,21 +70,25 @@ class Settling:
                 yield (index, (at, place)), port.sizes[place]
 
     def fits(self, index: int, option: int, axis: int) -> bool:
-        """Return whether a node's option can be taken along an axis, after all axes before."""
+        """Return whether a node's option divides its dims along an axis, given the axes taken so far."""
         size = self.axes[axis].size
         return all(most % (self.parts[cut] * size) == 0 for cut, most in self._cuts(index, option))
 
     def cut(self, index: int, option: int) -> int:
-        """Return into how many parts an option of an operator has cut its loops."""
+        """Return the number of parts into which an operator's option has split its loops so far."""
         return self.parts[index, option]
 
     def take(self, index: int, option: int, axis: int) -> None:
+        """Set a node's option on an axis and multiply the parts that it splits. Does not check that it fits."""
         self.rows[index, axis] = option
         for what, _ in self._cuts(index, option) if option else ():
             self.parts[what] *= self.axes[axis].size
 
     def axis(self, axis: int, wish: Wish, stage: Stage) -> None:
-        """Settle every node along one axis."""
+        """Choose an option for every node on one axis: operators by wish, then copies and parameters by least cost.
+
+        An operator takes its first wish that fits, else is not split. stage: ZeRO stage of a parameter's node.
+        """
         done: set[int] = set()
         for index in self.order:
             arrivals = self._arrivals(index, axis, done)
@@ -95,7 +103,7 @@ class Settling:
                 self.take(index, self.as_read(index, axis, stage(index)), axis)
 
     def _arrivals(self, index: int, axis: int, done: set[int]) -> list[Arrival]:
-        """Return the arrivals of an operator's inputs whose producers are settled, through copies."""
+        """Return the places of an operator's inputs whose producers are in `done`, looking through copies."""
         result = []
         for number in self.net.links_of[index]:
             link = self.net.links[number]
@@ -111,11 +119,13 @@ class Settling:
         return result
 
     def _source(self, copy: int) -> Link | None:
+        """Return the link into a copy, or None if nothing feeds it."""
         return next((self.net.links[n] for n in self.net.links_of[copy] if self.net.links[n].consumer == copy), None)
 
     def as_read(self, index: int, axis: int, stage: int) -> int:
-        """Return a parameter's option where it is read; where ranks with data of their own read all of it, flat in a
-        stage.
+        """Return a parameter's option that matches how it is read; if data ranks read all of it, flat at this stage.
+
+        Option 0 (whole) if it is read whole and `stage` is 0 or the parameter has no flat option of this ZeRO stage.
         """
         options = self.net.nodes[index].options
         best = self._best(index, [option for option, what in enumerate(options) if not what.zero], axis)
@@ -124,22 +134,28 @@ class Settling:
         return next((option for option, what in enumerate(options) if stage and what.zero == stage), 0)
 
     def _best(self, index: int, among: Iterable[int], axis: int) -> int:
-        """Return the option that costs least with what the neighbours have taken; of equals the first."""
+        """Return the option that fits and costs least with the neighbours' current options; of equals the first.
+
+        Raises ValueError if none of `among` fits.
+        """
         able = (option for option in among if self.fits(index, option, axis))
         return min(able, key=lambda option: (self._cost(index, option, axis), option))
 
     def read_in_parts(self, index: int, axis: int) -> bool:
-        """Tell whether a reader of a parameter has a part of it only."""
+        """Return whether a reader of the parameter splits it along this axis."""
         return any(self._other(number, index, axis).forward >= 0 for number in self.net.links_of[index])
 
     def _other(self, number: int, index: int, axis: int) -> Place:
-        """Return the place at the other end of a link."""
+        """Return the place of a link's tensor at its other end, on this axis."""
         link = self.net.links[number]
         node, port = (link.consumer, link.taken) if link.producer == index else (link.producer, link.given)
         return self.net.nodes[node].ports[port].places[int(self.rows[node, axis])]
 
     def _cost(self, index: int, option: int, axis: int) -> float:
-        """Return the changes of places on all links of a node, in units of the tensor."""
+        """Return what ranks send over a node's links with this option, in multiples of the tensors.
+
+        Gradients on the way back are included.
+        """
         total, size, nodes = 0.0, self.axes[axis].size, self.net.nodes
         for number in self.net.links_of[index]:
             link = self.net.links[number]
@@ -157,8 +173,9 @@ class Settling:
 
 @lru_cache(maxsize=4096)
 def move(before: int, after: int, size: int) -> float:
-    """Return what a rank sends to change the place of an axis of `size` ranks, over the tensor that lies on it
-    whole.
+    """Return what a rank sends to change a tensor's place on an axis of `size` ranks, as a multiple of the tensor.
+
+    NEVER if a tensor that is not partial would have to become partial.
     """
     if after == PARTIAL != before:
         return NEVER
@@ -169,7 +186,10 @@ def move(before: int, after: int, size: int) -> float:
 
 
 def matching(node: Node, arrivals: Sequence[Arrival]) -> list[int]:
-    """Return an operator's options by how many elements then lie as they arrive, most first; none without any."""
+    """Return an operator's options that keep inputs split as they arrive, by number of elements kept, most first.
+
+    Empty if no input arrives split. Options are not checked to fit.
+    """
     lying: dict[int, int] = {}
     for arrival in arrivals:
         port = node.ports[arrival.port]

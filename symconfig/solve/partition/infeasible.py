@@ -22,7 +22,7 @@ Grown = Callable[[int], Mesh | None]  # the mesh of so many times as many GPUs, 
 
 @dataclass(frozen=True, slots=True)
 class Lightest:
-    """The least-memory partition that the adaptive solver found, over all cases. bound: bytes that none is below."""
+    """The least-memory partition found over all cases. memory: bytes. bound: lower bound on the bytes of any."""
 
     case: Case
     axes: tuple[Axis, ...]
@@ -32,7 +32,12 @@ class Lightest:
 
 
 def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
-    """Return an error that names what binds and the nearest mesh that would do."""
+    """Return the error for a program that has no feasible partition, with the largest tensor and a hint.
+
+    If no partition satisfies the pins, it is the error of `excluded`. If the least-memory partition does fit, the
+    solver missed it and the hint is another solver or a longer time limit. Otherwise the hint is the nearest larger
+    mesh on which a partition was found to fit. grown: returns a mesh of n times as many GPUs, or None.
+    """
     best = lightest(programs, ask)
     if not np.isfinite(best.memory):
         return excluded(programs, ask)
@@ -51,7 +56,11 @@ def infeasible(programs: Programs, ask: Ask, grown: Grown) -> InfeasibleError:
 
 
 def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
-    """Name the pins that no partition keeps to at once, and one without which there are some."""
+    """Return the error for pins that exclude every partition: it names a smallest subset that still does.
+
+    A pin is dropped from the list if the others exclude every partition without it. Only the first number of
+    microbatches is tried.
+    """
 
     def able(pins: tuple[Pin, ...]) -> bool:
         on = replace(ask, pins=pins, turns=ask.turns[:1])
@@ -66,8 +75,11 @@ def excluded(programs: Programs, ask: Ask) -> InfeasibleError:
 
 
 def lightest(programs: Programs, ask: Ask) -> Lightest:
-    """Return the least-memory partition over all microbatches and what may be kept, cases in rising order of the bytes
-    that none of their partitions is below; of equal ones that with most microbatches first.
+    """Return the least-memory partition over all numbers of microbatches and all `keeps`.
+
+    Cases are solved in ascending order of their lower bound in bytes (with equal bounds, more microbatches first) until
+    a bound reaches the best memory found. The result's bound is the lower one of its memory and all cases' bounds. Its
+    memory is infinite if no partition satisfies the pins.
     """
     floors = [(floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus), case) for case in cases(programs, ask)]
     best: Lightest | None = None
@@ -81,8 +93,10 @@ def lightest(programs: Programs, ask: Ask) -> Lightest:
 
 
 def _lightest(case: Case, ask: Ask) -> Lightest:
-    """Return what the adaptive solver finds where memory counts before anything else: in bytes, and for the objective
-    symtensor as the source paper has it, too.
+    """Return the case's least-memory partition that the adaptive solver finds, memory before cost.
+
+    The price is on bytes; with the objective symtensor also on the paper's Cost_mem, and the leaner result is taken.
+    Memory is infinite if no partition satisfies the pins.
     """
     axes = ask.mesh.shapes(FEW)[0]
     costs = costs_of(case, ask, axes)
@@ -102,7 +116,11 @@ def _lightest(case: Case, ask: Ask) -> Lightest:
 
 
 def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
-    """Return the tensor with the largest share of what is held, all layers' of it together, and its bytes."""
+    """Return a description of the largest memory consumer in the partition and its bytes.
+
+    Weights count with gradient and optimizer state, and tensors of the same name in all layers are summed. The largest
+    transient of any node is one of the consumers compared.
+    """
     costs = costs_of(best.case, ask, best.axes)
     every = [np.array([row], dtype=np.int64) for row in best.rows]
     held: dict[str, float] = {}
@@ -127,13 +145,15 @@ def _largest(best: Lightest, ask: Ask) -> tuple[str, float]:
 
 
 def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
-    """Return the fewest GPUs, in steps of doubled and half-way counts, on which one fits that is run as the lightest
-    is.
+    """Return a hint with a larger number of GPUs on which the case was found to fit.
+
+    GPU counts are doubled up to 2^12 times; then multiples between the last two powers are tried in steps of an eighth.
+    If none fits, the hint is a smaller batch or more memory.
     """
     tried: dict[int, float] = {}
 
     def fits(times: int) -> bool:
-        tried[times] = _held(case, ask, grown, times)
+        tried[times] = _least_bytes(case, ask, grown, times)
         return tried[times] <= ask.memory_limit
 
     many = next((2**power for power in range(1, _DOUBLINGS + 1) if fits(2**power)), 0)
@@ -144,8 +164,11 @@ def _nearest(case: Case, ask: Ask, grown: Grown) -> str:
     return f"{times * ask.mesh.gpus:,} GPUs, on which {_size(tried[times])} would be held"
 
 
-def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
-    """Return the bytes that do on so many times as many GPUs; infinite where there are none, or too few."""
+def _least_bytes(case: Case, ask: Ask, grown: Grown, times: int) -> float:
+    """Return the least bytes per GPU found on a mesh of `times` as many GPUs.
+
+    Infinite if there is no such mesh or if the lower bound already exceeds the memory limit.
+    """
     try:
         mesh = grown(times)
     except InputError:
@@ -159,10 +182,12 @@ def _held(case: Case, ask: Ask, grown: Grown, times: int) -> float:
 
 
 def _microbatches(turns: Sequence[int]) -> str:
+    """Return the counts with "microbatch" or "microbatches", as the last count requires."""
     return f"{either(turns)} microbatch" + ("es" if turns[-1] > 1 else "")
 
 
 def _size(amount: float) -> str:
+    """Return bytes as text in MiB below 0.1 GiB, otherwise in GiB."""
     if amount < 0.1 * GIB:
         return f"{amount * 1024 / GIB:,.2f} MiB"
     return f"{amount / GIB:,.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

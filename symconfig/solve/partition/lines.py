@@ -75,27 +75,31 @@ class Lines:
         self.of_node = [slice(*both) for both in pairwise(starts)]
 
     def of_nodes(self, values: Array) -> list[Array]:
-        """Split an array over the options of all nodes into the nodes' parts."""
+        """Split an array over the options of all nodes into one array per node."""
         return [values[part] for part in self.of_node]
 
     def of_links(self, values: Array) -> list[Array]:
-        """Split an array over the pairs of options of all links: [options of the producer, of the consumer] each."""
+        """Split an array over the option pairs of all links into tables: [producer's options, consumer's options]."""
         return [values[part].reshape(shape) for part, shape in zip(self.of_link, self.shapes, strict=True)]
 
     def along(self, axis: int, rows: Rows) -> Line:
-        """Return the costs of all rows that differ from the given ones, [nodes, axes], in this axis only."""
+        """Return the costs of every node's rows that differ from the given ones, [nodes, axes], in this axis only.
+
+        Also those of every link's option pairs along this axis. An infinite cost marks an option that is not allowed.
+        """
         at = self.rows.along(axis, rows)
         cost, memory = self._links(self.activations.along(axis, rows), self.weights.along(axis, rows, at), self.place)
         own = self.rows
         return Line(own.costs(axis, at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def at(self, rows: Rows) -> Line:
-        """Return the costs of these rows."""
+        """Return the costs of one strategy: [nodes] and [links]. rows: [nodes, axes]."""
         at, own = self.rows.at(rows), self.rows
         cost, memory = self._links(self.activations.at(rows), self.weights.at(rows, at), self.order)
         return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def _links(self, activations: tuple[Array, Array], weights: Array, place: Ints) -> tuple[Array, Array]:
+        """Return cost and memory of all links in their own order; links of weights have no memory."""
         cost, memory = np.empty(len(place)), np.zeros(len(place))
         cost[place] = np.concatenate([activations[0], weights])
         memory[place[: len(activations[1])]] = activations[1]
@@ -126,7 +130,7 @@ class _Rows:
             some = np.arange(sizes[index])[:, None] // self.powers[index] % options[index]
             here = slice(int(self.first[index]), int(self.first[index] + sizes[index]))
             cost, self.memory[here], self.transient[here], self.relative[here] = costs.node(index, some)
-            self.cost[here] = np.where(_able(costs, node, some, axes), cost, np.inf)
+            self.cost[here] = np.where(_allowed_rows(costs, node, some, axes), cost, np.inf)
             if index in used:
                 own = costs.passes(node, some)
                 self.forward[here], self.backward[here] = own.forward, own.backward
@@ -136,20 +140,22 @@ class _Rows:
                 self.shared[here] = counted(splits, some, costs.rates)
 
     def at(self, rows: Rows) -> Ints:
-        """Return the costs of rows: [nodes]."""
+        """Return each node's index of its row in the tables: [nodes]."""
         result: Ints = self.first + (rows * self.powers).sum(axis=1)
         return result
 
     def along(self, axis: int, rows: Rows) -> Ints:
-        """Return the costs along an axis: [options of all nodes]."""
+        """Return the table indices of the rows that differ in one axis: [options of all nodes]."""
         power = self.powers[:, axis]
         base = self.at(rows) - rows[:, axis] * power
         result: Ints = base[self.owner] + self.option * power[self.owner]
         return result
 
     def costs(self, axis: int, at: Ints) -> Array:
-        """Return the costs of a line; infinite where a row leaves products to several ranks alike and another one does
-        not.
+        """Return the costs at these table indices: [options of all nodes].
+
+        With the objective symtensor, which has no computation cost, a row is infinite if it repeats products on several
+        ranks and another row does not. axis is not used.
         """
         cost: Array = self.cost[at]
         if self.shared is None:
@@ -159,7 +165,8 @@ class _Rows:
         return np.where(parts == most[self.owner], cost, np.inf)
 
 
-def _able(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
+def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
+    """Return which rows divide their dims and, unless flat storage is allowed, contain no flat option: [rows]."""
     able = allowed(costs.net, node, rows, axes)
     if not costs.flat:
         able = able & ~np.array([option.zero > 0 for option in node.options])[rows].any(axis=1)
@@ -180,18 +187,18 @@ class _Digits:
         self.ends = np.array(ends, dtype=np.int64).reshape(-1, 2)
 
     def places(self, rows: Rows) -> Ints:
-        """Return the places in `flat` of the pairs that two rows make: [links, axes]."""
+        """Return the index in `flat` of each link's pair of options: [links, axes]."""
         given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
         result: Ints = self.first[:, None] + given * self.width[:, None] + taken
         return result
 
     def at(self, places: Ints) -> Ints:
-        """Return the costs of pairs: [links]."""
+        """Return the code number of each link's pairs over all axes: [links]."""
         result: Ints = (self.flat[places] * self.powers).sum(axis=1)
         return result
 
     def along(self, axis: int, places: Ints) -> Ints:
-        """Return the costs along an axis: [options x options of all links]."""
+        """Return the code numbers with every option pair on one axis: [options x options of all links]."""
         here = self.flat[places]
         base = (here * self.powers).sum(axis=1) - here[:, axis] * self.powers[axis]
         result: Ints = base[self.owner] + self.scaled[axis]
@@ -222,14 +229,17 @@ class _Links:
         self.memory = _Joined([rule.memory(table) for rule in rules])
 
     def along(self, axis: int, rows: Rows) -> tuple[Array, Array]:
+        """Return cost and memory with every option pair on one axis: [options x options of all links]."""
         places, owner = self.there.places(rows), self.there.owner
         return self._read(self.there.along(axis, places), self.back.along(axis, places), owner)
 
     def at(self, rows: Rows) -> tuple[Array, Array]:
+        """Return cost and memory of each link for one strategy: [links]."""
         places = self.there.places(rows)
         return self._read(self.there.at(places), self.back.at(places), slice(None))
 
     def _read(self, there: Ints, back: Ints, owner: Any) -> tuple[Array, Array]:
+        """Return cost and memory at these code numbers, given each entry's link."""
         cost = self.costs.values[self.costs.first[owner] + there]
         cost = cost + self.back_costs.values[self.back_costs.first[owner] + back]
         return cost, self.memory.values[self.memory.first[owner] + there]
@@ -260,19 +270,27 @@ class _Weights:
             self.taken = nodes.starts[self.consumer][first.owner] + option
 
     def along(self, axis: int, rows: Rows, at: Ints) -> Array:
-        """Return the weights' costs along an axis. at: of the rows of all nodes."""
+        """Return the links' costs with every option pair on one axis; empty without links.
+
+        at: index in the nodes' tables of every option of all nodes.
+        """
         if not self.digits:
             return np.zeros(0)
         places, owner = self.digits[0].places(rows), self.digits[0].owner
         return self._read([digits.along(axis, places) for digits in self.digits], at[self.taken], owner)
 
     def at(self, rows: Rows, at: Ints) -> Array:
+        """Return the links' exposed costs for one strategy, [links]; empty without links.
+
+        at: index in the nodes' tables of each node's row.
+        """
         if not self.digits:
             return np.zeros(0)
         places = self.digits[0].places(rows)
         return self._read([digits.at(places) for digits in self.digits], at[self.consumer], slice(None))
 
     def _read(self, numbers: Sequence[Ints], consumers: Ints, owner: Any) -> Array:
+        """Return the exposed communication cost, given the consumers' computation that can overlap it."""
         moved = [of.values[of.first[owner] + number] for of, number in zip(self.costs, numbers, strict=True)]
         ahead, behind = (self.hide * work[consumers] for work in (self.nodes.forward, self.nodes.backward))
         once = shown(

@@ -44,7 +44,7 @@ Terms = list[tuple[Any, float]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """choice: the best that was found, if any. bound: no choice costs less. proved: none is better."""
+    """choice: the best found, or None. bound: no choice costs less. proved: whether the answer is exact."""
 
     choice: tuple[int, ...] | None
     bound: float
@@ -52,15 +52,20 @@ class Answer:
 
 
 def spent_s() -> float:
-    """Return the processor time of this process and of the processes that it has waited for: limits are on it, so that
-    a busy machine changes no answer.
+    """Return the CPU seconds of this process and of its finished child processes.
+
+    Time limits are on CPU time, so that a busy machine does not change the answer.
     """
     children = os.times()
     return time.process_time() + children.children_user + children.children_system
 
 
 def solve(space: Space, limit_s: float = np.inf) -> Answer:
-    """Return the cheapest choice that fits, or the best that was found in so many seconds, with a lower bound."""
+    """Return the cheapest choice that fits, or the best found within `limit_s` CPU seconds, with a lower bound.
+
+    choice is None if none fits (then the bound is infinite and `proved` is True) or none was found (`proved` False). An
+    answer above the memory limit by less than the solver's tolerance is excluded and the programme solved again.
+    """
     end = spent_s() + limit_s
     model, taken, fixed, scale = _programme(space)
     while True:
@@ -79,7 +84,10 @@ def solve(space: Space, limit_s: float = np.inf) -> Answer:
 
 
 def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
-    """Return the programme, x, the cost that every choice has, and the solver's units of the others' cost."""
+    """Return the PuLP model, its x variables by node and choice, the constant cost and the scale of the objective.
+
+    The true cost is constant + objective / scale. Costs are reduced by each node's and pair's minimum.
+    """
     model = pulp.LpProblem("partition", pulp.LpMinimize)
     taken = [
         [model.add_variable(f"x{v}_{c}", cat=pulp.LpBinary) for c in range(size)] for v, size in enumerate(space.sizes)
@@ -90,7 +98,7 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
         price += zip(variables, (cost - cost.min()).tolist(), strict=True)
         held += zip(variables, memory.tolist(), strict=True)
     for number, pair in enumerate(space.pairs):
-        rows, columns = _alike(pair, pair.u), _alike(pair, pair.v)
+        rows, columns = _equal_choices(pair, pair.u), _equal_choices(pair, pair.v)
         lines = np.ix_(pair.rows[[row[0] for row in rows]], pair.columns[[column[0] for column in columns]])
         table = pair.cost[lines]
         bytes_ = np.zeros_like(table) if pair.memory is None else pair.memory[lines]
@@ -118,11 +126,12 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
 
 
 def _sum(terms: Terms, factor: float) -> Any:
+    """Return the linear expression of the terms times `factor`, without those of value zero."""
     return pulp.LpAffineExpression([(variable, value * factor) for variable, value in terms if value])
 
 
-def _alike(pair: Pair, v: int) -> list[Ints]:
-    """Group the choices of one of a pair's nodes that the pair cannot tell apart."""
+def _equal_choices(pair: Pair, v: int) -> list[Ints]:
+    """Return groups of v's choices that have equal cost and memory in the pair's tables."""
     cost, memory = side(pair, v)
     table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)
     groups: dict[bytes, list[int]] = {}
@@ -132,10 +141,10 @@ def _alike(pair: Pair, v: int) -> list[Ints]:
 
 
 def _run(model: Any, limit_s: float) -> tuple[int, float]:
-    """Run CBC, which assigns the variables. Return PuLP's status of the solution, and the lower bound.
+    """Run CBC and assign its values to the variables. Return PuLP's solution status and the lower bound.
 
-    PuLP's own call returns neither that bound nor whether time ran out, and it waits for a CBC that overruns its limit.
-    Here such a CBC is killed, and nothing is known.
+    The status is LpSolutionNoSolutionFound, with a bound of -inf, if CBC fails or is killed after twice the limit.
+    PuLP's own call returns no bound, does not say whether time ran out, and waits for a CBC that exceeds its limit.
     """
     with tempfile.TemporaryDirectory() as folder:
         given, solution = Path(folder) / "model.mps", Path(folder) / "solution"

@@ -28,7 +28,7 @@ _WHOLE = ("whole", "one rank", WORDS["whole"])
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An option of an operator, or a dim of a tensor, over so many ranks: of a level, or (level "") of all."""
+    """A number of parts of an operator's option or a tensor's dim, on the ranks of one level, or of all (level "")."""
 
     name: str
     parts: int
@@ -45,16 +45,23 @@ class Pin:
     tensor: bool
 
     def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
-        """Return what the pin fixes of a node."""
+        """Return the constraints that the pin puts on a node's options; empty if it concerns other nodes.
+
+        A tensor is pinned at the node that makes it, or at its readers if it is an input of the program; copies are
+        left free.
+        """
         if not self.tensor:
             return tuple(self._layout(node)) if node.operator is not None and node.name in self.names else ()
         (cut,) = self.cuts
         ports = [port for port in node.ports if port.tensor.name in self.names and not node.copy]
         ports = [port for port in ports if port.output or port.tensor.name in net.program.inputs]
-        return tuple(Fixed(_along(port, cut.name), cut.parts, cut.level) for port in ports)
+        return tuple(Fixed(_splits_dim(port, cut.name), cut.parts, cut.level) for port in ports)
 
     def _layout(self, node: Node) -> Iterator[Fixed]:
-        """Yield what keeps a node from options that the layout does not have."""
+        """Yield for every option of a node its number of ranks: 1 in all for options that the layout does not name.
+
+        A second constraint follows for each level that the layout names.
+        """
         for option in node.options[1:]:
             those = tuple(other is option for other in node.options)
             mine = [cut for cut in self.cuts if cut.name == option.name]
@@ -62,13 +69,14 @@ class Pin:
             yield from (Fixed(those, cut.parts, cut.level) for cut in mine if cut.level)
 
 
-def _along(port: Port, dim: str) -> tuple[bool, ...]:
+def _splits_dim(port: Port, dim: str) -> tuple[bool, ...]:
+    """Return for each option of the port whether it splits the dim in the forward pass."""
     position = port.tensor.dims.index(dim)
     return tuple(place.forward == position for place in port.places)
 
 
 def pinned(net: Net, pins: Sequence[Pin]) -> Net:
-    """Return the network whose nodes are split as pins say."""
+    """Return the network with the pins as constraints of its nodes, or `net` itself without pins."""
     if not pins:
         return net
     nodes = (replace(node, fixed=tuple(one for pin in pins for one in pin.of_node(net, node))) for node in net.nodes)
@@ -76,7 +84,7 @@ def pinned(net: Net, pins: Sequence[Pin]) -> Net:
 
 
 def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
-    """Return which pins hold for which operators of a stretch, by their place in it."""
+    """Return (index of the operator from `start` on, index of the pin) for each pin that applies to an operator."""
     places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.name for operand in (*op.inputs, *op.outputs)}
@@ -85,7 +93,10 @@ def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tup
 
 
 def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pin, ...]:
-    """Read pins on a program. letters: of dims, as tables show them. Raises InputError with all that is wrong."""
+    """Parse pins for a program. Raise InputError with the problems of all invalid pins.
+
+    letters: dim to the letter that tables show for it; pins may use either.
+    """
     pins, problems = list[Pin](), list[Problem]()
     for text in texts:
         try:
@@ -98,6 +109,10 @@ def read(texts: Iterable[str], net: Net, letters: Mapping[str, str]) -> tuple[Pi
 
 
 def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
+    """Parse one pin: TENSOR.DIM=NUMBER, or OPERATOR=LAYOUT if the value is no number.
+
+    Raises InputError if it is malformed or names an unknown tensor, dim or operator.
+    """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not (name and equals and value):
         raise InputError("is no pin", field="pin", got=text, need=FORMS)
@@ -118,7 +133,10 @@ def _read(text: str, net: Net, dims: Mapping[str, str]) -> Pin:
 
 
 def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, str]:
-    """Cut TENSOR.DIM at the first dot behind which a dim's name is, and before which a tensor's: both may have dots."""
+    """Split TENSOR.DIM at the first dot between a known tensor and a known dim, since both names may contain dots.
+
+    Falls back to the last dot, whether or not the names are known.
+    """
     for dot in re.finditer(r"\.", name):
         tensor, dim = name[: dot.start()], name[dot.end() :]
         if dim in net.program.sizes or dim in dims:
@@ -130,7 +148,11 @@ def _tensor_and_dim(name: str, net: Net, dims: Mapping[str, str]) -> tuple[str, 
 
 
 def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str]) -> Iterator[Cut]:
-    """Read `batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail`, or `whole`."""
+    """Parse `batch/2, ffn/4·nvlink`, `batch over 2·nvlink, 4·rail` or `whole` (yields nothing).
+
+    A count without a name belongs to the name before it. Raises InputError for a name that one of the nodes has no
+    option of, or a malformed count.
+    """
     words, name = {word: option for option, word in WORDS.items()}, ""
     for item in value.split(","):
         first, *counts = (part.strip() for part in re.split(r"/|\bover\b", item))
@@ -153,7 +175,10 @@ def _cuts(text: str, value: str, nodes: Sequence[Node], dims: Mapping[str, str])
 
 
 def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
-    """Return the nodes of the operators that a name or a pattern means. Raises InputError with names near to it."""
+    """Return the sorted nodes of the operators that match a name or pattern. Raise InputError if none does.
+
+    field: the field that the error names; its hint lists similar names.
+    """
     every = zip(net.program.operators, net.node_of, strict=True)
     known: dict[str, list[int]] = {}
     for op, index in every:
@@ -163,7 +188,10 @@ def operators(net: Net, name: str, field: str) -> tuple[int, ...]:
 
 
 def _tensors(net: Net, name: str) -> frozenset[str]:
-    """Return the tensors that a name or a pattern means, with all copies."""
+    """Return the tensors that match a name or pattern, with all copies in folded repeats.
+
+    Raises InputError if none matches.
+    """
     program = net.program
     places: dict[str, object] = {tensor: ("input", tensor) for tensor in program.inputs}
     for index, op in zip(net.node_of, program.operators, strict=True):
@@ -174,6 +202,10 @@ def _tensors(net: Net, name: str) -> frozenset[str]:
 
 
 def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[str]:
+    """Return [the exact match], else all names that match as a glob or with numbers replaced by *.
+
+    Raises InputError if there are none; its hint lists similar names.
+    """
     every = list(known)
     matches = [one for one in every if one == name] or [
         one for one in every if fnmatchcase(one, name) or general(one) == name or one == general(name)
@@ -187,9 +219,10 @@ def _matching(name: str, known: Iterable[str], kind: str, field: str) -> list[st
 
 
 def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most: int) -> None:
-    """Refuse pins that no node can be split by, with any number of microbatches. most: axes that a mesh is cut into.
+    """Raise InputError for pins with an unknown level, or that no row of a node satisfies in any net and mesh shape.
 
-    Raises InputError.
+    nets: of each number of microbatches, with the same nodes. most: axes that a mesh is cut into. Nodes are checked
+    only if all levels are known.
     """
     levels = {level.name: None for mesh in meshes for level in mesh.levels}
     problems = [
@@ -202,14 +235,17 @@ def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most
     for index in range(len(nets[0].nodes)) if not problems else ():
         nodes = [(net, net.nodes[index]) for net in nets]
         held = [pin for pin in pins if pin.of_node(*nodes[0])]
-        if held and not any(_able(net, node, held, axes) for net, node in nodes for axes in shapes):
-            alone = [pin for pin in held if not any(_able(*one, [pin], axes) for one in nodes for axes in shapes)]
+        if held and not any(_satisfiable(net, node, held, axes) for net, node in nodes for axes in shapes):
+            alone = [
+                pin for pin in held if not any(_satisfiable(*one, [pin], axes) for one in nodes for axes in shapes)
+            ]
             problems.append(_impossible(nodes, alone, held, shapes))
     if problems:
         raise InputError(tuple(dict.fromkeys(problems)))
 
 
-def _able(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
+def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
+    """Return whether a node has a row that satisfies all these pins on the axes."""
     fixed = tuple(one for pin in pins for one in pin.of_node(net, node))
     return len(every_row(replace(node, fixed=fixed), net, axes)) > 0
 
@@ -217,6 +253,10 @@ def _able(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bo
 def _impossible(
     nodes: Sequence[tuple[Net, Node]], alone: Sequence[Pin], held: Sequence[Pin], shapes: Sequence[Sequence[Axis]]
 ) -> Problem:
+    """Return the problem of the first pin in `alone` (with the parts that are possible), or of all pins together.
+
+    alone: pins that cannot be satisfied by themselves; if empty, the problem is their combination `held`.
+    """
     name = general(nodes[0][1].name)
     if not alone:
         what = f"{name} cannot be split in all these ways at once"
@@ -235,7 +275,7 @@ def _impossible(
 
 
 def _parts(net: Net, node: Node, pin: Pin, axes: Sequence[Axis]) -> Iterator[int]:
-    """Yield the numbers of parts that a dim can be cut into."""
+    """Yield the divisors of the number of GPUs into which the pin's dim can be split at this node."""
     rows, gpus = every_row(replace(node, fixed=()), net, axes), prod(axis.size for axis in axes)
     for parts in (number for number in range(1, gpus + 1) if gpus % number == 0):
         other = replace(pin, cuts=(replace(pin.cuts[0], parts=parts),))

@@ -88,7 +88,10 @@ class Placements:
     modules: tuple[ModulePlacement, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data: placements as PyTorch writes them; the paths only where `path` stands for several."""
+        """Return JSON-serializable data, with placements as PyTorch prints them and the number of paths as `times`.
+
+        `paths` is left out if `path` has a * or is the only one.
+        """
         data = asdict(self)
         for entry in (*data["parameters"], *data["modules"]):
             entry["times"] = len(entry["paths"])
@@ -101,7 +104,10 @@ class Placements:
 
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
-    """Return the placements. rows: [nodes, axes], axes innermost first."""
+    """Return the DTensor placements of a strategy, equal parameters and modules grouped by pattern of their paths.
+
+    rows: [nodes, axes], axes innermost first.
+    """
     table = table_of(net, axes, rows)
     return Placements(
         net.program.name,
@@ -112,12 +118,15 @@ def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
 
 
 def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
-    """Return the mesh that these rows need, and what lies where on it."""
+    """Return the mesh dims that these rows need and the placements of nodes on them. rows: [nodes, axes]."""
     return Table(net, axes, rows, runs_of(axes, rows))
 
 
 def runs_of(axes: Sequence[Axis], rows: Rows) -> list[list[int]]:
-    """Return runs of neighbouring axes of one level along which every node does the same, outermost run first."""
+    """Return groups of adjacent axes of one level on which every node has the same option, outermost group first.
+
+    Each group is a dim of the device mesh, a list of indices into `axes`.
+    """
     result: list[list[int]] = []
     for index, axis in enumerate(axes):
         last = result[-1][-1] if result else None
@@ -139,6 +148,7 @@ class Table:
 
     @property
     def mesh(self) -> tuple[MeshDim, ...]:
+        """Return the dims of the device mesh, outermost first; names of levels with several dims get a number."""
         levels = [self.axes[run[0]].level for run in self.runs]
         names = [
             level if levels.count(level) == 1 else f"{level}_{levels[:index].count(level)}"
@@ -150,7 +160,7 @@ class Table:
         )
 
     def options(self) -> dict[str, tuple[Option, ...]]:
-        """Return, for each operator of the program, what it does along each mesh dim, in its own loops."""
+        """Return, by operator name, the option that each operator has on each mesh dim, in its own unfolded loops."""
         program, result = self.net.program, {}
         for op, node in zip(program.operators, self.net.node_of, strict=True):
             own = operator_options(program, op)
@@ -158,12 +168,13 @@ class Table:
         return result
 
     def at(self, node: int, port: int) -> tuple[Placement, ...]:
-        """Return the placement of a tensor at a node, forward."""
+        """Return the placements of a node's tensor on each mesh dim, in the forward pass."""
         places = self.net.nodes[node].ports[port].places
         return tuple(_placement(places[int(self.rows[node, run[0]])].forward) for run in self.runs)
 
 
 def _placement(place: int) -> Placement:
+    """Return a place as a placement: Partial, Shard(dim), Shard(0) for flat storage, else Replicate."""
     if place == PARTIAL:
         return Placement("Partial")
     if place == FLAT:
@@ -172,7 +183,7 @@ def _placement(place: int) -> Placement:
 
 
 def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[MeshDim]) -> tuple[int, ...]:
-    """Return the shape on the first rank: every cut rounds up, as torch.chunk does."""
+    """Return the shape on the first rank; uneven splits round up, as torch.chunk does."""
     sizes = list(shape)
     for placement, dim in zip(cuts, mesh, strict=True):
         if placement.dim is not None:
@@ -181,6 +192,10 @@ def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[Mes
 
 
 def _parameters(table: Table) -> Iterator[ParameterPlacement]:
+    """Yield the placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
+
+    A split within a stored dim becomes Replicate.
+    """
     net, mesh = table.net, table.mesh
     for parameter, index in zip(net.program.parameters, net.parameter_of, strict=True):
         node, wanted = net.nodes[index], table.at(index, 0)
@@ -205,13 +220,15 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
 
 
 def _moved(dim: int | None) -> Placement:
+    """Return a shard of the stored dim, or Replicate for None."""
     return Placement("Replicate") if dim is None else Placement("Shard", dim)
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Return, for each dim, the stored dim of which it is the outermost part, or None where it lies within one.
+    """Return, for each dim, the stored dim that it is the outermost part of, else None.
 
-    Runs of dims are matched with runs of stored dims that have as many elements.
+    None for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal size;
+    equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
@@ -231,6 +248,7 @@ def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]
 
 
 def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
+    """Return notes for the mesh dims on which the parameter or its optimizer state is flat (ZeRO stages 1 to 3)."""
     notes = [FLAT_NOTE] if 3 in zero else []
     for stage, what in _WHAT.items():
         dims = [dim.name for dim, at in zip(mesh, zero, strict=True) if at == stage]
@@ -240,7 +258,11 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
 
 
 def _modules(table: Table) -> Iterator[ModulePlacement]:
-    """Yield the modules in order of the program; an operator without a path is a module by itself."""
+    """Yield the placements of each module's inputs and outputs, in program order.
+
+    Operators with the same path form a module; one without a path is its own. Weights and tensors within the module are
+    left out, as are outputs that only the module itself reads.
+    """
     operators = table.net.program.operators
     inside: dict[str, list[int]] = {}
     readers: dict[str, set[str]] = {}
@@ -265,7 +287,7 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
 
 
 def _tensors(op: Operator) -> tuple[str, ...]:
-    """Return what an operator reads and makes, in order of its node's ports."""
+    """Return the names of an operator's inputs and outputs, in the order of its node's ports."""
     return tuple(operand.name for operand in (*op.inputs, *op.outputs))
 
 
@@ -274,17 +296,20 @@ def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:
 
 
 def _general(path: str) -> str:
-    """Write numbers that stand for themselves between dots as *."""
+    """Return the path with every numeric component replaced by *."""
     return ".".join("*" if part.isdecimal() else part for part in path.split("."))
 
 
 def _layouts(module: ModulePlacement) -> object:
-    """Return all but the names of tensors: the first of many layers reads what another kind of module made."""
+    """Return a module's dims and placements without tensor names, as the key of modules that are grouped.
+
+    Names differ even between equal layers: the first one reads what another kind of module made.
+    """
     return tuple(tuple((tensor.dims, tensor.placements) for tensor in side) for side in (module.inputs, module.outputs))
 
 
 def _patterned(module: ModulePlacement) -> ModulePlacement:
-    """Write the names of tensors with * where the entry stands for several modules."""
+    """Return the module with * for numbers in its tensors' names if it stands for several paths, else unchanged."""
     if len(module.paths) == 1:
         return module
     inputs, outputs = (
@@ -295,7 +320,10 @@ def _patterned(module: ModulePlacement) -> ModulePlacement:
 
 
 def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
-    """Join modules whose paths differ in numbers only, and that are alike otherwise, to one entry."""
+    """Return the entries with those merged whose paths differ only in numbers and that have the same key `alike`.
+
+    `path` is the pattern if all entries that match it are in the group, else the first path.
+    """
     by_path: dict[str, dict[object, list[Entry]]] = {}
     for entry in entries:
         by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)

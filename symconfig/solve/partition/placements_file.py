@@ -54,7 +54,7 @@ def distribute(module, mesh):
 
 
 def python(placements: Placements) -> str:
-    """Write the file's text."""
+    """Return the text of a Python file with the tables of placements and functions that apply them."""
     return _HEAD.format(
         program=placements.program,
         ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
@@ -72,6 +72,7 @@ def python(placements: Placements) -> str:
 
 
 def _keys(path: str, paths: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the path alone if it is a pattern, else all paths that the entry stands for."""
     return (path,) if "*" in path else paths
 
 

@@ -45,17 +45,17 @@ class Edge:
 
     @property
     def lines(self) -> tuple[Ints, Ints]:
-        """Return, of each choice of u, its row, and of each choice of v, its column."""
+        """Return the table row of each choice of u and the table column of each choice of v."""
         rows = np.arange(self.cost.shape[0]) if self.rows is None else self.rows
         return rows, np.arange(self.cost.shape[1]) if self.columns is None else self.columns
 
     def place(self, choice: Sequence[int]) -> tuple[int, int]:
-        """Return where an assignment is in the tables."""
+        """Return the row and column of the edge's tables for an assignment of all nodes."""
         u, v = choice[self.u], choice[self.v]
         return (u if self.rows is None else int(self.rows[u])), (v if self.columns is None else int(self.columns[v]))
 
     def full(self, table: Array) -> Array:
-        """Return a table with a row and a column of its own for each choice."""
+        """Return a table expanded to one row and column per choice: [choices of u, choices of v]."""
         table = table if self.rows is None else table.take(self.rows, axis=0)
         return table if self.columns is None else table.take(self.columns, axis=1)
 
@@ -69,16 +69,18 @@ class Problem:
     memory_limit: float = float("inf")
 
     def cost(self, choice: Sequence[int]) -> float:
+        """Return the cost of an assignment, one choice per node; infinite if it contains a forbidden choice or pair."""
         nodes = sum(float(node.cost[c]) for node, c in zip(self.nodes, choice, strict=True))
         return nodes + sum(float(edge.cost[edge.place(choice)]) for edge in self.edges)
 
     def memory(self, choice: Sequence[int]) -> float:
-        """Return the bytes at the peak."""
+        """Return an assignment's bytes at the peak: all that is held plus the largest transient."""
         held = sum(float(node.memory[c]) for node, c in zip(self.nodes, choice, strict=True))
         held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges)
         return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
 
     def fits(self, choice: Sequence[int]) -> bool:
+        """Return whether an assignment's peak memory is within the limit."""
         return self.memory(choice) <= self.memory_limit
 
 
@@ -97,9 +99,9 @@ class Solution:
 
 
 def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: float = float("inf")) -> Problem:
-    """Return the problem of choosing one of these rows for every node. rows: of every node, [rows, axes].
+    """Return the problem of choosing one row per node. rows: of every node, [rows, axes].
 
-    memory_limit: bytes of tensors that a GPU may hold at once.
+    memory_limit: bytes of tensors that a GPU may hold at once. gamma: divides Cost_mem in the costs of nodes.
     """
     nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
     edges = (
@@ -110,11 +112,12 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
 
 
 def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
+    """Return the choices of one node; their cost includes Cost_mem over gamma."""
     cost, memory, transient, relative = costs.node(index, rows)
     return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
 
 
 def price(costs: Costs, rows: Rows, gamma: float = float("inf")) -> tuple[float, float]:
-    """Return cost and bytes at the peak of one row of every node, [nodes, axes]."""
+    """Return the cost and the bytes at the peak of one strategy. rows: [nodes, axes]."""
     problem, alone = assemble(costs, [row[None] for row in rows], float("inf"), gamma), (0,) * len(rows)
     return problem.cost(alone), problem.memory(alone)

@@ -28,8 +28,11 @@ _PRICES = (0.0, 0.01, 0.1, 1.0, 10.0, 1e6)
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """cost: of the whole partition then. The others are differences to the chosen one: in the unit of the cost, except
-    memory in bytes. relative: of the objective symtensor, what is kept over gamma. fits: into the memory limit."""
+    """Another row of a node. cost: of the whole partition with it. fits: within the memory limit.
+
+    The others are differences to the current row, in the unit of the cost, memory in bytes. relative: Cost_mem over
+    gamma, of the objective symtensor.
+    """
 
     row: tuple[int, ...]
     cost: float
@@ -42,8 +45,9 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a node has its row. others: rows that fit, cheapest first. unfit: the cheapest row where it does not fit and
-    would cost less than the chosen one.
+    """Alternatives to a node's row. others: rows that fit, cheapest first.
+
+    unfit: the cheapest row that does not fit but would cost less than the current one, or None.
     """
 
     node: int
@@ -53,7 +57,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """A partition as the arrays that it is made of. cost: of all; gamma: of the objective symtensor."""
+    """A partition as arrays. cost: of the whole step. gamma: of the objective symtensor, else infinite."""
 
     costs: Costs
     axes: tuple[Axis, ...]
@@ -64,21 +68,24 @@ class Solved:
 
 
 def reasons(solved: Solved, top: int = 1) -> tuple[Reason, ...]:
-    """Return the reasons of every operator; copies and parameters follow from them. top: how many others."""
+    """Return for every operator's node the best alternative rows, at most `top`, and the cheaper row that does not fit.
+
+    Copies and parameters have no entry: they follow the operators.
+    """
     around = _Around(solved)
     return tuple(around.reason(v, top) for v, node in enumerate(solved.costs.net.nodes) if node.operator is not None)
 
 
 @dataclass(slots=True)
 class _Weighed:
-    """[rows] or [ways, rows]: in the objective's unit and in bytes."""
+    """Cost in the objective's unit and memory in bytes: [rows] or [ways, rows]."""
 
     cost: Array
     memory: Array
 
 
 class _Around:
-    """Values that do not depend on the node that is changed: bytes held, and those alive while each node runs."""
+    """A solved partition, and what does not depend on the changed node: bytes held and each node's transient."""
 
     def __init__(self, solved: Solved) -> None:
         self.solved, self.net = solved, solved.costs.net
@@ -93,6 +100,10 @@ class _Around:
         self.unit = solved.cost / max(self.held, 1.0)
 
     def reason(self, v: int, top: int) -> Reason:
+        """Return the node's cheapest feasible alternatives and the first infeasible one that would cost less, if any.
+
+        Rows that differ only in the order of a level's axes count as one.
+        """
         rows = candidates(self.solved, v)
         changed = self._changed(v, rows)
         transient = self.solved.costs.node(v, rows).transient
@@ -119,6 +130,7 @@ class _Around:
     def _alternatives(
         self, v: int, rows: Rows, chosen: Sequence[int], changed: _Weighed, fits: NDArray[np.bool_]
     ) -> list[Alternative]:
+        """Return the rows at the indices `chosen` as alternatives, with differences to the current row."""
         work, relative = self._own(v, np.concatenate([self.rows[v], rows[list(chosen)]]))
         return [
             Alternative(
@@ -134,7 +146,7 @@ class _Around:
         ]
 
     def _own(self, v: int, rows: Rows) -> tuple[Array, Array]:
-        """Return the node's computation in a step, and its part of what is kept over gamma: [rows]."""
+        """Return the node's computation in a step, and its Cost_mem over gamma: [rows], in the objective's unit."""
         costs, node = self.solved.costs, self.net.nodes[v]
         passes = costs.passes(node, rows)
         often = float(costs.training.turns * node.times)
@@ -142,7 +154,11 @@ class _Around:
         return work, costs.node(v, rows).relative / self.solved.gamma
 
     def _changed(self, v: int, rows: Rows) -> _Weighed:
-        """Return by how much cost and bytes held rise where the node takes each row: [rows]."""
+        """Return the changes of cost and of bytes held if the node takes each row: [rows].
+
+        Adjacent parameters and copies follow with their best option, at memory prices that rise until the result fits;
+        all other nodes keep their rows. The first row is the current one.
+        """
         net, costs = self.net, self.solved.costs
         others = {self._other(link, v) for link in net.links_of[v]}
         free = [w for w in sorted(others) if w != v and net.nodes[w].operator is None]
@@ -176,11 +192,12 @@ class _Around:
         return _Weighed(best.cost - base_cost, best.memory - base_memory)
 
     def _other(self, number: int, v: int) -> int:
+        """Return the node at the other end of a link of v."""
         link = self.net.links[number]
         return link.consumer if link.producer == v else link.producer
 
     def _link(self, number: int, given: Rows | None, taken: Rows | None) -> _Weighed:
-        """Return a link's costs, [rows]; None: an end that stays as it is."""
+        """Return a link's cost and memory, [rows]; an end that is None keeps its current row."""
         link, costs = self.net.links[number], self.solved.costs
         if given is not None and taken is not None:
             return _Weighed(*costs.pairwise(number, given, taken))
@@ -192,10 +209,11 @@ class _Around:
         return _Weighed(cost.cost.reshape(-1), cost.memory.reshape(-1))
 
     def _with_other(self, w: int, v: int, rows: Rows) -> _Weighed:
-        """Return a parameter's or copy's costs beside the node, in every way that it could follow, first as it is:
-        [ways, rows].
+        """Return cost and memory of a parameter or copy w and its links if v takes each row: [ways, rows].
+
+        Each way is one option row of w; the first is its current one. Ways that violate a pin cost infinity.
         """
-        ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._ways(w, v, rows)])
+        ways = np.stack([np.broadcast_to(self.rows[w], rows.shape), *self._follower_rows(w, v, rows)])
         flat, own = np.concatenate(list(ways)), np.tile(rows, (len(ways), 1))
         costs = self.solved.costs
         alone = costs.node(w, flat)
@@ -209,7 +227,11 @@ class _Around:
         shape = (len(ways), len(rows))
         return _Weighed(cost.reshape(shape), memory.reshape(shape))
 
-    def _ways(self, w: int, v: int, rows: Rows) -> Iterator[Rows]:
+    def _follower_rows(self, w: int, v: int, rows: Rows) -> Iterator[Rows]:
+        """Yield the rows that w may take for each row of v: [rows, axes].
+
+        A copy takes the place of v's port; a parameter is split as v reads it (see `_stored`).
+        """
         node = self.net.nodes[w]
         for number in self.net.links_of[w]:
             link = self.net.links[number]
@@ -226,7 +248,10 @@ class _Around:
 
 
 def _stored(parameter: Node, port: Port, rows: Rows, axes: Sequence[Axis]) -> Iterator[Rows]:
-    """Split where the node uses it split, and elsewhere whole or flat, alike on all of one level."""
+    """Yield the rows of a parameter that is split where the node reads it split.
+
+    Along the other axes it takes one unsplit option (whole or flat) per level; every combination is yielded.
+    """
     dims = {place.forward: n for n, place in enumerate(parameter.ports[0].places) if parameter.options[n].parts}
     used = np.array([dims.get(place.forward, -1) for place in port.places], dtype=np.int64)[rows]
     free = [number for number, option in enumerate(parameter.options) if not option.parts]
@@ -237,7 +262,10 @@ def _stored(parameter: Node, port: Port, rows: Rows, axes: Sequence[Axis]) -> It
 
 
 def candidates(solved: Solved, v: int) -> Rows:
-    """Return the chosen row, and then every other one, or those not far from it where there are too many."""
+    """Return the current row first, then the other rows that divisors and pins allow: [rows, axes].
+
+    With more than MOST rows, only those that differ in two axes, or uniformly in levels.
+    """
     net, axes, row = solved.costs.net, solved.axes, np.array(solved.rows[v], dtype=np.int64)
     options = range(len(net.nodes[v].options))
     if len(options) ** len(axes) <= MOST:
@@ -250,7 +278,7 @@ def candidates(solved: Solved, v: int) -> Rows:
 
 
 def _neighbours(row: NDArray[np.int64], axes: Sequence[Axis], options: int) -> Iterator[NDArray[np.int64]]:
-    """Yield rows with any two axes otherwise, or all of each level alike."""
+    """Yield rows that differ from the given one in at most two axes, or in whole levels with one option each."""
     for first, second in product(range(len(axes)), repeat=2):
         for a, b in product(range(options), repeat=2) if first < second else ():
             other = row.copy()

@@ -29,10 +29,11 @@ class Pair:
 
     @property
     def size(self) -> int:
+        """Return the number of pairs of choices of u and v."""
         return len(self.rows) * len(self.columns)
 
     def place(self, choice: Sequence[int]) -> tuple[int, int]:
-        """Return where an assignment is in the tables."""
+        """Return the row and column of the pair's tables for an assignment of all nodes."""
         return int(self.rows[choice[self.u]]), int(self.columns[choice[self.v]])
 
     def priced(self, price: float) -> Array:
@@ -40,14 +41,14 @@ class Pair:
         return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
 
     def line(self, v: int, other: int, price: float) -> Array:
-        """Return cost + price x memory of each choice of v beside a choice of the other node."""
+        """Return cost + price x memory for each choice of v, given the index of the other node's choice."""
         at_u = v == self.u
         mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
         cost = self.cost[line].take(mine)
         return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
 
     def cut(self, of_u: Bools, of_v: Bools) -> Pair:
-        """Return the pair with some of the choices, and tables without the lines that none of them has."""
+        """Return the pair with only the choices in two masks; table lines that no remaining choice uses are removed."""
         rows, columns = self.rows[of_u], self.columns[of_v]
         (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
         if len(above) * len(left) == self.cost.size:
@@ -76,34 +77,38 @@ class Space:
 
     @property
     def sizes(self) -> tuple[int, ...]:
+        """Return the number of choices left of each node."""
         return tuple(map(len, self.kept))
 
     @property
     def entries(self) -> int:
-        """Return the number of all pairs of choices."""
+        """Return the number of pairs of choices, summed over all pairs of nodes."""
         return sum(pair.size for pair in self.pairs)
 
     @property
     def least_transient(self) -> float:
-        """Return the bytes that the largest transient has at least."""
+        """Return a lower bound in bytes of the largest transient: the maximum over nodes of their smallest."""
         return max(float(t.min()) for t in self.transient)
 
     def held(self, choice: Sequence[int]) -> float:
-        """Return the bytes held but for transients."""
+        """Return the bytes held by an assignment, transients excluded."""
         nodes = sum(float(m[i]) for m, i in zip(self.memory, choice, strict=True))
         return nodes + sum(float(p.memory[p.place(choice)]) for p in self.pairs if p.memory is not None)
 
     def peak(self, choice: Sequence[int]) -> float:
-        """Return the bytes at the peak."""
+        """Return the bytes at the peak: those held and the largest transient."""
         return self.held(choice) + max(float(t[i]) for t, i in zip(self.transient, choice, strict=True))
 
     def original(self, choice: Sequence[int]) -> tuple[int, ...]:
+        """Return an assignment in the problem's numbers of choices, from one in those of this space."""
         return tuple(int(kept[c]) for kept, c in zip(self.kept, choice, strict=True))
 
 
 def space(problem: Problem) -> Space | None:
-    """Return all choices that are not forbidden by an infinite number, alone or with their neighbours; None: none is
-    left.
+    """Return the choices that no infinite cost, memory or neighbour forbids, or None if a node has none left.
+
+    Edges between the same two nodes are summed to one pair, edges of a node with itself are added to its own costs, and
+    pairs of zeros are dropped.
     """
     cost = [node.cost.astype(np.float64) for node in problem.nodes]
     memory = [node.memory.astype(np.float64) for node in problem.nodes]
@@ -139,8 +144,9 @@ def space(problem: Problem) -> Space | None:
 
 
 def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
-    """Return the space with the choices to keep, less those that no choice of a neighbour goes with; None: a node has
-    none left.
+    """Return the space with the choices in the masks that have a compatible choice at every neighbour.
+
+    None if a node has no choice left; `old` itself if every choice stays.
     """
     keep = _supported(old, keep)
     if not all(mask.any() for mask in keep):
@@ -149,6 +155,8 @@ def restrict(old: Space, keep: Sequence[Bools]) -> Space | None:
 
 
 def _cut(old: Space, keep: Sequence[Bools]) -> Space:
+    """Return the space with only the choices in the masks, whether or not neighbours support them."""
+
     def cut(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         return tuple(array[mask] for array, mask in zip(arrays, keep, strict=True))
 
@@ -160,8 +168,9 @@ def _cut(old: Space, keep: Sequence[Bools]) -> Space:
 
 
 def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
-    """Return, of the choices to keep, those that go with one of every neighbour's: until none goes, before any table is
-    cut.
+    """Return the masks without choices that are incompatible with every choice of a neighbour (arc consistency).
+
+    The masks given are not changed.
     """
     keep = [mask.copy() for mask in keep]
     finite = ((index, np.isfinite(pair.cost)) for index, pair in enumerate(now.pairs))
@@ -183,7 +192,7 @@ def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
 
 
 def _sum(one: Edge, other: Edge) -> Edge:
-    """Put two edges between the same nodes together: choices are alike that are so in both."""
+    """Return the sum of two edges between the same nodes; choices share a line if they do so in both edges."""
     (above, below), rows = _both(one.lines[0], other.lines[0])
     (left, right), columns = _both(one.lines[1], other.lines[1])
 
@@ -195,13 +204,13 @@ def _sum(one: Edge, other: Edge) -> Edge:
 
 
 def _both(first: Ints, second: Ints) -> tuple[Ints, Ints]:
-    """Return each pair of numbers that there is, [2, pairs], and of each place its pair."""
+    """Return the distinct pairs of entries, [2, pairs], and for each position the index of its pair."""
     pairs, places = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
     return pairs, places.reshape(-1)
 
 
 def _pair(edge: Edge) -> Pair:
-    """Make a pair's tables: an infinite memory is an infinite cost."""
+    """Return an edge as a pair: infinite memory becomes infinite cost, and a memory table of zeros None."""
     cost, memory = np.ascontiguousarray(edge.cost, dtype=np.float64), edge.memory.astype(np.float64, copy=False)
     finite = np.isfinite(memory)
     if not finite.all():
@@ -210,10 +219,9 @@ def _pair(edge: Edge) -> Pair:
 
 
 def undominated(now: Space) -> Space:
-    """Return the space without choices that another one of the node replaces in any assignment, at no more cost, memory
-    or transient.
+    """Return the space without dominated choices: another choice of the node costs and holds no more in any assignment.
 
-    Node by node, so that of two that replace each other one stays. An order of choices^2 x neighbours' choices.
+    Nodes are reduced one after the other, so one of two equal choices stays. Time: choices^2 x neighbours' choices.
     """
     for v in range(len(now.kept)):
         keep = _undominated(now, v)
@@ -225,7 +233,11 @@ def undominated(now: Space) -> Space:
 
 
 def _undominated(now: Space, v: int) -> Bools:
-    """Drop a choice where one that stays is at most as dear beside every choice of every neighbour."""
+    """Return the mask of a node's choices that no remaining choice dominates.
+
+    A choice dominates if, summed over neighbours' worst cases, it has no higher cost or memory, and no larger
+    transient.
+    """
     columns = [side(now.pairs[p], v) for p, _ in now.around[v]]
     size = len(now.kept[v])
     keep = np.ones(size, dtype=bool)
@@ -245,7 +257,7 @@ def _undominated(now: Space, v: int) -> Bools:
 
 
 def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
-    """Return cost and memory with the choices of v as rows, beside those of the other that the pair tells apart."""
+    """Return a pair's cost and memory, [choices of v, distinct choices of the other node]; memory None if all zero."""
     at_u = pair.u == v
     mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)
     used = np.unique(others)

@@ -46,11 +46,15 @@ class Roles:
 
     @cached_property
     def weights(self) -> frozenset[str]:
+        """Return the names of the parameters' tensors."""
         return frozenset(parameter.tensor.name for parameter in self.program.parameters)
 
     @cached_property
     def sequence(self) -> frozenset[str]:
-        """Return the dims that ids have beside the batch."""
+        """Return the sequence dim by its standard name, else what two-dimensional inputs have beside the batch.
+
+        Empty if the program has neither.
+        """
         if d.SEQUENCE in self.program.sizes:
             return frozenset({d.SEQUENCE})
         inputs = (self.program.tensors[name].dims for name in self.program.inputs)
@@ -59,7 +63,10 @@ class Roles:
 
     @cached_property
     def experts(self) -> frozenset[str]:
-        """Return dims along which a product has a weight, an activation and a result of its own at each place."""
+        """Return the dims that a matmul's weight, activation and result share: expert dims of size over 1.
+
+        Groups of a convolution do not count. Empty for a dense program.
+        """
         dims: set[str] = set()
         for op in self.program.operators:
             if op.work is Work.MATMUL and len(op.inputs) >= 2:
@@ -72,8 +79,9 @@ class Roles:
 
     @cached_property
     def widths(self) -> Widths:
-        """Return what tensor parallelism splits outside and inside the experts: by the names that descriptors give
-        them, else by structure. A program without a sequence has no Transformer's columns and rows.
+        """Return the dims that tensor parallelism splits outside and inside the experts.
+
+        By their standard names if the program has them, else by structure; empty without a sequence.
         """
         sizes = frozenset(self.program.sizes)
         if {d.SEQUENCE, d.HIDDEN} <= sizes:
@@ -84,18 +92,18 @@ class Roles:
 
     @cached_property
     def exchanged(self) -> frozenset[str]:
-        """Return what context parallelism splits in the sequence's place, where an operator needs all of that."""
+        """Return the dims, such as heads, that context parallelism splits at operators that need the whole sequence."""
         named = {d.SEQUENCE, d.HIDDEN} <= self.program.sizes.keys()
         return frozenset(parts().exchanged_dims) if named else self.widths.outside
 
     def inside(self, op: Operator) -> bool:
-        """Tell whether the operator works on what experts have received: all its activations have their dim."""
+        """Return whether the operator is inside the experts: every activation has their dim. False without experts."""
         moving = [x.tensor for x in (*op.inputs, *op.outputs) if x.name not in self.weights]
         return bool(self.experts) and all(self.experts & set(tensor.dims) for tensor in moving)
 
     @cached_property
     def within(self) -> tuple[bool, ...]:
-        """Tell for each node whether it is inside the experts; of a parameter, whether its readers are."""
+        """Return for each node whether it is inside the experts; a parameter is if it has their dim, a copy never."""
         known = {index: self.inside(node.operator) for index, node in enumerate(self.net.nodes) if node.operator}
         for index, node in enumerate(self.net.nodes):
             if node.parameter is not None:
@@ -103,8 +111,9 @@ class Roles:
         return tuple(known.get(index, False) for index in range(len(self.net.nodes)))
 
     def wish(self, index: int, arrivals: Sequence[Arrival], dense: Role, expert: Role) -> Iterator[int]:
-        """Yield the options of an operator in order of preference, along an axis with these roles outside and inside
-        experts.
+        """Yield an operator's options in order of preference, given the axis's roles outside and inside the experts.
+
+        Yields nothing if no option suits; then the operator is not split.
         """
         node = self.net.nodes[index]
         assert node.operator is not None
@@ -133,31 +142,32 @@ class Roles:
             yield from matching(node, arrivals)
 
     def examples(self, node: Node) -> list[int]:
-        """Return splits of the batch. Slots of experts count as such, but not where they lie with the sequence."""
+        """Return the options that split the batch but not the sequence."""
         options = splitting(node, self.program.batch)
         return [o for o in options if (split := node.options[o].split) and not self.sequence & set(split.loops)]
 
     def instead(self, node: Node) -> list[int]:
-        """Return splits in the sequence's place, of an operator that has a sequence and needs all of it."""
+        """Return the options that split heads or the like, at an operator that needs the whole sequence; else []."""
         assert node.operator is not None
         whole = self.sequence & set(node.operator.loops) and not any(splitting(node, self.sequence))
         return list(splitting(node, self.exchanged)) if whole else []
 
     def heads(self, node: Node) -> list[int]:
-        """Return what of an attention can be split beside examples, queries, keys and what it sums."""
+        """Return an attention's options that split neither batch, sequence, keys nor a summed dim; heads first."""
         assert node.operator is not None
         other = self.program.batch | self.sequence | {d.KEYS, *node.operator.contracted}
         options = [o for o, what in enumerate(node.options) if what.split and not other & set(what.split.loops)]
         return sorted(options, key=lambda option: node.options[option].name not in (d.HEADS, d.KV_HEADS))
 
     def _along(self, node: Node, arrivals: Sequence[Arrival]) -> Iterator[int]:
-        """Yield the split of the sequence; keys are seen by queries, so that the queries' own comes first."""
+        """Yield the options that split the sequence, then those that follow how inputs are split along it."""
         yield from splitting(node, self.sequence)
         yield from self._follow(node, arrivals, self.sequence)
 
     def _follow(self, node: Node, arrivals: Sequence[Arrival], dims: frozenset[str]) -> Iterator[int]:
-        """Yield options as inputs arrive, from the program's own on, which lie along `dims`. What experts send back
-        does not lead.
+        """Yield options that keep inputs split as they arrive, including the program's own inputs, split along `dims`.
+
+        Inputs with the experts' dim are ignored.
         """
         fed = [
             Arrival(port, self._position(node, port, dims)) for port in range(len(node.ports)) if self._fed(node, port)
@@ -166,21 +176,23 @@ class Roles:
         yield from matching(node, [*fed, *led])
 
     def _fed(self, node: Node, port: int) -> bool:
+        """Return whether the port reads an input of the program."""
         return not node.ports[port].output and node.ports[port].tensor.name in self.program.inputs
 
     def _position(self, node: Node, port: int, dims: frozenset[str]) -> int:
+        """Return the first position in the port's tensor of one of `dims`, -1 if it has none."""
         return next((at for at, dim in enumerate(node.ports[port].tensor.dims) if dim in dims), -1)
 
 
 def splitting(node: Node, loops: frozenset[str]) -> Iterator[int]:
-    """Yield the options that split one of these loops, by itself or with others."""
+    """Yield the indices of the node's options that split at least one of these loops."""
     for option, what in enumerate(node.options):
         if what.split is not None and loops & set(what.split.loops):
             yield option
 
 
 def attends(op: Operator) -> bool:
-    """Tell whether an operator's queries meet keys, which have a sequence of their own."""
+    """Return whether the operator is attention: by its kind of work, or because it has a loop over keys."""
     return op.work is Work.ATTENTION or d.KEYS in op.loops
 
 
@@ -193,15 +205,19 @@ class Widths:
 
 
 def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> Widths:
-    """Return the widths. never: dims that are none, as the batch and the sequence."""
+    """Return the dims that tensor parallelism can split, found from the program's structure.
+
+    never: dims that are no widths, such as the batch and the sequence. Both sets are empty without weighted products; a
+    dim outside the experts is not repeated inside.
+    """
     weighted = list(_weighted(program))
-    stream = _stream(weighted)
+    stream = _hidden_dim(weighted)
     if stream is None:
         return Widths(frozenset(), frozenset())
-    together = _together(program)
+    together = _split_groups(program)
     apart = [(op, weight) for op, weight in weighted if not experts & set(weight.loops)]
     joined = [(op, weight) for op, weight in weighted if experts & set(weight.loops)]
-    outside = _dims_made_and_summed(apart, stream, together) | _ends(program, apart, stream)
+    outside = _dims_made_and_summed(apart, stream, together) | _loss_dims(program, apart, stream)
     # Experts behind a projection read a stream of their own.
     narrow = next((loop for op, weight in joined for loop in weight.loops if loop in op.contracted), stream)
     inside = _dims_made_and_summed(joined, narrow, together)
@@ -215,7 +231,10 @@ def widths(program: Program, experts: frozenset[str], never: frozenset[str]) -> 
 
 
 def _weighted(program: Program) -> Iterator[tuple[Operator, Use]]:
-    """Yield products with a weight, and look-ups of one by examples' ids: not by positions, which all of them share."""
+    """Yield (operator, weight) for matmuls with a weight and for embedding look-ups by token ids.
+
+    Look-ups by position, which has no batch, are left out.
+    """
     weights = {parameter.tensor.name for parameter in program.parameters}
     for op in program.operators:
         weight = next((operand for operand in op.inputs if operand.name in weights), None)
@@ -226,13 +245,14 @@ def _weighted(program: Program) -> Iterator[tuple[Operator, Use]]:
             yield op, weight
 
 
-def _stream(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
+def _hidden_dim(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
+    """Return the dim that most weights have (the hidden dim), or None without weights."""
     counted = Counter(loop for _, weight in weighted for loop in weight.loops)
     return counted.most_common(1)[0][0] if counted else None
 
 
-def _together(program: Program) -> dict[str, str]:
-    """Return, for every dim, the first of those that are split with it."""
+def _split_groups(program: Program) -> dict[str, str]:
+    """Return for every dim the representative of the dims that are split together with it (union-find)."""
     first: dict[str, str] = {}
 
     def root(dim: str) -> str:
@@ -247,8 +267,8 @@ def _together(program: Program) -> dict[str, str]:
     return {dim: root(dim) for dim in program.sizes}
 
 
-def _given(op: Operator, weight: Use) -> list[str]:
-    """Return the dims that a product has from its weight alone."""
+def _output_dims(op: Operator, weight: Use) -> list[str]:
+    """Return the dims of a product's result that come from its weight alone."""
     moving = {loop for operand in op.inputs[:2] if operand.name != weight.name for loop in operand.loops}
     return [loop for loop in weight.loops if loop not in moving and loop not in op.contracted]
 
@@ -256,11 +276,14 @@ def _given(op: Operator, weight: Use) -> list[str]:
 def _dims_made_and_summed(
     weighted: Iterable[tuple[Operator, Use]], stream: str, together: Mapping[str, str]
 ) -> set[str]:
-    """Return the dims that one product makes and another sums away; of a head and its channels the head alone."""
+    """Return the dims that one product makes and another, which returns to the stream, sums over.
+
+    Of several summed dims (heads and channels) only the first counts. Dims are given by their representatives.
+    """
     made: set[str] = set()
     summed: set[str] = set()
     for op, weight in weighted:
-        given, gone = _given(op, weight), [loop for loop in weight.loops if loop in op.contracted][:1]
+        given, gone = _output_dims(op, weight), [loop for loop in weight.loops if loop in op.contracted][:1]
         product = op.work is Work.MATMUL
         made.update(together[dim] for dim in (given if product else gone))
         if stream in given:
@@ -268,14 +291,16 @@ def _dims_made_and_summed(
     return made & summed
 
 
-def _ends(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: str) -> set[str]:
-    """Return dims made of the stream that are summed away beside something without a gradient, as a loss does with
-    labels.
+def _loss_dims(program: Program, weighted: Iterable[tuple[Operator, Use]], stream: str) -> set[str]:
+    """Return the dims, such as the vocabulary, that a product makes from the stream and a loss sums over.
+
+    A loss is an operator without matmul that has an input without gradient, such as labels.
     """
-    made = {dim for op, weight in weighted if stream in op.contracted for dim in _given(op, weight)[:1]}
+    made = {dim for op, weight in weighted if stream in op.contracted for dim in _output_dims(op, weight)[:1]}
     losses = (op for op in program.operators if op.work is Work.MEMORY and _has_constants(program, op))
     return {loop for op in losses for loop in op.contracted if loop in made}
 
 
 def _has_constants(program: Program, op: Operator) -> bool:
+    """Return whether an input of the operator has no gradient."""
     return any(not operand.tensor.gradient for operand in op.inputs)

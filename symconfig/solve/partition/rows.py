@@ -25,10 +25,10 @@ MOST = 20_000  # rows of one node before it is refused: pairs of rows would not 
 def spaces(
     costs: Costs, axes: Sequence[Axis], upper: float = float("inf"), gamma: float = float("inf")
 ) -> list[Rows] | None:
-    """Return, for every node, all its rows, [rows, axes], with which a partition may still cost at most `upper`, by the
-    costs of nodes alone; None: there is none.
+    """Return every node's rows, [rows, axes], in which a partition may cost at most `upper`, judged by nodes alone.
 
-    A parameter is split as one of its operators uses it; along its other axes it is whole or flat.
+    None if a node has no such row. A parameter is split as one of its operators reads it, and is whole or flat on its
+    other axes; a pinned one has every row that its pins allow.
     """
     nodes, result = costs.net.nodes, [np.zeros((1, len(axes)), dtype=np.int64)] * len(costs.net.nodes)
     operators = [index for index, node in enumerate(nodes) if node.parameter is None]
@@ -46,8 +46,11 @@ def spaces(
 def _within(
     costs: Costs, rows: list[Rows], more: Sequence[int], alone: dict[int, Array], upper: float, gamma: float
 ) -> bool:
-    """Drop rows that cost more by themselves than all other nodes leave; whether any are left. alone: costs of the rows
-    of nodes that were looked at before `more`."""
+    """Drop rows that cost more than all other nodes' minima leave of `upper`. Return whether every node can have a row.
+
+    rows and alone (costs of rows by node) are changed in place; alone gains the nodes `more`. Nothing happens without
+    an upper cost.
+    """
     if upper == float("inf"):
         return True
     for index in more:
@@ -63,7 +66,7 @@ def _within(
 
 
 def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarray:
-    """Tell whether the parts of every loop, or of every dim, divide it: [rows]."""
+    """Return for each row whether the parts of every loop or dim divide its size: [rows]."""
     sizes, members = net.program.sizes, dict[str, list[int]]()
     for index, option in enumerate(node.options):
         for loop in option.split.loops if option.split else (option.name,) if option.parts else ():
@@ -78,8 +81,10 @@ def allowed(net: Net, node: Node, rows: Rows, axes: Sequence[Axis]) -> np.ndarra
 
 
 def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
-    """Return the rows without those that leave products to several ranks alike where others do not, for an objective
-    that does not see it: the source paper's leaves computation out, since a partition does not change it.
+    """Return the rows that split the products into the most parts; for the objective symtensor only.
+
+    That objective has no computation cost, so repeated products would look free. With times, and for parameters and
+    operators without products, all rows are returned.
     """
     if costs.timed or node.operator is None or node.operator.work is Work.MEMORY:
         return rows
@@ -90,7 +95,7 @@ def shared_out(costs: Costs, node: Node, rows: Rows) -> Rows:
 
 
 def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False) -> NDArray[np.bool_]:
-    """Tell whether rows split a node as it is fixed, [rows]; so_far: or may still do so with more axes."""
+    """Return for each row whether it satisfies the node's pins, [rows]; so_far: or may do so with further axes."""
     fits = np.ones(len(rows), dtype=bool)
     for fixed in node.fixed:
         sizes = [axis.size if fixed.level in ("", axis.level) else 1 for axis in axes]
@@ -100,7 +105,10 @@ def as_fixed(node: Node, rows: Rows, axes: Sequence[Axis], so_far: bool = False)
 
 
 def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
-    """Return all rows of a node that the divisors of dims allow, and that split it as it is fixed."""
+    """Return all rows of a node that the dims' divisors and pins allow: [rows, axes].
+
+    Raises InputError if there are more than MOST.
+    """
 
     def able(rows: Rows, cut: Sequence[Axis]) -> NDArray[np.bool_]:
         return allowed(net, node, rows, cut) & as_fixed(node, rows, cut, so_far=True)
@@ -110,8 +118,11 @@ def every_row(node: Node, net: Net, axes: Sequence[Axis]) -> Rows:
 
 
 def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray[np.int64], Rows]:
-    """Return a number for each option of a node that is fixed, and rows of numbers that split it so. Where it has too
-    many rows, options that its being fixed does not tell apart have one number."""
+    """Return a number for each option of a pinned node, and the rows of such numbers that satisfy its pins.
+
+    Numbers are the options themselves, unless the node has more than MOST rows: then options that the pins do not
+    distinguish share one, and divisors are not checked.
+    """
     if len(node.options) ** len(axes) <= MOST:
         return np.arange(len(node.options)), shared_out(costs, node, every_row(node, costs.net, axes))
     members = np.array([fixed.options for fixed in node.fixed]).T
@@ -125,7 +136,7 @@ def completions(node: Node, costs: Costs, axes: Sequence[Axis]) -> tuple[NDArray
 def _grown(
     node: Node, options: int, axes: Sequence[Axis], able: Callable[[Rows, Sequence[Axis]], NDArray[np.bool_]]
 ) -> Rows:
-    """Return rows of options axis by axis, without those that are not able. Raises InputError where these are many."""
+    """Return rows built axis by axis, keeping those that `able` accepts. Raise InputError if more than MOST remain."""
     rows = np.zeros((1, 0), dtype=np.int64)
     for at in range(len(axes)):
         rows = np.concatenate([np.column_stack([rows, np.full(len(rows), option)]) for option in range(options)])
@@ -141,7 +152,10 @@ def _grown(
 
 
 def _parameter_rows(index: int, costs: Costs, axes: Sequence[Axis], spaces: Sequence[Rows]) -> Rows:
-    """Split where an operator splits it, and elsewhere whole or flat; one that is fixed, in every way."""
+    """Return a parameter's rows: split as a reader splits it, and each unsplit axis whole or flat: [rows, axes].
+
+    A pinned parameter has every row that its pins allow. Flat rows are left out unless `costs.flat`.
+    """
     net, node = costs.net, costs.net.nodes[index]
     if node.fixed:
         every = every_row(node, net, axes)

@@ -72,9 +72,9 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One of the ways that were tried. cost: infinite where nothing was found that fits and costs less than before.
+    """One run of a solver on a case and a mesh shape. cost: infinite if it found nothing cheaper that fits.
 
-    complete: of all strategies of this training on these axes, none that fits costs less than `bound`.
+    complete: whether `bound` is a lower bound for all strategies with this training on these axes.
     """
 
     solver: str
@@ -88,10 +88,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Partition:
-    """rows: the strategy of every node of the folded net. memory: bytes at the peak.
+    """The best partition found. rows: option of every node of the folded net on every axis. memory: bytes at the peak.
 
-    bound: no strategy of its turns and `keep`, on any of the axes that the mesh is cut into (`Mesh.shapes`), costs
-    less; 0: not known. optimal: it is met. closed: nor does one of any other turns and `keep` that were asked for.
+    bound: lower bound for all strategies with the same training on any axes of the mesh (`Mesh.shapes`); 0: unknown.
+    optimal: the cost equals the bound. closed: it also holds for all other trainings asked for.
     """
 
     ask: Ask
@@ -113,32 +113,35 @@ class Partition:
 
     @property
     def gap(self) -> float:
-        """Return (cost - bound) / cost."""
+        """Return (cost - bound) / cost, at least 0; 0 if the cost is not positive."""
         return max(0.0, self.cost - self.bound) / self.cost if self.cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way of running the step: everything but the strategy is settled."""
+    """A folded network and the training settings (microbatches, `keep`) for which a strategy is searched."""
 
     net: Net
     training: Training
 
 
 def folded(program: Program) -> Net:
-    """Return the network of a program with every repeat once."""
+    """Return the network of a program in which every repeat occurs once."""
     folding = fold(program)
     return net(folding.program, folding.of, folding.runs)
 
 
 @lru_cache(maxsize=32)
 def net_of(programs: Programs, turns: int) -> Net:
-    """Return the folded network of a program of so many microbatches."""
+    """Return the folded network for `turns` microbatches; the last 32 are cached."""
     return folded(programs(turns))
 
 
 def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
-    """Yield every way of running the step that was asked for, in rising order of turns."""
+    """Yield a case for each number of microbatches (ascending) and each `keep`, with pins applied.
+
+    Keep.BORDERS is left out for programs without repeats.
+    """
     for turns in ask.turns:
         once = pinned(net_of(programs, turns), ask.pins)
         for keep in ask.keeps:
@@ -147,11 +150,12 @@ def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
 
 
 def may_fit(case: Case, ask: Ask) -> bool:
-    """Tell whether everything, cut into as many parts as there are GPUs, would fit."""
+    """Return whether the lower bound on bytes per GPU, everything sharded over all GPUs, is within the memory limit."""
     return floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
+    """Return the costs of a case on these axes, in seconds or, with the objective symtensor, in weighted elements."""
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
@@ -159,10 +163,11 @@ def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
 
 
 def partition(programs: Programs, ask: Ask) -> Partition | None:
-    """Return the best partition that fits; None where none came up. Raises InputError where the space is too large.
+    """Return the best partition that fits, or None if none was found. Raise InputError if the space is too large.
 
-    The adaptive solver tries every case and every way of cutting the mesh into a few axes; one that weighs all
-    strategies then goes on with them, the cheapest first.
+    The adaptive solver tries the cases on every shape of the mesh; more microbatches only if memory was the limit.
+    Unless ask.solver is ADAPTIVE, the exact solver then improves on them, the cheapest first (AUTO: only the best
+    case's training).
     """
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Division | None]]()
     shapes = ask.mesh.shapes(FEW)
@@ -213,9 +218,14 @@ class _Search:
 
     @property
     def ceiling(self) -> float:
+        """Return the incumbent's cost, infinite without one."""
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
+        """Run the adaptive solver on a case and record a trial.
+
+        Its partition becomes the incumbent if one below the ceiling was found.
+        """
         started = monotonic()
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
@@ -246,8 +256,10 @@ class _Search:
         return adapted
 
     def searched(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Search by one of the solvers over all rows of every node. first: what the adaptive one gave on these axes.
-        left: how many more searches share the time, this one included.
+        """Run the exact solver on all rows of every node; record a trial and update the incumbent.
+
+        first: the adaptive solver's partition on these axes, the start. left: number of searches that share the
+        remaining time, with this one. Does nothing but set left_out if time is used up and there is an incumbent.
         """
         started, began, ask = monotonic(), spent_s(), self.ask
         if self.best is not None and self.spent_s >= ask.limit_s:
@@ -293,6 +305,10 @@ class _Search:
         )
 
     def result(self, shapes: int) -> Partition | None:
+        """Return the incumbent with its bound and what is proved, or None. shapes: number of shapes of the mesh.
+
+        The bound is 0 unless every shape was searched with the incumbent's training.
+        """
         best = self.best
         if best is None:
             return None
@@ -306,6 +322,6 @@ class _Search:
 
 
 def _places(rows: Sequence[Rows], strategy: Strategy) -> tuple[int, ...] | None:
-    """Return the strategy as choices; None where one of its rows is not in the space."""
+    """Return the index of each node's row within `rows`; None if one of them is not there."""
     places = [np.flatnonzero((some == np.array(row)).all(axis=1)) for some, row in zip(rows, strategy, strict=True)]
     return tuple(int(at[0]) for at in places) if all(len(at) for at in places) else None

@@ -35,11 +35,14 @@ class Layout:
 
     @property
     def strategy(self) -> tuple[int, ...]:
-        """Return (s_1 … s_k)."""
+        """Return the number of parts of each dim."""
         return tuple(prod(part.size for part in parts) for parts in self.parts)
 
     def text(self, names: Mapping[str, str] | None = None) -> str:
-        """Write a layout as `y[b/8·rail, s, f/8·nvlink]`; names: of dims, where others than their own."""
+        """Return the layout as text, `y[b/8·rail, s, f/8·nvlink]`, with partial sums and flat storage appended.
+
+        names: display names of dims; a dim without one keeps its own.
+        """
         dims = [
             (names or {}).get(dim, dim) + "".join(f"/{part.size}·{part.level}" for part in parts)
             for dim, parts in zip(self.dims, self.parts, strict=True)
@@ -52,7 +55,7 @@ class Layout:
 
 
 def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool = False) -> Layout:
-    """Return the layout of a node's tensor, or of its gradient."""
+    """Return the layout of the port's tensor under a row, or with `backward` that of its gradient."""
 
     def place(option: int) -> int:
         return port.places[option].backward if backward else port.places[option].forward
@@ -65,7 +68,7 @@ def layout(port: Port, row: Sequence[int], axes: Sequence[Axis], backward: bool 
 
 
 def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
-    """Join those axes to parts, one a level, innermost first."""
+    """Return the selected axes joined to one part per level, innermost first. those: whether each axis is selected."""
     sizes: dict[str, int] = {}
     for axis, mine in zip(axes, those, strict=True):
         if mine:
@@ -74,15 +77,13 @@ def gathered(axes: Sequence[Axis], those: Sequence[bool]) -> tuple[Part, ...]:
 
 
 def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, tuple[Part, ...]], ...]:
-    """Return what a node does along the axes: the name of each option taken, with the parts that take it; whole comes
-    last.
-    """
+    """Return the options in a row, each with the parts (level and ranks) that take it; the unsplit option is last."""
     taken = sorted(set(row), key=lambda option: (option == 0, option))
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
 
 def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int], ...]:
-    """Return a number that is equal for rows that give each option as many ranks of every level."""
+    """Return a key that is equal for rows that give every option the same number of ranks on each level."""
     counts: dict[tuple[str, int], int] = {}
     for option, axis in zip(row, axes, strict=True):
         counts[axis.level, option] = counts.get((axis.level, option), 1) * axis.size
@@ -90,7 +91,10 @@ def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int
 
 
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
-    """Write a row as `batch over 8·rail, heads over 8·nvlink`; name: what an option is called."""
+    """Return a row as text, `batch over 8·rail, heads over 8·nvlink`, or "one rank" without axes.
+
+    name: maps an option's name to its display name.
+    """
     uses = [
         f"{WORDS.get(option, name(option))} over " + ", ".join(f"{part.size}·{part.level}" for part in parts)
         for option, parts in does(node, row, axes)
@@ -102,7 +106,7 @@ def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[
 def gains(
     node: Node, row: Sequence[int], other: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str
 ) -> str:
-    """Say what the other row does along more ranks than the first: `heads over 2·nvlink`."""
+    """Return the options that the other row spreads over more ranks of a level, `heads over 2·nvlink`; "" if none."""
     before = {(level, option): size for level, option, size in alike(row, axes)}
     sentences = []
     for level, option, size in alike(other, axes):

@@ -39,18 +39,21 @@ class Pipeline:
 
     @property
     def idle(self) -> float:
-        """Return the share of all GPUs' time in which a stage waits for others."""
+        """Return the fraction of all GPUs' time in which stages wait: the pipeline bubble."""
         seconds = ((self.turns * stage.turn_s + stage.once_s) * stage.gpus for stage in self.stages)
         return 1.0 - sum(seconds) / (self.step_s * sum(stage.gpus for stage in self.stages))
 
     def operators(self, number: int) -> range:
-        """Return which operators of the program a stage runs."""
+        """Return the indices of the program's operators that a stage runs."""
         place = self.places[number]
         return range(self.cuts[place.first], self.cuts[place.stop])
 
 
 def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | None:
-    """Return the fastest step in `least` to `most` stages, over all numbers of microbatches; None where none fits."""
+    """Return the fastest pipeline of `least` to `most` stages over all numbers of microbatches, or None if none fits.
+
+    The solver AUTO solves stages with the adaptive one. solved: runs of the tensor solver in all.
+    """
     best: Pipeline | None = None
     solved = 0
     between = rates.between_stages(ask.mesh, ask.cluster) if ask.mesh.levels else None
@@ -66,6 +69,7 @@ def pipeline(programs: Programs, ask: Ask, least: int, most: int) -> Pipeline | 
 
 
 def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
+    """Return the program's stages to be solved and lower bounds on them. ask.turns: the one number of microbatches."""
     folding = fold(program)
     meshes, work = submeshes(ask.mesh), _work(folding, ask)
     cuts = layers(work, crossing(folding.program), folding.runs, LAYERS)
@@ -76,7 +80,7 @@ def _stages(program: Program, ask: Ask) -> tuple[Stages, Bounds]:
 
 
 def _stored(parts: Parts, ask: Ask) -> Array:
-    """Return the bytes of the weights that an operator is the first to read: [operators]."""
+    """Return the bytes of weights, gradients and optimizer states, each at its first reader: [operators]."""
     result: Array = np.zeros(len(parts.program.operators))
     for parameter in parts.program.parameters:
         kept = ask.training.gradient_bytes + ask.training.optimizer_bytes if parameter.trainable else 0.0
@@ -86,7 +90,7 @@ def _stored(parts: Parts, ask: Ask) -> Array:
 
 
 def _work(folding: Folding, ask: Ask) -> Array:
-    """Return the seconds of computation on one GPU, forward and backward once: [operators]."""
+    """Return the seconds of computation of one forward and one backward pass on one GPU: [operators]."""
     whole = net(folding.program, folding.of, folding.runs)
     costs = costs_of(Case(whole, ask.training), ask, ())
     one = np.zeros((1, 0), dtype=np.int64)
@@ -96,6 +100,7 @@ def _work(folding: Folding, ask: Ask) -> Array:
 
 
 def _made(stages: Stages, chosen: Chosen) -> Pipeline:
+    """Return the chosen stages as a pipeline; `like` maps a stage to the first with the same work and strategy."""
     every = list(zip(chosen.places, chosen.stages, strict=True))
     names = [(stages.key(p.first, p.stop), p.mesh, stage.partition.rows, stage.keep) for p, stage in every]
     return Pipeline(
@@ -114,20 +119,20 @@ UNEVEN = 0.5  # of a layer's mean work: how far a cut may be moved to where less
 
 
 def layers(work: Array, crossing: Array, runs: Sequence[Run], most: int) -> tuple[int, ...]:
-    """Return where layers begin, and where the last one ends: at most so many, and those whose work is most alike.
+    """Return the first operator of each layer and the end of the last: at most `most` layers of similar work.
 
-    work: [operators]. crossing: [operators + 1], bytes that go over each cut.
+    work: [operators], seconds. crossing: [operators + 1], bytes that cross each cut; cuts move to where few do.
     """
     before: Array = np.concatenate([[0.0], np.cumsum(work)])
     room = UNEVEN * before[-1] / most
-    places = _borders(before, runs, before[-1] / most + room)
+    places = _allowed_cuts(before, runs, before[-1] / most + room)
     if len(places) > most + 1:
-        places = [0, *_narrow(places[1:-1], before, crossing, room / 2), len(work)]
-    return tuple(places) if len(places) <= most + 1 else _alike(places, before[places], most)
+        places = [0, *_low_traffic_cuts(places[1:-1], before, crossing, room / 2), len(work)]
+    return tuple(places) if len(places) <= most + 1 else _balanced_cuts(places, before[places], most)
 
 
-def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
-    """Return the ends of operators, but for those inside an instance of a repeat that is light enough."""
+def _allowed_cuts(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
+    """Return the possible cuts: ends of operators, except inside a repeat's instance lighter than `heaviest`."""
     inside: set[int] = set()
     for run in runs:
         if before[run.start + run.period] - before[run.start] <= heaviest:
@@ -136,16 +141,16 @@ def _borders(before: Array, runs: Sequence[Run], heaviest: float) -> list[int]:
     return [place for place in range(len(before)) if place not in inside]
 
 
-def _narrow(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
-    """Return the borders over which no more goes than over any of the others that little work lies between."""
+def _low_traffic_cuts(places: Sequence[int], before: Array, crossing: Array, span: float) -> list[int]:
+    """Return the cuts with the fewest bytes crossing among those within `span` of work around them."""
     at, bytes_ = before[list(places)], crossing[list(places)]
     lows, highs = np.searchsorted(at, at - span, "left"), np.searchsorted(at, at + span, "right")
     every = zip(places, bytes_, lows.tolist(), highs.tolist(), strict=True)
     return [place for place, mine, low, high in every if mine <= bytes_[low:high].min()]
 
 
-def _alike(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
-    """Choose, of half as many layers to as many, those with the least mean square of work over its mean."""
+def _balanced_cuts(places: Sequence[int], before: Array, most: int) -> tuple[int, ...]:
+    """Return the cuts into most/2 to `most` layers with the least relative mean square of work."""
     square = (before[None, :] - before[:, None]) ** 2  # [from, to]
     square[np.tril_indices(len(before))] = np.inf
     least, came, uneven = square[0].copy(), [np.zeros(len(before), np.int64)], [np.inf]

@@ -25,7 +25,7 @@ _CLOSE = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Stages from the first on, and the seconds of the step."""
+    """The stages of a pipeline, first to last, and the seconds of its step."""
 
     step_s: float
     places: tuple[Place, ...]
@@ -34,8 +34,9 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Bounds that no strategy goes below. work: [layers], seconds of a microbatch on one GPU, computation alone.
-    stored: [layers], bytes of weights with all that a step keeps of them.
+    """Amounts for lower bounds on any strategy, by layer.
+
+    work: seconds of a microbatch's computation on one GPU. stored: bytes of weights, gradients and optimizer state.
     """
 
     work: Array
@@ -44,22 +45,25 @@ class Bounds:
     turns: int
 
     def step_s(self, place: Place) -> float:
-        """Return a bound on the step of every pipeline that has a stage."""
+        """Return a lower bound in seconds on the step of every pipeline that contains this stage."""
         mine, others = self._shares(self.work, place)
         return mine + others + (self.turns - 1) * max(mine, others)
 
     def memory(self, place: Place) -> float:
-        """Return bytes that some GPU of every pipeline that has a stage holds at least."""
+        """Return a lower bound on the bytes of the fullest GPU of every pipeline that contains this stage."""
         return max(self._shares(self.stored, place))
 
     def _shares(self, of: Array, place: Place) -> tuple[float, float]:
-        """Return what a GPU of the stage has, and one of the others: the rest at best on all of them alike."""
+        """Return the amount per GPU of the stage and per GPU of the rest, spread evenly; 0 if no GPU is left."""
         whole, mine = float(of.sum()), float(of[place.first : place.stop].sum())
         gpus, rest = self.gpus[place.mesh], self.gpus[-1] - self.gpus[place.mesh]
         return mine / gpus, (whole - mine) / rest if rest else 0.0
 
     def places(self, least: int) -> Iterator[Place]:
-        """Yield those of pipelines of at least so many stages. What has all GPUs has all layers, and no other has."""
+        """Yield the possible stages of pipelines with at least `least` stages.
+
+        The whole mesh takes all layers, and is yielded only for least 1; a part of the mesh never does.
+        """
         count = len(self.work)
         for mesh, gpus in enumerate(self.gpus[:-1]):
             if gpus <= self.gpus[-1] - (least - 1):
@@ -71,7 +75,11 @@ class Bounds:
 
 
 def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float) -> Chosen | None:
-    """Return the fastest of `least` to `most` stages whose step takes less than below_s; None where none was found."""
+    """Return the fastest pipeline of `least` to `most` stages that takes less than below_s seconds, or None.
+
+    The step limit grows by _WIDER until a pipeline below it is found or every stage was tried; stages are solved on
+    demand, which changes `stages`.
+    """
     able = (place for place in bounds.places(least) if bounds.memory(place) <= stages.ask.memory_limit)
     every = [(bounds.step_s(place), place) for place in able]
     if not every:
@@ -90,7 +98,10 @@ def search(stages: Stages, bounds: Bounds, least: int, most: int, below_s: float
 
 
 def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int, most: int) -> Chosen | None:
-    """Return the fastest cut. Stages are solved within the limit of memory when no others could be faster."""
+    """Return the fastest pipeline of these stages, or None if they cannot cover all layers and GPUs.
+
+    Unsolved stages count with their lower bounds; those in the best pipeline are solved, until it has only solved ones.
+    """
     count, turns = len(bounds.work), bounds.turns
     most = min(most, count, bounds.gpus[-1])
     unit = reduce(gcd, (bounds.gpus[place.mesh] for place in places), bounds.gpus[-1])
@@ -114,7 +125,7 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A stage in its place, or bounds on one that is not solved. gpus: in units."""
+    """A solved stage, or lower bounds on one that is not solved. gpus: in units."""
 
     place: Place
     gpus: int
@@ -124,6 +135,7 @@ class _Entry:
 
 
 def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
+    """Return a table entry of a solved stage, or of a lower bound in seconds on its step. unit: GPUs per unit."""
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
         return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)
@@ -149,7 +161,10 @@ class _Table:
         self.terms: list[Array] = []  # [entries, GPUs]
 
     def best(self, least: int, most: int) -> tuple[float, list[_Entry]]:
-        """Return the least step and its stages, none where there is no way. The slowest stage is enumerated."""
+        """Return the least step in seconds and its stages, or (inf, []) if there is none.
+
+        Enumerates the slowest stage.
+        """
         best, chosen = np.inf, list[_Entry]()
         free, _ = self.least_s(np.inf, least, most)
         rising = sorted({entry.busy_s for entry in self.every})
@@ -163,7 +178,10 @@ class _Table:
         return best, chosen
 
     def least_s(self, slowest_s: float, least: int, most: int) -> tuple[float, int]:
-        """Return the least sum of stages of all layers on all GPUs, none busy for longer, and how many they are."""
+        """Return the least sum of stages that cover all layers and GPUs, and their number; infinite if impossible.
+
+        slowest_s: upper limit of each stage's busy seconds. Overwrites `sums` and `terms`, which `path` reads.
+        """
         self.sums, self.terms = [self.none.copy()], []
         self.sums[0][-1, 0] = 0.0
         for places, seconds in self.arrays:
@@ -180,7 +198,7 @@ class _Table:
         return least_sums[number], least + number
 
     def path(self, number: int) -> list[_Entry]:
-        """Return the stages of the sum that was asked for last."""
+        """Return the stages, first to last, of the latest `least_s` with this number of stages."""
         chosen, layer, gpus = list[_Entry](), 0, self.gpus
         for behind in reversed(range(number)):
             mine = self.arrays[behind][0][:, 0] == layer

@@ -20,7 +20,7 @@ from symconfig.solve.partition.run import Ask, Partition, partition
 
 
 class Place(NamedTuple):
-    """A stretch of the layers, by the numbers of its first one and of the one behind it, and which part of the mesh."""
+    """Layers `first` to `stop` (exclusive) on the part `mesh` of the mesh, all as indices."""
 
     first: int
     stop: int
@@ -29,9 +29,11 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A solved stage. turn_s: seconds of a microbatch, forward and backward. once_s: of what happens once a step, the
-    sum of gradients of weights that other stages have, too, among it. memory: bytes at the peak with `alive`
-    microbatches in flight, of which each holds each_bytes."""
+    """A solved stage. turn_s: seconds of a microbatch, forward and backward. once_s: seconds once per step.
+
+    once_s includes the reduction of gradients of weights shared with other stages. memory: bytes at the peak with
+    `alive` microbatches in flight, of which each holds each_bytes.
+    """
 
     partition: Partition
     turn_s: float
@@ -41,7 +43,7 @@ class Stage:
     alive: int
 
     def busy_s(self, turns: int) -> float:
-        """Return what the stage adds to a step that waits for it: all but its first microbatch."""
+        """Return the seconds that the slowest stage adds to a step: all microbatches but one, and what runs once."""
         return (turns - 1) * self.turn_s + self.once_s
 
     @property
@@ -53,20 +55,23 @@ class Stage:
         return self.partition.costs.training.keep
 
     def in_place(self) -> Stage:
-        """Return the stage whose partition, too, has as many microbatches in flight."""
+        """Return the stage with `alive` microbatches in flight also recorded in its partition."""
         ask, costs = self.partition.ask, self.partition.costs
         costs = replace(costs, training=replace(costs.training, alive=self.alive))
         ask = replace(ask, training=replace(ask.training, alive=self.alive))
         return replace(self, partition=replace(self.partition, ask=ask, costs=costs, memory=self.memory))
 
     def with_alive(self, alive: int) -> Stage:
+        """Return the stage with another number of microbatches in flight and the memory that follows."""
         return replace(self, memory=self.memory + (alive - self.alive) * self.each_bytes, alive=alive)
 
 
 @dataclass
 class Stages:
-    """Stages of one program, with as many microbatches as `ask` has turns. cuts: operators where layers begin, and
-    where the last ends. solved: how often the tensor solver was run."""
+    """Stages of one program with ask.turns microbatches, solved on demand and cached.
+
+    cuts: first operator of each layer and the end of the last. solved: number of runs of the tensor solver.
+    """
 
     parts: Parts
     cuts: tuple[int, ...]
@@ -82,6 +87,7 @@ class Stages:
         return self.ask.turns[0]
 
     def key(self, first: int, stop: int) -> Hashable:
+        """Return a key that equal stretches of layers share, pins included; cached."""
         known = self._keys.get((first, stop))
         if known is None:
             start, end = self.cuts[first], self.cuts[stop]
@@ -90,10 +96,10 @@ class Stages:
         return known
 
     def known(self, place: Place, alive: int) -> Stage | float | None:
-        """Return what is known of the fastest that fits with so many microbatches in flight: the stage, or seconds that
-        no step of it alone takes less than; None where none was found.
+        """Return the fastest stage that fits, a lower bound on its step in seconds, or None if none fits.
 
-        What is fastest without a limit of memory is fastest where it fits.
+        Solves the stage without a memory limit on first call and caches it: if that fits, it is the fastest; if not,
+        its seconds are the bound until `stage` solves it within the limit. alive: microbatches in flight.
         """
         key = self.key(place.first, place.stop), place.mesh
         if key not in self._free:
@@ -106,7 +112,10 @@ class Stages:
         return free.partition.cost if free is not None else None
 
     def stage(self, place: Place, alive: int) -> Stage | None:
-        """Return the fastest that fits, solved where it was not yet."""
+        """Return the fastest stage that fits, or None if none does.
+
+        Solves it within the memory limit if necessary, and caches it. alive: microbatches in flight.
+        """
         known = self.known(place, alive)
         if isinstance(known, float):
             key = self.key(place.first, place.stop), place.mesh
@@ -114,7 +123,10 @@ class Stages:
         return known
 
     def _limited(self, place: Place, alive: int) -> Stage | None:
-        """Return a stage within the limit: what fits with more in flight is fastest where less is, if it is that."""
+        """Return the fastest stage within the memory limit, or None.
+
+        The stage for one microbatch less in flight is reused if it still fits; if that does not exist, none does.
+        """
         if alive > 1:
             fewer = self.stage(place, alive - 1)
             if fewer is None or fewer.with_alive(alive).memory <= self.ask.memory_limit:
@@ -122,6 +134,7 @@ class Stages:
         return self._solve(place, alive, self.ask)
 
     def _solve(self, place: Place, alive: int, ask: Ask) -> Stage | None:
+        """Run the tensor solver on a stretch of layers; counts it in `solved`. None if nothing fits."""
         self.solved += 1
         mesh, training = self.meshes[place.mesh], replace(ask.training, alive=alive)
         start, stop = self.cuts[place.first], self.cuts[place.stop]
@@ -132,7 +145,11 @@ class Stages:
         return self._staged(answer, start, stop, mesh.gpus)
 
     def _staged(self, answer: Partition, start: int, stop: int, gpus: int) -> Stage:
-        """Return a stage with seconds and bytes by microbatch: both are straight lines in their number."""
+        """Return a partition as a stage, with seconds and bytes per microbatch.
+
+        They come from one more microbatch, since both are linear. once_s includes the reduction of shared weights'
+        gradients.
+        """
         costs, turns, alive = answer.costs, answer.costs.training.turns, answer.costs.training.alive
         more = replace(costs, training=replace(costs.training, turns=turns + 1, alive=alive + 1))
         cost, memory = price(more, np.array(answer.rows, dtype=np.int64).reshape(len(answer.rows), -1))

@@ -8,9 +8,10 @@ from symconfig.descriptor.mesh import Mesh, MeshLevel
 
 
 def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
-    """Return parts by rising number of GPUs, the whole last: of a level a divisor of its domains, each of them whole.
+    """Return the sub-meshes of one GPU up to the whole mesh, in ascending order of GPUs.
 
-    Powers of two that add up to the whole always have room in it (Alpa, OSDI 2022, appendix A).
+    Inner levels are whole, and the outermost has a divisor of its size. Powers of two that add up to the whole always
+    have room in it (Alpa, OSDI 2022, appendix A).
     """
     meshes = [Mesh(())]
     for index, level in enumerate(mesh.levels):
@@ -20,6 +21,6 @@ def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
 
 
 def _part(level: MeshLevel, size: int) -> MeshLevel:
-    """Return a part of a level. Without a switch a GPU has the links to its own part only."""
+    """Return a level with fewer domains. Without a switch its bandwidth shrinks to the links within the part."""
     links = (size - 1) / (level.size - 1) if level.mesh else 1.0
     return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)
