@@ -36,7 +36,7 @@ class Piece:
     overridden_by: str | None = None
 
     def after(self, count: int) -> Piece:
-        """Return it without its first characters."""
+        """Return the piece without its first `count` characters; the place is lost if it is spelled otherwise there."""
         where, skipped = self.place, self.text[:count]
         if where is not None and count:
             same = where.end - where.start == len(self.text.encode()) and "\n" not in skipped
@@ -63,11 +63,11 @@ class Word:
 
     @classmethod
     def of(cls, text: str, place: Place, *, literal: bool = False) -> Self:
-        """Make a word whose text is known. literal: it stands there so; else nowhere."""
+        """Return a word of known text. literal: whether the text stands at `place` exactly so."""
         return cls((Piece(text, place if literal else None),), place)
 
     def after(self, count: int) -> Word:
-        """Return it without its first characters."""
+        """Return the word without its first `count` characters."""
         pieces: list[Piece] = []
         for piece in self.pieces:
             cut = min(count, len(piece.text))
@@ -99,7 +99,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Return what a person calls it: an option by its name, a key by its path."""
+        """Return the option's name, or the key's path, as a person would name it."""
         option = self.spelled.rpartition(".")[2]
         return option if option.startswith("--") else self.spelled
 
@@ -109,26 +109,26 @@ class Setting:
 
     @property
     def text(self) -> str:
-        """Return its values, as one text."""
+        """Return the values joined by blanks."""
         return " ".join(self.texts)
 
     @property
     def unknown(self) -> str | None:
-        """Return why one of its values is not known."""
+        """Return why a value is not known; None if all are."""
         return next((word.unknown for word in self.values if word.unknown), None)
 
     def like(self, name: str, *values: str) -> Self:
-        """Return another option in the place of this one."""
+        """Return a setting with another name and values at this one's place."""
         return replace(self, name=name, values=tuple(Word.of(value, self.place) for value in values), joined=False)
 
     def problem(self, what: str, **words: str | None) -> Problem:
-        """Return a Problem about this option, where it stands. words: its got, need and hint."""
+        """Return a problem about this option with its place. words: got, need and hint."""
         return self.place.problem(what, field=self.spelled, **words)
 
 
 class Hides(Enum):
-    """An unread place's possible effect: nothing of the training, variables that the script does not set itself after
-    it, options whose names are known, or any option.
+    """What something that was not understood may affect: nothing, variables not set afterwards, named options, or
+    any option.
     """
 
     NOTHING = "nothing"
@@ -154,7 +154,7 @@ class Unread:
 
     @property
     def matters(self) -> bool:
-        """Tell whether an argument, the environment or the number of GPUs may depend on it."""
+        """Return whether an argument, the environment or the number of GPUs may depend on it."""
         return self.hides is not Hides.NOTHING
 
 
@@ -180,7 +180,7 @@ class Tree:
     unread: tuple[Unread, ...] = ()
 
     def get(self, *path: str | int) -> Any:
-        """Return the value of a path; None where there is none."""
+        """Return the value at a path; None if there is none."""
         value = self.data
         for key in path:
             if isinstance(key, int):
@@ -190,7 +190,11 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of a value, or of its key; of what contains it where it is not in the file."""
+        """Return the place of the value at a path, or of its key; if it is not in the file, of the nearest enclosing
+        one.
+
+        None if the tree has no places.
+        """
         for length in range(len(path), -1, -1):
             span = self.spans.get(path[:length])
             if span is not None:
@@ -199,7 +203,7 @@ class Tree:
         return None
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
-        """Return a Problem about this path, where it stands. words: its got, need and hint."""
+        """Return a problem about a path with its place. words: got, need and hint."""
         return problem_at(self.place(path, of_key=of_key), what, self.text.file, field=dotted(path) or None, **words)
 
 
@@ -258,51 +262,50 @@ class Reading:
 
     @property
     def start(self) -> Place:
-        """Return where the program is started; without one, the top of the file."""
+        """Return where the program is started; the top of the file if it is not known."""
         return self.program.place if self.program is not None else self.texts[0].place(0, 0)
 
     @property
     def options(self) -> tuple[Setting, ...]:
-        """Return all options, those last of which nobody knows whether they are given."""
+        """Return all options, followed by those that may be given (`possible`)."""
         return (*self.settings, *self.possible)
 
     @property
     def json_alone(self) -> bool:
-        """Tell whether it is a DeepSpeed JSON without the program that loads it."""
+        """Return whether the configuration is a DeepSpeed JSON without the program that loads it."""
         return self.format == JSON_ALONE
 
     @property
     def complete(self) -> bool:
-        """Tell whether all options are known: nothing that was not understood may hide one. A value may still be
-        unknown, and whether one of `possible` is given.
+        """Return whether all options are known, so that nothing in `unread` may hide one; values may still be
+        unknown.
         """
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 
     @property
     def dark(self) -> bool:
-        """Tell whether something was not understood on which the training may depend."""
+        """Return whether the training may depend on something in `unread`."""
         return any(item.matters for item in self.unread)
 
     def tree_at(self, place: Place) -> Tree | None:
-        """Return the tree that stands there, where it is one."""
+        """Return the tree if it is that of the place's file; None otherwise."""
         return self.tree if self.tree is not None and self.tree.text.file == place.file else None
 
     @property
     def assumptions(self) -> tuple[Unread, ...]:
-        """Return the unread places that are taken to set nothing to which the script gives a value, or to bring no
-        options.
-        """
+        """Return the notes in `unread` that are assumed to have no effect on the options or variables."""
         return tuple(item for item in self.unread if item.assumed or item.hides in (Hides.VARIABLES, Hides.NAMED))
 
     @property
     def environment_known(self) -> bool:
-        """Tell whether a variable that is not in `environment` is one that no file of it sets."""
+        """Return whether a variable that is not in `environment` is certainly not set by the files."""
         return self.complete and not any(item.hides is Hides.VARIABLES for item in self.unread)
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
-    """Split words into options as argparse does. They have no place but the file: line and column are 0. Words before
-    the first option belong to none.
+    """Return the words grouped into options as by argparse; words before the first option are dropped.
+
+    Their places have the file only, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
     options: list[tuple[str, list[str], bool]] = []

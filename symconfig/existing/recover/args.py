@@ -36,13 +36,13 @@ class Args:
         return any(self._names.get(dest) is not None for dest in dests)
 
     def known(self, dest: str) -> bool:
-        """Return whether the value can be read; False only if the option is given with a value that is unknown or
-        refused.
-        """
+        """Return whether the value can be read; False only if the given value is unknown or refused."""
         return self._options is None or dest not in self._options.dark
 
     def value(self, *dests: str) -> Value:
-        """Return the value of the first destination that is given, else the first default that is not None, else None."""
+        """Return the value of the first destination that is given, else the first default that is not None; None if
+        none is.
+        """
         for dest in dests:
             if self.given(dest):
                 return self._names[dest]
@@ -69,10 +69,9 @@ class Args:
         return "" if value is None else str(value)
 
     def words(self, *dests: str) -> tuple[str, ...]:
-        """Return the values of an argument that takes one or several, as text; a printed list such as "['a', 'b']" is
-        split.
+        """Return the values, as text, of an argument that takes one or several; empty if there is none.
 
-        Empty if there is no value.
+        A printed list such as "['a', 'b']" is split.
         """
         value = self.value(*dests)
         if isinstance(value, tuple):
@@ -86,8 +85,7 @@ class Args:
         return None if self._options is None else self._options.place(*dests)
 
     def option(self, dest: str) -> str:
-        """Return the option as the file spells it; if it is not given, the one that would set `dest` (to True, else to
-        False).
+        """Return the option as the file spells it, else the one that would set `dest` to True, or to False.
 
         Return `dest` itself for a printed namespace, and a name derived from it if this version has no such option.
         """
@@ -162,7 +160,7 @@ class Fields:
         return self.whole or self.args.given(*dests)
 
     def of_options(self, field: str) -> bool:
-        """Return whether the options, rather than `base`, decide the field: whether the arguments it comes from count."""
+        """Return whether the options decide the field rather than `base`: whether the arguments it comes from count."""
         return self.holds(*self.sources.get(field, ()))
 
     @property
@@ -178,12 +176,12 @@ class Fields:
     def counted(self) -> int:
         """Return the number of layers as Megatron-LM counts them.
 
-        More than `layers` if a pattern has a mixer and its MLP as one layer each.
+        It is larger than `layers` if a pattern has a mixer and its MLP as one layer each.
         """
         return sum(self.parts) or self.layers
 
     def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
-        """Return, for each layer of the model, the entry of its first Megatron-LM layer; unchanged without a pattern.
+        """Return the entry of each layer's first Megatron-LM layer; `values` unchanged without a pattern.
 
         `values` has one entry per layer that Megatron-LM counts.
         """

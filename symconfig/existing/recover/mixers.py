@@ -21,7 +21,10 @@ _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobod
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Layers of a hybrid pattern, each as its letters, by stage. predictions: number of multi-token prediction parts."""
+    """Layers of a hybrid pattern, each as its letters, by stage.
+
+    predictions: number of multi-token prediction parts.
+    """
 
     stages: tuple[tuple[str, ...], ...]
     predictions: int = 0

@@ -279,7 +279,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Record in `out` ignored --num-query-groups, missing norms of MLA (assumed there), and heads that do not divide."""
+    """Record in `out` ignored --num-query-groups, assumed norms of MLA, and a hidden size that heads do not divide."""
     args = out.args
     heads, hidden, groups = (args.whole(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:

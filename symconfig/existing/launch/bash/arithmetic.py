@@ -20,11 +20,11 @@ _LENGTH, _LARGEST, _SHIFT = 1024, 1 << 63, 62
 
 
 class Dark(Exception):
-    """The number is not known; the text says why, after "its value"."""
+    """The value of an expression is not known; the text says why and continues the words "its value"."""
 
 
 def _divided(left: int, right: int) -> int:
-    """Divide towards zero, as bash does."""
+    """Return the quotient rounded towards zero, as in bash. Raises Dark for division by zero."""
     if right == 0:
         raise Dark("is divided by zero")
     quotient = abs(left) // abs(right)
@@ -32,7 +32,7 @@ def _divided(left: int, right: int) -> int:
 
 
 def _bounded(change: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """Return the operator for a right side that makes no number too long."""
+    """Return the operator restricted to right operands from 0 to 62; it raises Dark for others."""
 
     def run(left: int, right: int) -> int:
         if not 0 <= right <= _SHIFT:
@@ -63,8 +63,14 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int], None]) -> int:
-    """Return the value of an expression; of several with commas, the last one's. look: the number of a variable, which
-    may raise Dark. Raises Dark where the value is not known."""
+    """Return the value of an arithmetic expression; of several separated by commas the last one's.
+
+    Raises Dark if the value is not known, also for syntax that is not supported.
+
+    Args:
+        look: returns a variable's value, or raises Dark.
+        assign: called with name and value for each assignment, `++` and `--`.
+    """
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")
     value = 0
@@ -84,6 +90,7 @@ def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int
 
 
 def _value(text: str, look: Callable[[str], int]) -> int:
+    """Return the value of one expression without assignments. Raises Dark."""
     if "?" in text and (choice := _CHOICE.fullmatch(text)):
         return _value(choice[2 if _value(choice[1], look) else 3], look)
     spelled = re.sub(r"&&|\|\||/", lambda match: _SPELLED[match[0]], text)
@@ -96,6 +103,7 @@ def _value(text: str, look: Callable[[str], int]) -> int:
 
 
 def _worked_out(node: ast.expr, look: Callable[[str], int]) -> int:
+    """Return the value of a Python syntax tree. Raises ValueError for unsupported nodes, Dark beyond 64 bits."""
     match node:
         case ast.Constant(value=made) if type(made) is int:
             pass

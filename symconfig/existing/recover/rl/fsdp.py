@@ -86,7 +86,10 @@ class Workers:
 
 
 def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
-    """Return verl's FSDP workers of a role, with `room` and `microbatches` still 0. optimizer: the optimizer's section."""
+    """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
+
+    optimizer: the section of the optimizer's keys.
+    """
     sp, size = values.whole(f"{role}.parallel.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
     return Workers(
