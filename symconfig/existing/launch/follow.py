@@ -162,7 +162,9 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the JSON of --fsdp-config; unchanged if it is absent or inline."""
+    """Return the reading with the JSON of --fsdp-config; unchanged if it is absent or inline, noted if it cannot be
+    read.
+    """
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
@@ -173,7 +175,11 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with DeepSpeed's JSON; unchanged if none is named or it is a preset of the program."""
+    """Return the reading with DeepSpeed's JSON; unchanged if none is named, one is there, or it is a preset of the
+    program.
+
+    A file that cannot be read is noted in `unread`.
+    """
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
         return reading

@@ -47,10 +47,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as the program gets it. place: all of it as it is written where it is used, with its quotes: an
-    element of an array literal, `"$TP"` on a command line, a value of YAML or JSON.
+    """One word as the program gets it.
 
-    unknown: why its text is not known, as words that follow "its value"; None: `text` is what the program gets.
+    Args:
+        pieces: its characters by origin.
+        place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML
+            or JSON.
+        unknown: why its text is not known, worded to follow "its value"; None if `text` is what the program gets.
     """
 
     pieces: tuple[Piece, ...]
@@ -86,9 +89,12 @@ class Word:
 class Setting:
     """One option of the training program, in Megatron-LM's spelling whatever the file's format.
 
-    name: "--tensor-model-parallel-size"; of a program that is not Megatron's, as it is. spelled: the name as the file
-    has it ("model.tensor_model_parallel_size"). place: of all of it, from the name to the last value.
-    joined: the name and its only value are one word, `--x=1`.
+    Args:
+        name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written.
+        spelled: the name in the file ("model.tensor_model_parallel_size").
+        values: its words; empty for a switch.
+        place: from the name to the last value.
+        joined: whether the name and its only value are one word, `--x=1`.
     """
 
     name: str
@@ -139,10 +145,14 @@ class Hides(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
+    """Something in a configuration that was not understood.
 
-    options: it stands among the program's words, and may be any number of its options. assumed: it is taken to bring
-    none.
+    Args:
+        what: the source text, shortened.
+        why: the reason as a clause, "depends on the output of curl".
+        hides: what it may affect.
+        options: whether it is among the program's words and may be any number of its options.
+        assumed: whether it is assumed to be none.
     """
 
     place: Place
@@ -160,7 +170,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The places of a key and its value. key: with its quotes; None for an item of a list."""
+    """Places of a key, with its quotes, and of its value; the key's is None for an item of a list."""
 
     key: Place | None
     value: Place
@@ -168,9 +178,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Data of a JSON or YAML file as JSON knows it, with the bytes of every key and value. spans[()] is the whole.
+    """Data of a JSON or YAML file with the place of each key and value.
 
-    unread: tags and further documents of YAML. What an alias brings has the alias's bytes.
+    Args:
+        text: the file.
+        data: as from a JSON parser.
+        spans: places by path; () is the whole file. Values that an alias inserts have the alias's place.
+        unread: unknown tags, repeated keys and further documents of YAML.
     """
 
     text: Text
@@ -209,8 +223,12 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The GPUs that a launcher starts, as far as the file says. Each number has the word it is from, where one is.
-    dark: words that would say one, and whose value is not known.
+    """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
+
+    Args:
+        gpus: in total.
+        words: the words that the numbers come from.
+        dark: words that would give a number and whose value is not known.
     """
 
     gpus: int | None = None
@@ -222,18 +240,28 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An existing configuration.
+    """An existing configuration, as it was read.
 
-    texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
-    as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
-    program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
-    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given. fsdp: the
-    JSON given to the Trainer's --fsdp_config. environment: variables that the program inherits from the script.
-    model_config: path of a model's config.json that the program is given, where it can be read. scheduler: options
-    of `#SBATCH` comments without their dashes. runs: the
-    same program, started by this script with other words. others: words of all else that it starts. stops: conditions
-    under which it would end in an error. possible: options that the program gets under a condition that is not known,
-    their values not known either. recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
+    Args:
+        format: kind of file.
+        texts: the files that were read, the named one first.
+        settings: the program's options in order.
+        program: what is started ("pretrain_gpt.py"); None if unknown, as for a bare line of arguments.
+        launcher: the words before the program ("torchrun", "--nproc_per_node", "8").
+        tree: the YAML that the settings stand in.
+        deepspeed: the JSON given to --deepspeed(_config), or the file itself.
+        accelerate: Accelerate's file, which its launcher is given.
+        fsdp: the JSON given to the Trainer's --fsdp_config.
+        environment: variables that the program inherits from the script.
+        world: GPUs that are started.
+        unread: what was not understood.
+        model_config: path of the model's config.json, if the program is given one that exists.
+        recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
+        scheduler: options of `#SBATCH` comments by name without dashes.
+        runs: further runs of the same program in the script, with other words.
+        others: words of the other programs that the script starts.
+        stops: places of checks that would end the script with an error.
+        possible: options that the program may get under an unknown condition; their values are not known.
     """
 
     format: Format

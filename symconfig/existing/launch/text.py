@@ -13,7 +13,7 @@ from symconfig.errors import InputError, Problem
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Bytes [start, end) of a file, and the line and column (in characters, both from one) of its start."""
+    """Bytes [start, end) of a file, with line and column (in characters, from 1) of the start."""
 
     file: str
     start: int
@@ -36,7 +36,7 @@ def problem_at(place: Place | None, what: str, file: str | None = None, **words:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One file: the name under which messages speak of it, and its bytes."""
+    """One file: its name in messages, and its bytes."""
 
     file: str
     data: bytes

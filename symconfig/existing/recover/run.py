@@ -38,8 +38,13 @@ class Supplied:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """An assumption that the prediction needs and the configuration leaves open: `what`, the `value` taken, and `why`
-    that one.
+    """An assumption that the prediction needs, as the configuration leaves it open.
+
+    Args:
+        what: what is assumed.
+        value: the assumed value, as text.
+        why: the reason for this value.
+        place: where the configuration concerns it; None if nowhere.
     """
 
     what: str
@@ -65,8 +70,13 @@ class Impossible(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The model that options describe. zoo: the zoo's model that computes the same, if one does; nearest: else the one
-    that differs in the fewest fields, and these fields as they are here ("llama3.1-8b", ("vocab_size 32000",)).
+    """The model that options describe.
+
+    Args:
+        zoo: name of the zoo's model that computes the same; None if there is none.
+        assumed: assumptions made about the model.
+        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here:
+            ("llama3.1-8b", ("vocab_size 32000",)); None if none is similar.
     """
 
     model: ModelDescriptor

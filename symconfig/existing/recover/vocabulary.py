@@ -133,8 +133,9 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
-    """Return the size by the tokenizer's type, else of the zoo's model of the same shapes, as an assumption; None
-    if neither.
+    """Return the size by the tokenizer's type, else that of the zoo's model with the same shapes; None if neither.
+
+    Either is recorded as an assumption. Without a type but with --merge-file the tokenizer is GPT-2's.
     """
     kind = _kind(out.args)
     if not kind and (not out.args.known("merge_file") or out.args.given("merge_file")):

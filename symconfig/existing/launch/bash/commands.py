@@ -162,7 +162,7 @@ def _leave(kind: str) -> Own:
 
 
 def _exec(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `exec`: run the command, then leave the shell (raises Leave); only redirections without a command."""
+    """Run `exec`: run the command, then leave the shell (raises Leave); without a command do nothing."""
     while words and words[0].text in ("-a", "-c", "-l"):
         words = words[2:] if words[0].text == "-a" else words[1:]
     if not words:
@@ -259,7 +259,7 @@ def _path(change: Callable[[Field], Parts]) -> Own:
 
 
 def _dirname(word: Field) -> Parts:
-    """Return the path up to its last slash; "." without one."""
+    """Return the path up to its last slash; "." without one, "/" for a file in the root."""
     head = word.text.rstrip("/").rpartition("/")[0]
     return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
 

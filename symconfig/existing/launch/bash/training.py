@@ -182,8 +182,9 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
-    """Return the index of the program's word: a `.py` file, a module after `-m` or a known command; None if there
-    is none.
+    """Return the index of the program's word: a `.py` file, a module after `-m`, or a known command.
+
+    Otherwise the first word after a launcher's options; None if there is none, or for `python -c CODE`.
     """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer

@@ -52,7 +52,7 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One word after its expansions. place: as of a Word."""
+    """One word after its expansions, as parts. place: where the whole word is written, as of a Word."""
 
     parts: Parts
     place: Place
@@ -90,7 +90,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An indexed or an associative array: fields by index or key, in their order."""
+    """An indexed array, or an associative one if `keyed`: fields by index or key, in order."""
 
     items: Mapping[int | str, Field]
     keyed: bool = False

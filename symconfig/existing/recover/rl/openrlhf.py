@@ -204,7 +204,7 @@ class Reader(Script):
         return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
 
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
-        """Return the step around the actor's run."""
+        """Return the step around the actor's run. packed: micro-batches of the actor's update."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         read = self._room("rollout", rl).read(rl, degrees.dp)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")

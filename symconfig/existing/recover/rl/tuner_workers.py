@@ -140,7 +140,9 @@ class TunerWorkers(Script):
 
     @property
     def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch."""
+        """Return the ranks that share a micro-batch: sequence x tensor parallelism, and pipeline stages with
+        Megatron-Core.
+        """
         return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
 
     @property
