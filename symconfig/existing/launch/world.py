@@ -29,12 +29,12 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     for name, known in LAUNCHERS.items():
         for key, word in ((given.key, given.value) for given in spoken.get(name, ())):
             dark += [word] if word.unknown and key in known.counts else []
-            _take(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            _record_count(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
             if key in known.includes and not word.unknown:
                 for what, number in _included(word.text).items():
                     counts.setdefault(what, (number, word))
     for option, word in directives.items():
-        _take(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
+        _record_count(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if "per_node" not in counts and "gpus" not in counts and visible is not None and not visible.unknown:
         devices = [item for item in visible.text.split(",") if item.strip()]
@@ -65,7 +65,9 @@ def _on_one_node(launcher: str, options: Sequence[Spoken]) -> bool:
     return known.one_node and not any(known.counts.get(each.key) == "nodes" or each.key in _HOSTS for each in options)
 
 
-def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:
+def _record_count(
+    counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool
+) -> None:
     """Record the number of a launcher's option in `counts` unless one is there; skip it if it is unknown or malformed.
 
     tasks: whether another launcher counts the processes, so that this one's number of tasks does not count.

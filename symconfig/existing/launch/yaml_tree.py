@@ -82,10 +82,12 @@ class _TreeBuilder(Builder):
         return replace(place, end=place.start + len(written))
 
     def placed(self, path: KeyPath, event: Any) -> None:
+        """Record the place of the value at a path."""
         super().placed(path, event)
         self.spans[path] = Span(self.key_places.get(path), self.place(event))
 
     def new_key(self, top: Open, event: Any) -> None:
+        """Record the place of a mapping's key."""
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
 

@@ -76,13 +76,13 @@ def refuse_undescribed(out: Fields) -> None:
     """
     args = out.args
     for dest, why in _DEFAULTS.items():
-        if not _usual(out, dest):
+        if not _is_default(out, dest):
             out.refuse(why, dest, got=args.word(dest))
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
     for dest, why in _PASSED.items():
-        if not _usual(out, dest):
+        if not _is_default(out, dest):
             out.assume(dest, "passed over", why, dest)
     spec = args.words("spec")
     if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
@@ -100,7 +100,7 @@ def refuse_undescribed(out: Fields) -> None:
         )
 
 
-def _usual(out: Fields, dest: str) -> bool:
+def _is_default(out: Fields, dest: str) -> bool:
     """Return whether the argument is not given, or has an empty, zero or false value."""
     if not out.args.given(dest):
         return True
@@ -313,7 +313,9 @@ def _activation(out: Fields) -> None:
             "activation_func_clamp_value",
             "glu_linear_offset",
             "squared_relu",
-            got=" ".join(option if value is True else f"{option} {_short(value)}" for option, value in given.items()),
+            got=" ".join(
+                option if value is True else f"{option} {_formatted(value)}" for option, value in given.items()
+            ),
             need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
         )
     out.put("hidden_act", act or None, *_ACTIVATIONS)
@@ -322,7 +324,7 @@ def _activation(out: Fields) -> None:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
-def _short(value: Value) -> str:
+def _formatted(value: Value) -> str:
     """Return the value as text; a float without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 

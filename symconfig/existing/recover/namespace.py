@@ -33,13 +33,13 @@ class Namespace(Mapping[str, Value]):
         self._given: dict[str, tuple[Value, Setting]] = {}
         self.repeated: list[Setting] = []
         for setting in settings:
-            self._take(setting)
+            self._record(setting)
 
-    def _take(self, setting: Setting) -> None:
+    def _record(self, setting: Setting) -> None:
         """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`."""
         flag = self.table.flags.get(setting.name)
         if flag is None:
-            flag = _elsewhere(setting.name, self.table.version)
+            flag = _of_nearest_version(setting.name, self.table.version)
             (self.unknown if flag is None else self.foreign).append(setting)
             if flag is None:
                 return
@@ -55,7 +55,7 @@ class Namespace(Mapping[str, Value]):
             words = setting.text
             refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
-            value = _parsed_elsewhere(setting)
+            value = _parsed_by_any_version(setting)
             if value is None:
                 self.dark[flag.dest] = refused
                 return
@@ -64,7 +64,7 @@ class Namespace(Mapping[str, Value]):
         self._given[flag.dest] = value, setting
 
     def __getitem__(self, dest: str) -> Value:
-        if self._misses(dest):
+        if self._unreadable(dest):
             return defaults(self.table.version).get(dest)
         if dest in self._given:
             return self._given[dest][0]
@@ -83,9 +83,9 @@ class Namespace(Mapping[str, Value]):
 
     def given(self, dest: str) -> bool:
         """Return whether the option is given, also with an unreadable value, which is then recorded in `missed`."""
-        return self._misses(dest) or dest in self._given
+        return self._unreadable(dest) or dest in self._given
 
-    def _misses(self, dest: str) -> bool:
+    def _unreadable(self, dest: str) -> bool:
         """Return whether the destination's value is unreadable, and record that in `missed`."""
         if dest not in self.dark:
             return False
@@ -110,7 +110,7 @@ class Namespace(Mapping[str, Value]):
 
 
 @cache
-def _elsewhere(name: str, version: str) -> Flag | None:
+def _of_nearest_version(name: str, version: str) -> Flag | None:
     """Return the option as defined in the version nearest to this one; None if no version has it."""
     order = versions()
     mine = order.index(version)
@@ -118,7 +118,7 @@ def _elsewhere(name: str, version: str) -> Flag | None:
     return flags(having[0]).flags[name] if having else None
 
 
-def _parsed_elsewhere(setting: Setting) -> Value:
+def _parsed_by_any_version(setting: Setting) -> Value:
     """Return the value as parsed by the newest version that accepts it; None if none does."""
     for version in reversed(versions()):
         flag = flags(version).flags.get(setting.name)

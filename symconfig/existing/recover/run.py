@@ -119,10 +119,12 @@ class Run:
 
     @property
     def parallel(self) -> Degrees:
+        """Return the degrees of parallelism."""
         return self.configuration.degrees
 
     @property
     def batch(self) -> Batch:
+        """Return the batch: sequences per microbatch and step, microbatches per step, sequence length in tokens."""
         c = self.configuration
         return Batch(c.micro, c.global_batch, c.global_batch // (c.micro * c.degrees.dp), c.seq_length)
 

@@ -47,7 +47,7 @@ def destinations() -> Sorted:
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
     """Yield (destination, what is not predicted) of each refused option with another value than its default."""
     for dest, what in destinations().refused.items():
-        if not _same(names[dest], _default(dest, names.table.version)):
+        if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
 
@@ -60,7 +60,7 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
     for dest, setting in names.written.items():
         if dest not in without:
             continue
-        if dest in names.dark or not _same(names[dest], _default(dest, names.table.version)):
+        if dest in names.dark or not _equal(names[dest], _default(dest, names.table.version)):
             yield Assumed("predicted without", setting.spelled, without[dest], setting.place)
     if names.unknown:
         spelled = dict.fromkeys(setting.spelled for setting in names.unknown)
@@ -77,6 +77,6 @@ def _default(dest: str, version: str) -> Value:
     return next((defaults(each)[dest] for each in (version, *reversed(versions())) if dest in defaults(each)), None)
 
 
-def _same(one: Value, other: Value) -> bool:
+def _equal(one: Value, other: Value) -> bool:
     """Return whether two values are equal; None, False, 0, "" and () are."""
     return one == other or (one in _NOTHING and other in _NOTHING)

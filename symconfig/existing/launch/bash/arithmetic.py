@@ -97,12 +97,12 @@ def _value(text: str, look: Callable[[str], int]) -> int:
     try:
         if not _SIGNS.fullmatch(text) or _OTHERWISE.search(text):
             raise ValueError
-        return _worked_out(ast.parse(f"({spelled})", mode="eval").body, look)
+        return _evaluated(ast.parse(f"({spelled})", mode="eval").body, look)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Dark(f"has arithmetic that is not understood: {text.strip()[:40]!r}") from None
 
 
-def _worked_out(node: ast.expr, look: Callable[[str], int]) -> int:
+def _evaluated(node: ast.expr, look: Callable[[str], int]) -> int:
     """Return the value of a Python syntax tree. Raises ValueError for unsupported nodes, Dark beyond 64 bits."""
     match node:
         case ast.Constant(value=made) if type(made) is int:
@@ -110,16 +110,16 @@ def _worked_out(node: ast.expr, look: Callable[[str], int]) -> int:
         case ast.Name(id=name):
             made = look(name)
         case ast.Subscript(value=ast.Name(id=name), slice=index):
-            made = look(f"{name}[{_worked_out(index, look)}]")
+            made = look(f"{name}[{_evaluated(index, look)}]")
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(operand, look))
+            made = _OPERATORS[type(op)](_evaluated(operand, look))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(left, look), _worked_out(right, look))
+            made = _OPERATORS[type(op)](_evaluated(left, look), _evaluated(right, look))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(left, look), _worked_out(right, look))
+            made = _OPERATORS[type(op)](_evaluated(left, look), _evaluated(right, look))
         case ast.BoolOp(op=op, values=values):
             stop = isinstance(op, ast.Or)
-            made = next((stop for each in values if bool(_worked_out(each, look)) is stop), not stop)
+            made = next((stop for each in values if bool(_evaluated(each, look)) is stop), not stop)
         case _:
             raise ValueError
     if not -_LARGEST <= made < _LARGEST:

@@ -74,14 +74,14 @@ class _Test:
         """Return the value of a disjunction (`||`, or `-o` in `[ ]`) at the current token."""
         truth = self.all()
         while self.take("||" if self.double else "-o"):
-            truth = _both(truth, self.all(), stop=True)
+            truth = _combined(truth, self.all(), stop=True)
         return truth
 
     def all(self) -> Truth:
         """Return the value of a conjunction (`&&`, or `-a` in `[ ]`) at the current token."""
         truth = self.one()
         while self.take("&&" if self.double else "-a"):
-            truth = _both(truth, self.one(), stop=False)
+            truth = _combined(truth, self.one(), stop=False)
         return truth
 
     def one(self) -> Truth:
@@ -139,7 +139,7 @@ class _Test:
         if sign[0] in ("<", ">"):
             return Truth(text < other if sign[0] == "<" else text > other)
         if sign[0] == "=~":
-            return Truth(_searched(right[1], text), "depends on a regular expression that is not followed")
+            return Truth(_regex_matches(right[1], text), "depends on a regular expression that is not followed")
         if not self.double:
             return Truth((text == other) == (sign[0] != "!="))
         self.expander.budget.spend(len(text) / 64)
@@ -148,7 +148,7 @@ class _Test:
         return Truth((glob.match(text) is not None) == (sign[0] != "!="))
 
 
-def _both(left: Truth, right: Truth, stop: bool) -> Truth:
+def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
     """Return `left && right` (stop: False) or `left || right` (stop: True), with unknown values as in three-valued
     logic.
     """
@@ -160,7 +160,7 @@ def _both(left: Truth, right: Truth, stop: bool) -> Truth:
     return Truth(right.value, right.why, presumed)
 
 
-def _searched(parts: Parts, text: str) -> bool | None:
+def _regex_matches(parts: Parts, text: str) -> bool | None:
     """Return whether the regular expression of `=~` matches; None if it is too long or uses unsupported syntax."""
     expression = "".join(part.text if part.loose else re.escape(part.text) for part in parts)
     if re.search(r"\[\[:|\\[a-zA-Z<>]|[(){]|[*+].*[*+]", expression) or max(len(text), len(expression)) > 256:

@@ -124,7 +124,7 @@ class Words:
             raise Dark("depends on variables that refer to each other")
         return calculated(
             text,
-            lambda name: self._look(name, place, depth),
+            lambda name: self._number_of(name, place, depth),
             lambda name, number: self.assign(name, plain(str(number), place=place)),
         )
 
@@ -135,7 +135,7 @@ class Words:
             raise Dark(why)
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
-    def _look(self, name: str, place: Place, depth: int) -> int:
+    def _number_of(self, name: str, place: Place, depth: int) -> int:
         """Return a variable's integer value in arithmetic; its text is evaluated as an expression. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
@@ -234,13 +234,13 @@ class Words:
         if character == b"\n":
             return (), at + 2
         if at + 1 >= end or (quoted and character not in (b"$", b"`", b'"', b"\\")):
-            return self._tight(at, at + 1), at + 1
+            return self._unsplit(at, at + 1), at + 1
         stop = at + 2
         while stop < end and self.data[stop] & 0xC0 == 0x80:  # the rest of a character of several bytes
             stop += 1
-        return self._tight(at + 1, stop), stop
+        return self._unsplit(at + 1, stop), stop
 
-    def _tight(self, start: int, end: int) -> Parts:
+    def _unsplit(self, start: int, end: int) -> Parts:
         """Return the text literally, not to be split into words."""
         return tuple(replace(part, loose=False) for part in self.source.literal(start, end))
 
@@ -254,7 +254,7 @@ class Words:
             if following == b"{":
                 return self._braced(at, close + 1, quoted, loose), close + 1
             if self.data[at + 2 : at + 3] == b"(" and self.data[close - 1 : close] == b")":
-                return [self._sum(at, close + 1, tight)], close + 1
+                return [self._arithmetic_part(at, close + 1, tight)], close + 1
             return [*self._command(at + 2, close, at, close + 1, tight)], close + 1
         if following == b"'" and not quoted:
             close = code.skip(self.data, at, end)
@@ -264,13 +264,13 @@ class Words:
         if following == b'"' and not quoted:
             return [], at + 1
         if (match := _NAME.match(self.data, at + 1, end)) is None:
-            return [*self._tight(at, at + 1)], at + 1
+            return [*self._unsplit(at, at + 1)], at + 1
         name, place = match[0].decode(), self.source.place(at, match.end())
         if name in ("@", "*"):
             return self._elements(name, [*self.state.arguments], place, quoted, loose, name), match.end()
         return [*self.get(name, place, loose=not tight)], match.end()
 
-    def _sum(self, at: int, end: int, tight: bool) -> Part:
+    def _arithmetic_part(self, at: int, end: int, tight: bool) -> Part:
         """Return the value of `$((...))` as one part, with the variables in it; an unknown part if it is not known."""
         place = self.source.place(at, end)
         try:

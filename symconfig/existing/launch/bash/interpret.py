@@ -38,9 +38,9 @@ class Interpreter(Simple):
         while node.type == "list":
             links.insert(0, (any(child.type == "||" for child in node.children), node.children[-1]))
             node = node.children[0]
-        return self._linked(source, node, links, self.execute(source, node))
+        return self._rest_of_list(source, node, links, self.execute(source, node))
 
-    def _linked(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
+    def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
         """Run the rest of a list after a command with this status; if it is unknown, for both outcomes on merged
         states.
         """
@@ -50,7 +50,7 @@ class Interpreter(Simple):
                 ends: list[bool | None] = []
 
                 def rest(end: Truth, node: Node = node, index: int = index, ends: list[bool | None] = ends) -> None:
-                    ends.append(self._linked(source, node, links[index:], end).value)
+                    ends.append(self._rest_of_list(source, node, links[index:], end).value)
 
                 # Programs are started to succeed: what stands behind one with && is what the script does.
                 why = opened(text_at(source, node), status)
@@ -165,7 +165,7 @@ class Interpreter(Simple):
             dark = "depends on what a person chooses"
         if dark is not None:
             self.state.variables[name] = (hole(dark, place),)
-            return self._open_loop(source, node, body, dark)
+            return self._unbounded_loop(source, node, body, dark)
         rounds = iter(values)
 
         def advance() -> Truth:
@@ -215,7 +215,7 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
-        """Run the body while `condition` returns true; a condition that is not known leads to `_open_loop`.
+        """Run the body while `condition` returns true; a condition that is not known leads to `_unbounded_loop`.
 
         After 2000 rounds the loop is logged, and what it changed is unknown.
         """
@@ -225,7 +225,7 @@ class Interpreter(Simple):
             for _ in range(ROUNDS):
                 truth = condition()
                 if truth.value is None:
-                    return self._open_loop(source, node, body, truth.why)
+                    return self._unbounded_loop(source, node, body, truth.why)
                 if not truth.value or not self._round(source, body, place):
                     return TRUE
         finally:
@@ -249,7 +249,7 @@ class Interpreter(Simple):
             self.resume("continue", place)
         return True
 
-    def _open_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
+    def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
         """Run a loop with an unknown number of rounds, twice; what it sets is unknown afterwards."""
         place, reason = (
             source.place(node.start_byte, body.start_byte),

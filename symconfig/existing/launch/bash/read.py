@@ -109,7 +109,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
                 state.variables[name] = (Part(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
-        state.variables["0"] = plain(_started_as(folder, text), place=nowhere)
+        state.variables["0"] = plain(_script_name(folder, text), place=nowhere)
     return state
 
 
@@ -125,17 +125,17 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     if best is None:
         best = training.chosen([split for command in log.commands if (split := training.bare(command)) is not None])
     if best is None:
-        raise InputError(_nothing(text, log))
+        raise InputError(_no_training(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
     unread = [
         *log.unread,
-        *_around(best, log, splits, source),
+        *_notes(best, log, splits, source),
         *made.unread,
         *_dark_files(made, files),
-        *_idle(text, state),
+        *_unused(text, state),
     ]
-    runs, others = _others(best, splits, log)
+    runs, others = _other_commands(best, splits, log)
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
@@ -154,7 +154,7 @@ def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
     """Return the reading of one training command by itself."""
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
-    environment |= _given(split.launcher)
+    environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
@@ -170,7 +170,7 @@ def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
     )
 
 
-def _given(launcher: Sequence[Field]) -> dict[str, Word]:
+def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
     """Return the variables that `env NAME=value` and `mpirun -x NAME=value` set in front of the program."""
     values = {}
     for before, word in pairwise(launcher):
@@ -187,7 +187,7 @@ def _given(launcher: Sequence[Field]) -> dict[str, Word]:
     return values
 
 
-def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
     """Return other runs of the same program (at most 16), and the words of all other commands, each once."""
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
 
 
-def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
+def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
     """Return notes on what surrounds the chosen command: unknown launcher words, conditions, other programs and cut
     commands.
     """
@@ -250,7 +250,7 @@ def _differing(best: Split, other: Split) -> str:
     return " ".join(word for pair in named for word in pair)
 
 
-def _idle(text: Text, state: State) -> Iterator[Unread]:
+def _unused(text: Text, state: State) -> Iterator[Unread]:
     """Yield a note for each given variable or argument that the script does not use or overwrites."""
     for name in state.given:
         now = state.variables.get(name)
@@ -288,7 +288,7 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
     ]
 
 
-def _nothing(text: Text, log: Log) -> Problem:
+def _no_training(text: Text, log: Log) -> Problem:
     """Return the problem that a script starts no training program, with the commands that it does start."""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
@@ -321,7 +321,7 @@ def _directives(text: Text) -> dict[str, Word]:
     return options
 
 
-def _started_as(folder: Path, text: Text) -> str:
+def _script_name(folder: Path, text: Text) -> str:
     """Return the value of $0: the absolute path if the folder is absolute, else "./name"."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"

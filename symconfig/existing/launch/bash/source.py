@@ -55,11 +55,13 @@ class FileSource:
             self.data = _PLACEHOLDER.sub(_masked, self.data)
 
     def place(self, start: int, end: int) -> Place:
+        """Return where the bytes [start, end) of `data` stand in the file, with removed carriage returns counted."""
         first = start + bisect_left(self._returns, start) + self._skipped
         last = end + bisect_left(self._returns, end) + self._skipped
         return self.text.place(first, max(first, last))
 
     def literal(self, start: int, end: int) -> Parts:
+        """Return the bytes [start, end) as parts, one per line if the file's line ends have carriage returns."""
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
         parts, first = [], start
         for index in cuts:
@@ -92,6 +94,7 @@ class CodeSource:
             self.data += part.text.encode()
 
     def literal(self, start: int, end: int) -> Parts:
+        """Return the parts of the bytes [start, end), with their own places; unknown parts stay unknown."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
@@ -107,6 +110,9 @@ class CodeSource:
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
+        """Return the place that covers the bytes' origins; that of the command if they are in several files or have
+        none.
+        """
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 
 

@@ -244,38 +244,38 @@ def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) 
     if len(outcomes) == 1:
         return outcomes[0]
     outputs, states = [outcome.output for outcome in outcomes], [outcome.state for outcome in outcomes]
-    alike = all(_meaning(outputs[0]) == _meaning(output) for output in outputs[1:])
+    alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
     budget.spend(len(names) * len(states) / 8)
     for name in names:
         # A name that a state does not have stands for what the environment has: a text that no value equals.
         values = [state.variables.get(name, f"${name}") for state in states]
-        if not all(_same(values[0], value) for value in values[1:]):
-            first.variables[name] = _common(name, values, why, place)
+        if not all(_equal(values[0], value) for value in values[1:]):
+            first.variables[name] = _merged_value(name, values, why, place)
     for state in states[1:]:
         first.exported |= state.exported
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _same(known, content) else (hole(why, place),)
+            first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Field((hole(why, place, loose=True),), place),)
-    return Outcome(first, outputs[0] if alike else _common_parts(outputs, why, place))
+    return Outcome(first, outputs[0] if alike else _merged_parts(outputs, why, place))
 
 
-def _same(left: Value | str, right: Value | str) -> bool:
+def _equal(left: Value | str, right: Value | str) -> bool:
     """Return whether two values have the same text and the same unknown parts, wherever they come from."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
-            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
+            _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items
         )
     if isinstance(left, tuple) and isinstance(right, tuple):
-        return left is right or _meaning(left) == _meaning(right)
+        return left is right or _comparable(left) == _comparable(right)
     return left == right
 
 
-def _meaning(parts: Parts) -> list[str]:
+def _comparable(parts: Parts) -> list[str]:
     """Return known texts and reasons of unknown parts in turn, for comparison."""
     texts = [""]
     for part in parts:
@@ -286,26 +286,26 @@ def _meaning(parts: Parts) -> list[str]:
     return texts
 
 
-def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
+def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
     """Return the value that a variable has in common in all states; what differs is unknown."""
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
-        return _common_items([list(value.items.values()) for value in arrays], why, place)
+        return _merged_items([list(value.items.values()) for value in arrays], why, place)
     texts = [value for value in values if isinstance(value, tuple)]
     if len(texts) == len(values):
-        return _common_parts(texts, why, place)
+        return _merged_parts(texts, why, place)
     if arrays:
         return Array({0: Field((hole(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
-    return (hole(why, place, brings=None if holds_options(name) else _brought(texts, place)),)
+    return (hole(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
 
 
-def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
+def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
     """Return an array of the items that all begin with, and one unknown item for the rest.
 
     An option's name is not separated from its value.
     """
-    meanings = [[_meaning(item.parts) for item in each] for each in items]
+    meanings = [[_comparable(item.parts) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1
@@ -320,12 +320,14 @@ def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
-def _common_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
+def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
     """Return the parts that all begin with, up to the last word they share entirely, and an unknown part for the
     rest.
     """
     count = 0
-    while all(len(value) > count and _meaning((value[count],)) == _meaning((values[0][count],)) for value in values):
+    while all(
+        len(value) > count and _comparable((value[count],)) == _comparable((values[0][count],)) for value in values
+    ):
         count += 1
     head, rests = list(values[0][:count]), [value[count:] for value in values]
     whole = all(not rest or rest[0].text[:1].isspace() for rest in rests)
@@ -336,10 +338,10 @@ def _common_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
             head.append(last.cut(0, kept))
             whole = True
     there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_brought(rests, place)))
+    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
 
 
-def _brought(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
+def _possible_options(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
     """Return the options among the words of the values; None if they may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
     return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))

@@ -202,10 +202,10 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
             module = words[index + 1].text
             if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
                 return index + 1
-    return _after_launcher(words)
+    return _index_after_launcher(words)
 
 
-def _after_launcher(words: Sequence[Field]) -> int | None:
+def _index_after_launcher(words: Sequence[Field]) -> int | None:
     """Return the index of the first word after a launcher (or python) and its options; None without a launcher.
 
     None also if no word from the launcher on begins with `--`, or if nothing follows its options.

@@ -59,10 +59,12 @@ class Field:
 
     @property
     def text(self) -> str:
+        """Return the known characters; unknown parts count as empty."""
         return text_of(self.parts)
 
     @property
     def unknown(self) -> str | None:
+        """Return the reason of the first unknown part; None if all is known."""
         return unknown_of(self.parts)
 
     @property

@@ -40,6 +40,7 @@ class Reader(Script):
 
     @property
     def workers(self) -> Workers:
+        """Return DeepSpeed's workers."""
         return DEEPSPEED
 
     @property

@@ -57,6 +57,7 @@ class Reader(Script):
 
     @property
     def workers(self) -> Workers:
+        """Return Megatron-LM's workers."""
         return MEGATRON
 
     def version(self) -> str:

@@ -76,6 +76,7 @@ class TunerWorkers(Script):
 
     @property
     def tuner(self) -> Tuner:
+        """Return the program's family: TRL, LLaMA-Factory, ms-swift or another."""
         return self.program.tuner
 
     @property

@@ -49,10 +49,12 @@ class Reader(Script):
 
     @property
     def keys(self) -> Keys:
+        """Return the table of keys for the kind of workers; FSDP's for an unknown kind."""
         return KEYS.get(self.workers.name, KEYS["fsdp"])
 
     @property
     def workers(self) -> Workers:
+        """Return the kind of workers that the overrides choose."""
         return of_verl(dialect.workers(self.reading.settings))
 
     @property
