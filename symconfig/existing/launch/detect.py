@@ -38,8 +38,9 @@ def is_arguments(source: str) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Return the syntax by the first characters, then the suffix; otherwise YAML if it is in a known dialect, else
-    bash.
+    """Return the syntax by the first characters, then the suffix.
+
+    Otherwise it is YAML if the data are in a known dialect, else bash.
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -68,8 +69,9 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file; of several YAML documents the first that is a known configuration. Raises
-    InputError.
+    """Return the tree of a data file; of several YAML documents the first that is a known configuration.
+
+    Raises InputError.
     """
     if syntax == "json":
         return parse_json(text)

@@ -65,10 +65,11 @@ def readable(root: Path) -> Path:
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB.
+    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB; secrets in it are masked in
+    messages.
 
-    Raises InputError for anything else: a missing file, a folder, device or pipe, or a file outside of `root` (or of
-    the folder set by `only_below`), also through a link.
+    Inside `instead` the contents given there replace them. Raises InputError for anything else: a missing file, a
+    folder, device or pipe, or a file outside of `root` (or of the folder set by `only_below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)

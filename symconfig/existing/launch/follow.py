@@ -162,8 +162,9 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the JSON of --fsdp-config; unchanged if it is absent or inline, noted if it cannot be
-    read.
+    """Return the reading with the JSON of --fsdp-config.
+
+    Unchanged if it is absent or inline, noted if it cannot be read.
     """
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
@@ -175,10 +176,10 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
-    """Return the reading with DeepSpeed's JSON; unchanged if none is named, one is there, or it is a preset of the
-    program.
+    """Return the reading with DeepSpeed's JSON.
 
-    A file that cannot be read is noted in `unread`.
+    Unchanged if none is named, one is there, or it is a preset of the program. A file that cannot be read is noted in
+    `unread`.
     """
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
@@ -200,8 +201,9 @@ def _of_accelerate(reading: Reading) -> Setting | None:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the path of the model's config.json; unchanged if the option names no local file or
-    folder.
+    """Return the reading with the path of the model's config.json.
+
+    Unchanged if the option names no local file or folder.
     """
     setting = given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
@@ -215,8 +217,9 @@ def _model(reading: Reading, around: Around) -> Reading:
 
 
 def _megatron_yaml(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of --yaml-cfg alone; other options are noted as ignored, as Megatron-LM
-    does.
+    """Return the reading with the settings of --yaml-cfg alone.
+
+    Other options are noted as ignored, as Megatron-LM does.
     """
     setting = given(reading, ("--yaml-cfg",))
     if setting is None:

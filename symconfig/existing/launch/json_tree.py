@@ -29,8 +29,9 @@ def parse_json(text: Text) -> Tree:
 
 
 def _spans(plain: str, place: Callable[[int, int], Place]) -> dict[KeyPath, Span]:
-    """Return the places of keys and values of valid JSON by path. place: returns the place of characters [start,
-    end).
+    """Return the places of keys and values of valid JSON by path.
+
+    place: returns the place of characters [start, end).
     """
     spans: dict[KeyPath, Span] = {}
     opened: list[tuple[KeyPath, Place | None, int]] = []  # path, key and start of what is not closed yet

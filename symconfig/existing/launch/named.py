@@ -140,8 +140,9 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
-        """Return the place in the script that a place in the written file comes from; None if it is empty or has no
-        origin.
+        """Return the place in the script that a place in the written file comes from.
+
+        None if it is empty or has no origin.
         """
         if place is None or place.start >= place.end:
             return None

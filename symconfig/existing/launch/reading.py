@@ -135,8 +135,9 @@ class Setting:
 
 
 class Hides(Enum):
-    """What something that was not understood may affect: nothing, variables not set afterwards, named options, or
-    any option.
+    """What something that was not understood may affect.
+
+    NOTHING of the training, VARIABLES that the script does not set afterwards, NAMED options, or any OPTIONS.
     """
 
     NOTHING = "nothing"
@@ -206,10 +207,9 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of the value at a path, or of its key; if it is not in the file, of the nearest enclosing
-        one.
+        """Return the place of the value at a path, or of its key.
 
-        None if the tree has no places.
+        If it is not in the file, return that of the nearest enclosing one. None if the tree has no places.
         """
         for length in range(len(path), -1, -1):
             span = self.spans.get(path[:length])
@@ -308,8 +308,9 @@ class Reading:
 
     @property
     def complete(self) -> bool:
-        """Return whether all options are known, so that nothing in `unread` may hide one; values may still be
-        unknown.
+        """Return whether all options are known, so that nothing in `unread` may hide one.
+
+        Values may still be unknown.
         """
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 

@@ -44,8 +44,9 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 
 
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
-    """Return the numbers with the third computed from two; a launcher's default of one node is used where it
-    applies.
+    """Return the numbers with the third computed from two.
+
+    A launcher's default of one node is used where it applies.
     """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
@@ -128,8 +129,9 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
 
 
 def _number(text: str) -> int | None:
-    """Return the positive integer in `8`, in `2:2` (elastic torchrun) or `h100:8` (Slurm); None for ranges and
-    other text.
+    """Return the positive integer in `8`, in `2:2` (elastic torchrun) or `h100:8` (Slurm).
+
+    None for ranges and other text.
     """
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
@@ -157,7 +159,11 @@ class Spoken:
 
 
 def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
-    """Yield each launcher's options with values: `-n8`, `--nodes=8` and `--nodes 8`."""
+    """Yield each launcher's options with their values: `-n8`, `--nodes=8` and `--nodes 8`.
+
+    The word after an option counts as its value even if it begins with a dash; words before a known launcher are
+    skipped.
+    """
     name = ""
     for index, word in enumerate(launcher):
         if basename(word.text) in LAUNCHERS:  # its folder may be unknown

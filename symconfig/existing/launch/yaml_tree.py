@@ -151,8 +151,9 @@ class _TreeBuilder(Builder):
         self.put(named.value)
 
     def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
-        """Give everything inside an inserted value the place of the alias. Raises the builder's error if values
-        become too many.
+        """Give everything inside an inserted value the place of the alias.
+
+        Raises the builder's error if values become too many.
         """
         for inner in _inside(value):
             self.expanded += 1

@@ -65,8 +65,7 @@ def launched(reading: Reading) -> Launched:
 
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
-    """Return the JSON that Accelerate builds for DeepSpeed from its own keys: ZeRO stage (2 by default), offload,
-    precision.
+    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload and precision.
 
     Both precisions are "auto" if `precision` is neither "bf16" nor "fp16". Raises ValueError if zero_stage is no
     integer.

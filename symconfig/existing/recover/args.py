@@ -40,8 +40,9 @@ class Args:
         return self._options is None or dest not in self._options.dark
 
     def value(self, *dests: str) -> Value:
-        """Return the value of the first destination that is given, else the first default that is not None; None if
-        none is.
+        """Return the value of the first destination that is given, else the first default that is not None.
+
+        None if none is.
         """
         for dest in dests:
             if self.given(dest):
@@ -79,8 +80,9 @@ class Args:
         return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
 
     def place(self, *dests: str) -> Place | None:
-        """Return where the first given destination stands in the file; None if none is given or the namespace was
-        printed.
+        """Return where the first given destination stands in the file.
+
+        None if none is given or the namespace was printed.
         """
         return None if self._options is None else self._options.place(*dests)
 
@@ -138,8 +140,9 @@ class Fields:
         ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
 
     def put(self, field: str, value: object, *dests: str) -> None:
-        """Record a field's value and the arguments `dests` that it comes from; with None only the arguments are
-        recorded.
+        """Record a field's value and the arguments `dests` that it comes from.
+
+        If it is None only the arguments are recorded.
         """
         self.sources[field] = dests
         if value is not None:
@@ -165,8 +168,9 @@ class Fields:
 
     @property
     def layers(self) -> int:
-        """Return the number of layers of the model: the pattern's, else --num-layers, else `base`'s; 0 if none is
-        known.
+        """Return the number of layers of the model: the pattern's, else --num-layers, else `base`'s.
+
+        0 if none is known.
         """
         if self.parts:
             return len(self.parts)

@@ -29,10 +29,13 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Degrees that share a sequence's work: `tensor` is AutoTP (DeepSpeed counts its ranks as data ranks), `sequence`
-    Ulysses.
+    """Degrees that share a sequence's work: `tensor` of AutoTP, whose ranks DeepSpeed counts as data ranks, and
+    `sequence`.
 
-    gpus: all of the launch, None if unknown. of_node: those of its node if nothing indicates that there are others.
+    Args:
+        sequence: degree of Ulysses, whose ranks are no data ranks.
+        gpus: all of the launch; None if unknown.
+        of_node: those of its node if nothing indicates that there are others; else None.
     """
 
     tensor: int

@@ -49,15 +49,15 @@ LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small t
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Return the run of Megatron-LM's options on `gpus` GPUs in total. Raises InputError with all that prevents a
-    prediction.
+    """Return the run of Megatron-LM's options on `gpus` GPUs in total.
+
+    Raises InputError with all that prevents a prediction.
     """
     return Reader(names, gpus, cluster, supplied).run()
 
 
 def with_masks(run: Run, names: Namespace) -> Run:
-    """Return the run with the attention masks of Megatron-LM's data loader in memory: micro-batch x length**2 bytes per
-    GPU.
+    """Return the run with `mask_bytes` of the data loader's attention masks: micro-batch x length**2 bytes on each GPU.
 
     Unchanged if the loader makes none, or if sequences are shorter than 16384 tokens (training/utils/common_utils.py,
     get_batch_on_this_tp_rank).
@@ -160,8 +160,9 @@ class Reader:
         return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Return the global batch in sequences; one microbatch per replica if it is not given, as in Megatron-LM's
-        arguments.py.
+        """Return the global batch in sequences.
+
+        It is one microbatch per replica if it is not given, as in Megatron-LM's arguments.py.
         """
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
@@ -284,8 +285,9 @@ class Reader:
 
 
 def _beyond(names: Namespace, dest: str, need: str) -> bool:
-    """Return whether the argument is given as a number outside `need` ("1 or more", else 0 to 1); nan is outside 0 to
-    1.
+    """Return whether the argument is given as a number outside `need` ("1 or more", else 0 to 1).
+
+    A nan is outside 0 to 1.
     """
     value = names[dest] if dest in names.written and dest not in names.dark else None
     if not isinstance(value, int | float):

@@ -97,8 +97,9 @@ def mixer_fields(out: Fields) -> None:
 
 
 def _of_pattern(out: Fields, text: str) -> None:
-    """Record in `out` the layers, MLPs, experts and mixers that a hybrid pattern gives; a malformed one is refused
-    there.
+    """Record in `out` the layers, MLPs, experts and mixers of a hybrid pattern; refuse a malformed one there.
+
+    Latent attention in the pattern is refused, too.
     """
     try:
         pattern = letters(text, out.base)
@@ -177,8 +178,9 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
-    """Return the fields of a mixer: its block, sizes, and for each layer whether it has it; Mamba 2 gets its fixed
-    sizes.
+    """Return the fields of a mixer: its block, sizes, and for each layer whether it has it.
+
+    Mamba 2 gets its fixed sizes.
     """
     sizes = dict(_sizes(out.args, block))
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}

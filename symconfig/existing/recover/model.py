@@ -69,10 +69,10 @@ _PASSED: dict[str, str] = {
 
 
 def refuse_undescribed(out: Fields) -> None:
-    """Record in `out` a problem for each given argument that no descriptor covers, and assumptions for those without
-    effect.
+    """Record in `out` a problem for each argument with a value that no descriptor covers; raises nothing.
 
-    A specification of layers in Python is refused, unless a pattern says the layers or a model is named.
+    Arguments that change no cost become assumptions. A specification of layers in Python is ignored if a hybrid pattern
+    gives the layers, replaced by the named model's layers (as an assumption), and otherwise refused.
     """
     args = out.args
     for dest, why in _DEFAULTS.items():
@@ -157,10 +157,9 @@ _LINEAR = "rotary_seq_len_interpolation_factor"
 
 
 def position_fields(out: Fields, seq_length: int) -> None:
-    """Record in `out` the position embedding, the longest position and rope's scaling; an unknown kind is refused
-    there.
+    """Record in `out` the position embedding, the longest position and rope's scaling.
 
-    The longest position is `seq_length` (tokens) if no option gives one.
+    An unknown kind is refused there. The longest position is `seq_length` (tokens) if no option gives one.
     """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
@@ -182,10 +181,10 @@ def position_fields(out: Fields, seq_length: int) -> None:
 
 
 def _scaling(out: Fields, kind: str) -> None:
-    """Record in `out` the type of rope scaling, if any; an assumption where this version parses an option and ignores
-    it.
+    """Record in `out` the type of rope scaling, if any.
 
-    MLA uses YaRN by default unless its factor is 1. Elsewhere YaRN is refused in versions that lack its options.
+    Record an assumption where this version parses an option and ignores it. MLA uses YaRN by default unless its factor
+    is 1. Elsewhere YaRN is refused in versions that lack its options.
     """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:

@@ -14,8 +14,9 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Return whether the model has experts; a number of 0 means none. The named model decides if the options leave it
-    open.
+    """Return whether the model has experts; a number of 0 means none.
+
+    The named model decides if the options leave it open.
     """
     if out.holds(*NUMBER):
         return bool(out.args.whole(*NUMBER))
@@ -23,8 +24,9 @@ def has_experts(out: Fields) -> bool:
 
 
 def expert_fields(out: Fields) -> None:
-    """Record in `out` the fields of experts; without experts only refuse a latent size. Dense fields must be read
-    before.
+    """Record in `out` the fields of experts; without experts only refuse a latent size.
+
+    Dense fields must be read before.
     """
     args = out.args
     if not has_experts(out):
@@ -108,10 +110,9 @@ def _router(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
-    """Record in `out` the coefficient of the auxiliary loss, the first of several; refuse other kinds of load
-    balancing.
+    """Record in `out` the coefficient of the auxiliary loss, the first of several.
 
-    0 if balancing is "none" or the coefficient is no number.
+    Refuse other kinds of load balancing. 0 if balancing is "none" or the coefficient is no number.
     """
     args = out.args
     kinds = args.words("moe_router_load_balancing_type") or ("aux_loss",)

@@ -25,8 +25,13 @@ _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, 
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """Contents of destinations.json: reasons by destination in `refused` and `without`, destinations by reason in
-    `indifferent`.
+    """Contents of destinations.json.
+
+    Args:
+        read: destinations that the prediction counts.
+        refused: reason by destination that is refused.
+        without: reason by destination that the prediction ignores.
+        indifferent: destinations that change neither memory nor time, by reason.
     """
 
     read: frozenset[str]

@@ -148,8 +148,9 @@ def _shown(value: object) -> str:
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
-    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits` accepts; None if there
-    is none.
+    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits` accepts.
+
+    None if there is none.
     """
     mine = meaning(model)
     candidates = sorted(
@@ -161,8 +162,9 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model with this Hugging Face id, lower case, with or without its owner; None if there is
-    none.
+    """Return the zoo's model with this Hugging Face id, lower case, with or without its owner.
+
+    None if there is none.
     """
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()

@@ -107,8 +107,9 @@ def _mapfile(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _let(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `let`; the status is whether the last value is nonzero. An expression that is not known makes its
-    variable unknown.
+    """Run `let`; the status is whether the last value is nonzero.
+
+    An expression that is not known makes its variable unknown.
     """
     value = 0
     for word in words:
@@ -220,10 +221,9 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `printf` with formats of `%s`, `%d` and text, repeated while arguments are left; other formats print an
-    unknown value.
+    """Run `printf` with formats of `%s`, `%d` and text, repeated while arguments are left.
 
-    With `-v NAME` the result is assigned to the variable.
+    Other formats print an unknown value. With `-v NAME` the result is assigned to the variable.
     """
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
@@ -314,8 +314,9 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `which`, `type` or `command -v`: print a path of which only the last component is known; the status is
-    unknown.
+    """Run `which`, `type` or `command -v`: print a path of which only the last component is known.
+
+    The status is unknown.
     """
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]

@@ -124,8 +124,9 @@ class _Test:
         return Truth(None, why)
 
     def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
-        """Return the value of a comparison of texts or integers; unknown if an operand is, or a pattern is not
-        supported.
+        """Return the value of a comparison of texts or integers.
+
+        It is unknown if an operand is, or a pattern is not supported.
         """
         if why := unknown_of(left[1]) or unknown_of(right[1]):
             return Truth(None, why)

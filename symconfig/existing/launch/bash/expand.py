@@ -92,8 +92,9 @@ class Words:
         return _BRACES.search(bare) is not None
 
     def value(self, start: int, end: int) -> Parts:
-        """Return the word expanded without splitting, as after `=` or in `[[ ]]`; its loose parts may be used as
-        patterns.
+        """Return the word expanded without splitting, as after `=` or in `[[ ]]`.
+
+        Its loose parts may be used as patterns.
         """
         return _joined(self.scan(start, end, literals=True))
 
@@ -316,8 +317,9 @@ class Words:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
-        """Return the subscript as an index, negative ones counted from the end; as text for associative arrays or
-        if unknown.
+        """Return the subscript as an index, negative ones counted from the end.
+
+        It stays text for associative arrays or if unknown.
         """
         if isinstance(value, Array) and value.keyed:
             return subscript
@@ -330,10 +332,9 @@ class Words:
         return index
 
     def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Return the parts of all items for `$@`, `${A[@]}` and their `*`; separated by None, in quoted `*` by the
-        first of IFS.
+        """Return the parts of all items for `$@`, `${A[@]}` and their `*`, separated by None.
 
-        The items are recorded as used by the script.
+        In quoted `*` the separator is the first character of IFS. The items are recorded in `taken`.
         """
         stream: Stream = []
         for index, item in enumerate(items):

@@ -41,8 +41,9 @@ class Interpreter(Simple):
         return self._rest_of_list(source, node, links, self.execute(source, node))
 
     def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
-        """Run the rest of a list after a command with this status; if it is unknown, for both outcomes on merged
-        states.
+        """Run the rest of a list after a command with this status.
+
+        If the status is unknown, run it for both outcomes and merge the states.
         """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
@@ -102,8 +103,10 @@ class Interpreter(Simple):
         return status
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
-        """Run `case`; if it is unknown which branch matches, all from the first unknown one on, and none unless one
-        matches all.
+        """Run `case`.
+
+        If it is unknown which branch matches, run all from the first unknown one on, and none unless one matches all,
+        and merge.
         """
         value = node.child_by_field_name("value")
         if value is None:
@@ -127,8 +130,9 @@ class Interpreter(Simple):
         return TRUE
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
-        """Return whether the text matches one of the branch's patterns; None if a pattern is not known before one
-        matches.
+        """Return whether the text matches one of the branch's patterns.
+
+        None if a pattern is not known before one matches.
         """
         expander = self.expander(source, deciding=True)
         for start, end in word_ranges(source.data, item.children_by_field_name("value")):
@@ -147,8 +151,9 @@ class Interpreter(Simple):
     # ---- loops, for a bounded number of rounds
 
     def _for_statement(self, source: Source, node: Node) -> Truth:
-        """Run `for` or `select` over the words, or over the script's arguments; if they are unknown, as a loop of
-        unknown rounds.
+        """Run `for` or `select` over the words, or over the script's arguments.
+
+        If they are unknown, run the body as a loop with an unknown number of rounds.
         """
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None:
@@ -263,8 +268,9 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
-        """Run each stage of a pipeline in a subshell, with the output of the one before as its input; the status is
-        unknown.
+        """Run each stage of a pipeline in a subshell, with the output of the one before as its input.
+
+        The status is unknown.
         """
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):

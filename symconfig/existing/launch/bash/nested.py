@@ -81,8 +81,9 @@ def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
 
 
 def _run_file(shell: Shell, path: Path) -> Truth:
-    """Run a file's statements in this shell's state; return their status. Raises InputError for recursion, and
-    Leave.
+    """Run a file's statements in this shell's state; return their status.
+
+    Raises InputError for recursion, and Leave.
     """
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:

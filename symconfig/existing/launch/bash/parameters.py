@@ -147,8 +147,9 @@ class Expander(Words):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
-        """Return a value after `#`, `%`, `/`, `:`, `^` or `,`; one unknown part if it has any or the operation is
-        not supported.
+        """Return a value after `#`, `%`, `/`, `:`, `^` or `,`.
+
+        Return one unknown part if it has any, or if the operation is not supported.
         """
         operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:

@@ -106,8 +106,9 @@ class Shell:
             raise
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run `run` on a copy of the shell and return its status; only files that it writes are kept. fields: to
-        replace.
+        """Run `run` on a copy of the shell and return its status; only files that it writes are kept.
+
+        fields: attributes of the copy to replace.
         """
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
@@ -122,12 +123,12 @@ class Shell:
     def undecided(
         self, branches: Sequence[Callable[[], object]], why: str, place: Place, *, likely: bool = False
     ) -> None:
-        """Run each branch on a copy of the state, and merge the states: values that differ become unknown for the
-        reason `why`.
+        """Run each branch on a copy of the state, and merge the states; values that differ become unknown.
 
         Raises Leave if every branch leaves the code.
 
         Args:
+            why: the reason recorded for unknown values.
             likely: whether the first branch is what the script is expected to do, so that it is not marked as
                 uncertain.
         """
@@ -153,8 +154,9 @@ class Shell:
             self.output += made.output
 
     def resume(self, kind: str, place: Place) -> None:
-        """Merge into the state the pending states that left by `kind` ("break", "continue" or "return"), and forget
-        them.
+        """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
+
+        kind: "break", "continue" or "return".
         """
         states = [Outcome(state) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]

@@ -240,8 +240,9 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Parts:
-        """Return the text of a here-document, expanded unless its delimiter is quoted; empty if the parser found no
-        body.
+        """Return the text of a here-document, expanded unless its delimiter is quoted.
+
+        Empty if the parser found no body.
         """
         mark, body = (
             next((child for child in node.children if child.type == f"heredoc_{part}"), None)

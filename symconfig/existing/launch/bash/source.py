@@ -80,8 +80,9 @@ class FileSource:
 
 
 class CodeSource:
-    """A value that is run as code: of `eval`, `bash -c` or a command substitution. Unknown parts become one special
-    character.
+    """A value that is run as code: of `eval`, `bash -c` or a command substitution.
+
+    Unknown parts become one special character.
     """
 
     def __init__(self, parts: Parts, place: Place) -> None:
@@ -110,8 +111,9 @@ class CodeSource:
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
-        """Return the place that covers the bytes' origins; that of the command if they are in several files or have
-        none.
+        """Return the place that covers the bytes' origins.
+
+        Return the place of the command if they are in several files or have none.
         """
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 

@@ -189,8 +189,9 @@ class State:
         return {name: value for name, value in values if isinstance(value, tuple)}
 
     def read(self, name: str) -> Value:
-        """Return a variable's value; None if it is unset or nothing sets it. A given variable is recorded in
-        `taken`.
+        """Return a variable's value; None if it is unset or nothing sets it.
+
+        A given variable is recorded in `taken`.
         """
         value = self.variables.get(name)
         if value is not None and value is self.given.get(name):
@@ -212,8 +213,9 @@ class State:
         return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
 
     def items(self, name: str, place: Place) -> dict[int | str, Field]:
-        """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`; empty if it is
-        unset.
+        """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`.
+
+        Empty if it is unset.
         """
         value = self.read(name)
         if isinstance(value, Array):

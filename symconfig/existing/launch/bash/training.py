@@ -171,8 +171,9 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Return the command split at its program; None if it starts no program with options, or a tool such as pip or
-    pytest.
+    """Return the command split at its program.
+
+    None if it starts no program with options, or a tool such as pip or pytest.
     """
     words = command.words
     at = _program_index(words, command.outer)

@@ -220,8 +220,9 @@ def joined(parts: Parts) -> Iterator[Part]:
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
-    """Return the values split into words: loose parts at the characters of `ifs`, and everything at None between
-    elements.
+    """Return the parts split into words: loose ones at the characters of `ifs`, all of them at None between elements.
+
+    Unknown parts are not split. Separators other than blanks may enclose empty words.
     """
     groups: list[list[Part]] = []
     open_: list[Part] | None = None

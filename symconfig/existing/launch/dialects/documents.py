@@ -68,8 +68,9 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Return the reading of a flat file of arguments for Transformers' Trainer; its keys become options, null ones
-    are left out.
+    """Return the reading of a flat file of arguments for Transformers' Trainer.
+
+    Its keys become options, null ones are left out.
     """
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
@@ -105,8 +106,9 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:
-    """Return the GPUs by trainer.num_nodes and trainer.devices; numbers that are absent or no positive integers are
-    None.
+    """Return the GPUs by trainer.num_nodes and trainer.devices.
+
+    Numbers that are absent or no positive integers are None.
     """
     given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
     nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)

@@ -55,8 +55,9 @@ class _Resolver:
         return self.done[path]
 
     def _resolved(self, entry: Entry) -> Entry:
-        """Return the entry with references replaced; an entry that is one reference takes the other's value, also a
-        list.
+        """Return the entry with references replaced.
+
+        An entry that is one reference takes the other's value, also a list.
         """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
@@ -141,8 +142,9 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
 
 
 def _computed(kind: str, rest: str) -> str | None:
-    """Return the result of NeMo-RL's functions (mul, add, max, div) on integers, as text; None if it cannot be
-    computed.
+    """Return the result of NeMo-RL's functions (mul, add, max, div) on integers, as text.
+
+    None if it cannot be computed.
     """
     try:
         numbers = [int(part) for part in rest.split(",")]
@@ -165,8 +167,9 @@ def _through(word: Word, names: Path, place: Place) -> Word:
 
 
 def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
-    """Return the entry with environment variables replaced as by envsubst; one that is not given makes its word
-    unknown.
+    """Return the entry with environment variables replaced as by envsubst.
+
+    One that is not given makes its word unknown.
     """
     words = tuple(_shell_expanded(word, variables) for word in entry.words)
     if words == entry.words:

@@ -47,8 +47,9 @@ def applies(reading: Reading) -> bool:
 
 
 def usual(reading: Reading) -> str | None:
-    """Return the name of the configuration that the program uses without --config; None for programs that are not
-    NeMo-RL's.
+    """Return the name of the configuration that the program uses without --config.
+
+    None for programs that are not NeMo-RL's.
     """
     method = None if reading.program is None else _of_program(reading.program.text)
     return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"

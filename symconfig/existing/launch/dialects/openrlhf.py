@@ -41,8 +41,9 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
-    """Return the number of GPUs of each pool, by the first role that uses it, and of vLLM if it has GPUs of its own.
+    """Return the number of GPUs by role, and of "vllm" if it has GPUs of its own; roles that share GPUs have one entry.
 
+    Its key is "actor" or "critic", and its number the largest of theirs. Without options a role has 1 node of 8 GPUs.
     Raises ValueError if a number is malformed.
 
     Args:

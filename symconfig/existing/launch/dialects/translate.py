@@ -72,8 +72,9 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the destination of the activation's option; none for GELU. Raises ValueError if Megatron-LM has no such
-    option.
+    """Yield the destination of the activation's option; none for GELU.
+
+    Raises ValueError if Megatron-LM has no such option.
     """
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
@@ -99,8 +100,9 @@ def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]
 
 
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the pipeline layout as text, converted from a list of layers per stage. Raises ValueError for unknown
-    layers.
+    """Yield the pipeline layout as text, converted from a list of layers per stage.
+
+    Raises ValueError for unknown layers.
     """
     value = entry.value
     if isinstance(value, list):
@@ -249,8 +251,9 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """Return the flag table of the newest version with this destination, "main" last; None if no version has it;
-    cached.
+    """Return the flag table of the newest version with this destination, "main" last; None if no version has it.
+
+    The result is cached.
     """
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)

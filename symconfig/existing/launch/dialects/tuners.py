@@ -49,8 +49,9 @@ ACCELERATE_PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The program that is started. method: what it does, by TRL's name ("sft", "dpo"). megatron: whether with
-    Megatron-Core.
+    """The program that is started.
+
+    method: what it does, by TRL's name ("sft", "dpo"). megatron: whether with Megatron-Core.
     """
 
     tuner: Tuner

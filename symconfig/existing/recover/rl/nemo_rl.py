@@ -193,8 +193,9 @@ class Reader(Script):
 
     @property
     def _method(self) -> str:
-        """Return the algorithm by the sections that the configuration has: "grpo", "dpo", "sft", ...; "grpo" if
-        none is there.
+        """Return the algorithm by the sections that the configuration has: "grpo", "dpo", "sft" and others.
+
+        It is "grpo" if none is there.
         """
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")

@@ -121,10 +121,10 @@ class Reader(Script):
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section; None if sizes are missing, or with a problem recorded (also without
-        vLLM).
+        """Return the step as a job's section.
 
-        Missing limits of prompt and response follow from data.max_len; the prompt's is recorded as an assumption.
+        None if sizes are missing, or with a problem recorded (also without vLLM). Missing limits of prompt and response
+        follow from data.max_len; the prompt's is recorded as an assumption.
         """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")

@@ -105,8 +105,9 @@ class Script:
         return self.TRAINER.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
-        """Return a problem about an option, with its place, or the script's file if it is not given. words: got,
-        need, hint.
+        """Return a problem about an option, with its place, or the script's file if it is not given.
+
+        words: got, need, hint.
         """
         return self.values.problem(key, what, self.reading.file, **words)
 
@@ -115,8 +116,9 @@ class Script:
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the model that an option names, with its adapter if `adapts`; None with the reason appended to
-        `problems`.
+        """Return the model that an option names, with its adapter if `adapts`.
+
+        None with the reason appended to `problems`.
         """
         try:
             named = described(self.reading, self._setting(option), self.supplied)
@@ -173,11 +175,10 @@ class Script:
     def step_section(
         self, prompt: int, response: int, prompts: int, samples: int, batch: int, names: Mapping[str, str], **own: Any
     ) -> Rl | None:
-        """Return a step's section with the fields that all programs share; None with the reason in `problems` if
-        invalid.
+        """Return a step's section with the fields that all programs share; None with the reason in `problems`.
 
-        An unknown or absent algorithm is GRPO; updates per step are prompts x samples / batch, or 1 if that leaves a
-        rest.
+        An unknown or absent algorithm is GRPO. Updates per step are prompts x samples // batch, or 1 if the samples do
+        not divide by that.
 
         Args:
             prompt, response: longest, in tokens.
@@ -249,8 +250,9 @@ class Script:
         return ()
 
     def run(self) -> Run:
-        """Return the trained model's run with the step around it. Raises InputError with all that prevents a
-        prediction.
+        """Return the trained model's run with the step around it.
+
+        Raises InputError with all that prevents a prediction.
         """
         raise NotImplementedError
 

@@ -68,8 +68,9 @@ class Reader(Script):
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return Megatron-LM's options of the script, and those that slime sets; without its batch and sequence
-        length.
+        """Return Megatron-LM's options of the script, and those that slime sets.
+
+        The options of batch and sequence length are left out.
         """
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
@@ -151,8 +152,9 @@ class Reader(Script):
         return Namespace(tuple(options), flags(self.version()))
 
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
-        """Return the run of the trained model with `batch` micro-batches per update of `room` tokens. Raises
-        InputError.
+        """Return the run of the trained model with `batch` micro-batches per update of `room` tokens.
+
+        Raises InputError.
         """
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)

@@ -92,10 +92,9 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate; None without
-        DeepSpeed.
+        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate.
 
-        Empty if the file holds no JSON object.
+        None without DeepSpeed. Empty if the file holds no JSON object.
         """
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
@@ -132,8 +131,9 @@ class TunerWorkers(Script):
 
     @property
     def _sp(self) -> int:
-        """Return the ranks that share a sequence, of Accelerate's mesh, else of `sequence_parallel_size`; 1 if not
-        given.
+        """Return the ranks that share a sequence, of Accelerate's mesh, else of `sequence_parallel_size`.
+
+        1 if not given.
         """
         mesh = self.launched.parallel
         stated = mesh.get("sp_size") or mesh.get("cp_size")
@@ -153,8 +153,9 @@ class TunerWorkers(Script):
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: "full", "lora" or another method's name; the program's default if not
-        given.
+        """Return how weights are trained: "full", "lora" or another method's name.
+
+        The program's default if not given.
         """
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
@@ -251,10 +252,9 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the trained model with its adapter and without a vision tower; None with the reason appended to
-        `problems`.
+        """Return the trained model with its adapter and without a vision tower.
 
-        Adapters have rank 8, alpha 2 x rank and no dropout by default.
+        None with the reason appended to `problems`. Adapters have rank 8, alpha 2 x rank and no dropout by default.
         """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
         rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0

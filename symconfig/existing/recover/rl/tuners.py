@@ -48,10 +48,10 @@ class Reader(TunerWorkers):
         return TUNERS[self.tuner.name]
 
     def run(self) -> Run:
-        """Return the trained model's run with its step or update. Raises InputError with all that prevents a
-        prediction.
+        """Return the trained model's run with its step or update.
 
-        A program whose code is not read is assumed to train as Transformers' Trainer does.
+        Raises InputError with all that prevents a prediction. A program whose code is not read is assumed to train as
+        Transformers' Trainer does.
         """
         program = self.reading.program
         if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
@@ -93,8 +93,9 @@ class Reader(TunerWorkers):
         return steps or 1
 
     def _alone(self, model: Described | None) -> Run | None:
-        """Return the run of training without generation: SFT, preferences or a classifier; None if a problem was
-        recorded.
+        """Return the run of training without generation: SFT, preferences or a classifier.
+
+        None if a problem was recorded.
         """
         method, values = self.program.method, self.values
         length = self._length()

@@ -125,8 +125,9 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return the key of a field: the one the script gives, else the first with a default, else the first;
-        unknown as is.
+        """Return the key of a field: the one the script gives, else the first with a default, else the first.
+
+        A field that is not in the table is its own key.
         """
         names = self._names.get(key, [key])
         given = (name for name in names if self.arguments.given(name))
@@ -186,8 +187,9 @@ class Values:
         return self.arguments.whole(name) if self.arguments.given(name) else int(usual or 0)
 
     def number(self, key: str) -> float | None:
-        """Return the value or default as a float; None if there is none, or with a problem recorded if it is no
-        number.
+        """Return the value or default as a float.
+
+        None if there is none, or with a problem recorded if it is no number.
         """
         name, usual = self._decides(key)
         if self.text(name) is None:

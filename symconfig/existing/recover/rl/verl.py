@@ -65,8 +65,9 @@ class Reader(Script):
         return max(0, (world.gpus or 0) - trained)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it, and the critic's if there is one. Raises InputError with
-        all problems.
+        """Return the actor's run with the step around it, and the critic's if there is one.
+
+        Raises InputError with all problems.
         """
         self.problems += self._refused()
         model = self.model("actor.model")
@@ -115,10 +116,10 @@ class Reader(Script):
         return self.rewarded(step, "rewards.model", reward)
 
     def _rl(self) -> Rl | None:
-        """Return the step as a job's section; None if a size is missing, or if the numbers are invalid (see
-        `problems`).
+        """Return the step as a job's section.
 
-        Prompts are rounded down to whole updates; without train_batch_size (fully_async) a step is one update.
+        None if a size is missing, or if the numbers are invalid (see `problems`). Prompts are rounded down to whole
+        updates; without train_batch_size (fully_async) a step is one update.
         """
         values = self.values
         samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
@@ -203,8 +204,9 @@ class Reader(Script):
         return self.gpus - self.apart
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a trained model, and the share of its micro-batches that holds tokens. Raises
-        InputError.
+        """Return the run of a trained model, and the share of its micro-batches that holds tokens.
+
+        Raises InputError.
         """
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
@@ -273,8 +275,9 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
-        """Return the run by FSDP's workers. Raises InputError if degrees do not divide the GPUs or the key/value
-        heads.
+        """Return the run by FSDP's workers.
+
+        Raises InputError if degrees do not divide the GPUs or the key/value heads.
         """
         values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
         layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
