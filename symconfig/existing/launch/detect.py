@@ -30,7 +30,7 @@ _LAUNCHERS = ("*.sh", "*.slurm", "*.sbatch", "*.yaml", "*.yml", "*.json")
 
 
 def is_arguments(source: str) -> bool:
-    """Tell whether this is a line of arguments and not the name of a file."""
+    """Return whether the text is a line of arguments rather than the name of a file."""
     if source.startswith("-") or "\n" in source:
         return True
     words = source.split()
@@ -38,8 +38,9 @@ def is_arguments(source: str) -> bool:
 
 
 def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
-    """Tell the syntax by its first characters, then its suffix, then by whether it is YAML that means something
-    here.
+    """Return the syntax by the first characters, then the suffix.
+
+    Otherwise it is YAML if the data are in a known dialect, else bash.
     """
     suffix = Path(text.file).suffix.lower()
     head = text.data.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -56,7 +57,7 @@ def syntax_of(text: Text) -> Literal["bash", "json", "yaml"]:
 
 
 def unreadable(text: Text) -> InputError | None:
-    """Say of a program in Python, or of TOML, what to give in its place; None of other files."""
+    """Return an error with what to give instead for a Python program or TOML; None for other files."""
     suffix = Path(text.file).suffix.lower()
     if suffix == ".py" and not _SHEBANG.match(text.data):
         what, need = "is a Python program, whose code is not read", "the script that starts it, with its options"
@@ -68,13 +69,19 @@ def unreadable(text: Text) -> InputError | None:
 
 
 def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
-    """Return the tree of a data file. Raises InputError."""
+    """Return the tree of a data file; of several YAML documents the first that is a known configuration.
+
+    Raises InputError.
+    """
     if syntax == "json":
         return parse_json(text)
     return parse_yaml(text, lambda data: dialect_of(data) is not None or is_deepspeed(data))
 
 
 def is_deepspeed(data: Any) -> bool:
+    """Return whether the data are a DeepSpeed JSON: one of its own keys, or one of its sections and no other
+    dialect.
+    """
     if not isinstance(data, dict):
         return False
     own = any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS) and dialect_of(data) is None
@@ -82,7 +89,7 @@ def is_deepspeed(data: Any) -> bool:
 
 
 def refused(tree: Tree) -> InputError:
-    """Say what a data file is that starts no training, as far as it can be told."""
+    """Return an error that a data file is no known launch configuration, with what it seems to be instead."""
     data, what, hint = tree.data, "is no launch configuration that symconfig knows", None
     if not isinstance(data, dict):
         what = "is no launch configuration: it holds no keys at its top level"
@@ -97,7 +104,7 @@ def refused(tree: Tree) -> InputError:
 
 
 def folder_refused(path: Path) -> InputError:
-    """Say that a folder was named, and which of its files may be meant."""
+    """Return an error that the path is a folder, with the launch files in it."""
     names = sorted(match.name for pattern in _LAUNCHERS for match in path.glob(pattern))
     more = f" (and {len(names) - 5} more)" if len(names) > 5 else ""
     hint = f"one of its files: {', '.join(names[:5])}{more}" if names else "the file that starts the training"

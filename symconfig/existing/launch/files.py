@@ -22,7 +22,7 @@ _INSTEAD: ContextVar[Mapping[str, bytes]] = ContextVar("bytes that stand for a f
 
 @contextmanager
 def instead(files: Mapping[str, bytes]) -> Iterator[None]:
-    """Let these files (by the name of their Text) have these bytes while inside: what would be read after an edit."""
+    """Replace the contents of these files (by the name of their Text) inside the block, as if they had been edited."""
     token = _INSTEAD.set(files)
     try:
         yield
@@ -36,7 +36,7 @@ ROOT = "--root"
 
 @contextmanager
 def only_below(root: Path) -> Iterator[None]:
-    """Refuse files outside of this folder while inside, however they are named, and let all others be read."""
+    """Allow reading only files below this folder inside the block, whatever folder the caller passes."""
     token = _ROOT.set(root.resolve())
     try:
         yield
@@ -46,8 +46,9 @@ def only_below(root: Path) -> Iterator[None]:
 
 @contextmanager
 def below(root: str | Path | None) -> Iterator[None]:
-    """Let files be read `only_below` a folder that a person names; None: below each file's own. Raises InputError where
-    it is none.
+    """Apply `only_below` for a folder that the user names; with None each file is limited to its own folder.
+
+    Raises InputError if the folder does not exist.
     """
     if root is None:
         yield
@@ -59,15 +60,16 @@ def below(root: str | Path | None) -> Iterator[None]:
 
 
 def readable(root: Path) -> Path:
-    """Return the folder below which files may be read: the one that a person names, else this one."""
+    """Return the folder below which files may be read: the one set by `only_below`, else `root`."""
     return _ROOT.get() or root.resolve()
 
 
 def open_text(path: Path, *, root: Path) -> Text:
-    """Return the file's bytes, which are UTF-8 without NUL and at most 1 MiB.
+    """Return the file's contents, which must be UTF-8 without NUL and at most 1 MiB; secrets in it are masked in
+    messages.
 
-    root: the folder that it must lie in, unless a person names another. Raises InputError for everything else: no file,
-    a folder, a device or a pipe (which is not waited for), a file outside of `root`, too large, bytes that are no text.
+    Inside `instead` the contents given there replace them. Raises InputError for anything else: a missing file, a
+    folder, device or pipe, or a file outside of `root` (or of the folder set by `only_below`), also through a link.
     """
     data = _bytes(path, root)
     data = _INSTEAD.get().get(str(path), data)
@@ -89,6 +91,7 @@ def open_text(path: Path, *, root: Path) -> Text:
 
 
 def _bytes(path: Path, root: Path) -> bytes:
+    """Return the file's bytes. Raises InputError as `open_text` does, but for the encoding."""
     try:
         if not may_read(path):
             raise FileNotFoundError
@@ -112,7 +115,7 @@ def _bytes(path: Path, root: Path) -> bytes:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Tell whether a link on the way to the file ends outside of `root`. `..` written out is the writer's own word."""
+    """Return whether a symbolic link on the path leads outside of `root`; `..` in the path itself does not count."""
     real, inside = path.resolve(), root.resolve()
     if real.is_relative_to(inside):
         return False
@@ -124,6 +127,7 @@ def leads_out(path: Path, root: Path) -> bool:
 
 
 def _reason(error: Exception) -> str:
+    """Return in words why a path cannot be resolved."""
     if isinstance(error, FileNotFoundError):
         return "does not exist"
     if isinstance(error, NotADirectoryError):
@@ -138,4 +142,5 @@ def _reason(error: Exception) -> str:
 def _refused(
     path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
 ) -> InputError:
+    """Return an InputError about the path."""
     return InputError(what, file=str(path), got=got, need=need, hint=hint)

@@ -41,7 +41,12 @@ _SHELLS = ("bash", "sh", "zsh", "dash", "ksh")  # what they run is read with the
 
 
 def followed(reading: Reading, around: Around) -> Reading:
-    """Add what the files say that a reading names. A file that is missing or wrong is unread and matters."""
+    """Return the reading with the contents of the files that it names: DeepSpeed's JSON, YAML, Accelerate's file and
+    others.
+
+    Overrides become settings of their own. A file that is missing or malformed is recorded in `unread`, as are words
+    that belong to no option.
+    """
     by_verl = verl.applies(reading)
     keyed = by_verl or nemo_rl.applies(reading)
     reading = replace(reading, settings=tuple(parted(reading.settings, any_section=keyed)))
@@ -81,7 +86,7 @@ def followed(reading: Reading, around: Around) -> Reading:
 
 
 def _hosts(reading: Reading, around: Around) -> Reading:
-    """Follow DeepSpeed's hostfile, which says the nodes and the GPUs of each."""
+    """Return the reading with the nodes and GPUs of DeepSpeed's hostfile; a note in `unread` if it cannot be read."""
     spoken = {each.key: each.value for each in launcher_options(reading.launcher) if each.launcher == "deepspeed"}
     word = spoken.get("hostfile", spoken.get("H"))
     if word is None:
@@ -98,8 +103,11 @@ def _hosts(reading: Reading, around: Around) -> Reading:
 
 
 def _accelerate(reading: Reading, around: Around) -> Reading:
-    """Follow Accelerate's own file, which decides processes, precision and ZeRO stage, where it is given one; and what
-    a program around Transformers reads of its environment."""
+    """Return the reading with Accelerate's configuration file or preset, and the GPUs it states, if one is given.
+
+    A file that cannot be read is noted in `unread`. Without one, a program that starts its own processes gets its GPUs
+    from the environment.
+    """
     known = tuners.program(reading)
     stated = next((each.value for each in launcher_options(reading.launcher) if each.key == "config_file"), None)
     options = (word for word in reading.launcher if word.text.partition("=")[0] == _CONFIG_FILE)
@@ -129,13 +137,17 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 
 
 def _counts(tree: Tree) -> Iterator[tuple[str, int]]:
+    """Yield (key, number) for the numbers of processes and machines in Accelerate's file."""
     for name in ("num_processes", "num_machines"):
         if type(value := tree.get(name)) is int:
             yield name, value
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
-    """Follow YAML files that the program gets without an option, or by --config: `llamafactory-cli train job.yaml`."""
+    """Return the reading with the settings of the YAML file that the program gets as a word or by --config.
+
+    Options of the command line come after those of the file.
+    """
     loose = [word for setting in reading.settings if not setting.name for word in setting.values]
     named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
@@ -150,6 +162,10 @@ def _arguments(reading: Reading, around: Around) -> Reading:
 
 
 def _fsdp(reading: Reading, around: Around) -> Reading:
+    """Return the reading with the JSON of --fsdp-config.
+
+    Unchanged if it is absent or inline, noted if it cannot be read.
+    """
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
@@ -160,6 +176,11 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
 
 
 def _deepspeed(reading: Reading, around: Around) -> Reading:
+    """Return the reading with DeepSpeed's JSON.
+
+    Unchanged if none is named, one is there, or it is a preset of the program. A file that cannot be read is noted in
+    `unread`.
+    """
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
         return reading
@@ -171,7 +192,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
 
 
 def _of_accelerate(reading: Reading) -> Setting | None:
-    """Return the DeepSpeed JSON that Accelerate's file names, as an option."""
+    """Return the path of the DeepSpeed JSON in Accelerate's file as an option; None if it names none."""
     tree, path = reading.accelerate, ("deepspeed_config", "deepspeed_config_file")
     if tree is None or not isinstance(tree.get(*path), str):
         return None
@@ -180,8 +201,9 @@ def _of_accelerate(reading: Reading) -> Setting | None:
 
 
 def _model(reading: Reading, around: Around) -> Reading:
-    """Follow a model's config.json, where the option names it or its folder. A name of the hub is no path, and
-    stays.
+    """Return the reading with the path of the model's config.json.
+
+    Unchanged if the option names no local file or folder.
     """
     setting = given(reading, _MODEL)
     if setting is None or setting.values[-1].unknown:
@@ -195,7 +217,10 @@ def _model(reading: Reading, around: Around) -> Reading:
 
 
 def _megatron_yaml(reading: Reading, around: Around) -> Reading:
-    """Follow --yaml-cfg: Megatron-LM takes everything from the file, and nothing from the command line beside it."""
+    """Return the reading with the settings of --yaml-cfg alone.
+
+    Other options are noted as ignored, as Megatron-LM does.
+    """
     setting = given(reading, ("--yaml-cfg",))
     if setting is None:
         return reading

@@ -17,8 +17,9 @@ _LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
 
 
 def parse_json(text: Text) -> Tree:
-    """Parse data and places. Numbers with a point or an exponent are floats. Raises InputError with every problem
-    found.
+    """Return the data of a JSON file with comments and trailing commas, with the place of each key and value.
+
+    Numbers with a point or an exponent are floats. Raises InputError with every problem found.
     """
     plain = text.characters().replace("\ufeff", " ", 1)
     for aside in (_COMMENT, _LAST_COMMA):
@@ -28,7 +29,10 @@ def parse_json(text: Text) -> Tree:
 
 
 def _spans(plain: str, place: Callable[[int, int], Place]) -> dict[KeyPath, Span]:
-    """Return where the keys and values of valid JSON stand. place: of characters [start, end)."""
+    """Return the places of keys and values of valid JSON by path.
+
+    place: returns the place of characters [start, end).
+    """
     spans: dict[KeyPath, Span] = {}
     opened: list[tuple[KeyPath, Place | None, int]] = []  # path, key and start of what is not closed yet
     path: list[str | int | None] = []  # of the next value; it ends in None before a key

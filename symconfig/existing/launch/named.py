@@ -21,10 +21,13 @@ _MOST_LEVELS = 4  # from a script up to the folder in which it is started
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """The folders in which the files that a configuration names are looked for.
+    """Where the files that a configuration names are looked for.
 
-    virtual: those that a script itself writes; origins: the pieces of each, with the places in the script that they
-    come from.
+    Args:
+        folder: of the configuration; None for a line of arguments.
+        variables: the environment.
+        virtual: files that a script itself writes.
+        origins: pieces of each virtual file with their places in the script.
     """
 
     folder: Path | None
@@ -33,20 +36,25 @@ class Around:
     origins: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
 
     def text(self, name: str, *below: str) -> Text | None:
-        """Return the file of this name; None where there is none. Raises InputError where it may not be read."""
+        """Return the file of this name; None if there is none. Raises InputError if it may not be read.
+
+        below: further folders, relative to the configuration's, to look in.
+        """
         if name in self.virtual:
             return self.virtual[name]
         base = self.base(name, *below)
         return None if base is None else open_text(base / name, root=base)
 
     def path(self, name: str) -> Path | None:
-        """Return the path of this name that exists."""
+        """Return the existing path of this name; None if there is none."""
         base = self.base(name)
         return None if base is None else base / name
 
     def base(self, name: str, *below: str) -> Path | None:
-        """Return the folder from which the name leads to something: the script's, one of those below it, the current
-        one; then those above the script, from which scripts/zero3.json is meant.
+        """Return the folder in which the name exists; None if in none of them.
+
+        Order: the configuration's folder, those `below` it, the current one, then up to four parents for names with a
+        folder.
         """
         folder = self.folder
         bases = [Path()] if folder is None else [folder, *(folder / one for one in below), Path()]
@@ -59,18 +67,22 @@ class Around:
 
 
 def given(reading: Reading, names: Sequence[str]) -> Setting | None:
-    """Return the last option of these names that has a value, dashes and underscores alike."""
+    """Return the last setting with one of these names that has a value; None if there is none. `_` counts as `-`."""
     settings = [setting for setting in reading.settings if setting.name.replace("_", "-") in names and setting.values]
     return settings[-1] if settings else None
 
 
 def dark(setting: Setting, why: str) -> Unread:
+    """Return the note that a setting is not understood, for the reason `why`."""
     what = " ".join((setting.spelled, *(word.text for word in setting.values)))
     return Unread(setting.place, what, why)
 
 
 def tree_of(setting: Setting, around: Around, texts: Sequence[Text], *below: str) -> Tree | Unread:
-    """Return the file that an option names."""
+    """Return the data of the file that a setting names; a note for `unread` if it is missing, unknown or malformed.
+
+    below: further folders to look in.
+    """
     word = setting.values[-1]
     if word.unknown and word.text not in around.virtual:  # a script's own file may have the job's number in its name
         return dark(setting, f"its value {word.unknown}")
@@ -87,23 +99,25 @@ def tree_of(setting: Setting, around: Around, texts: Sequence[Text], *below: str
 
 
 def with_unread(reading: Reading, *items: Unread) -> Reading:
+    """Return the reading with these notes added."""
     return replace(reading, unread=(*reading.unread, *items))
 
 
 def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
+    """Return the reading's files with those added that are not among them."""
     known = {text.file for text in reading.texts}
     return (*reading.texts, *(text for text in more if text.file not in known))
 
 
 def both(launcher: World, trainer: World) -> World:
-    """Join the worlds: what the training program is told goes before what its launcher starts."""
+    """Return the GPUs by trainer and launcher together; the trainer's numbers take precedence."""
     nodes, each = trainer.nodes or launcher.nodes, trainer.gpus_per_node or launcher.gpus_per_node
     gpus = trainer.gpus or (nodes * each if nodes and each else launcher.gpus)
     return World(gpus, nodes, each, (*launcher.words, *trainer.words), (*launcher.dark, *trainer.dark))
 
 
 def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Reading:
-    """Return a command's reading with that of a file that it names. settings: of both."""
+    """Return a command's reading combined with that of a file it names, which takes precedence. settings: of both."""
     return replace(
         reading,
         format=filed.format,
@@ -117,17 +131,19 @@ def joined(reading: Reading, filed: Reading, settings: Sequence[Setting]) -> Rea
 
 
 def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
-    """Return the tree with its places where its characters stand literally: in the script, or where a variable got its
-    value.
+    """Return the tree of a file that a script writes, with places in the script, or where a variable got its value.
 
-    The tree as it is, where some come from elsewhere, or from more than one file.
+    Unchanged if any of its characters does not stand literally in a file, or if they come from several files.
     """
     by_file = {text.file: text for text in texts}
     literal = [_literal(piece, by_file) for piece in pieces]
     starts = [0, *accumulate(len(piece.text.encode()) for piece in pieces)]
 
     def moved(place: Place | None) -> Place | None:
-        """Move both ends to where they come from; empty places have none."""
+        """Return the place in the script that a place in the written file comes from.
+
+        None if it is empty or has no origin.
+        """
         if place is None or place.start >= place.end:
             return None
         first, last = (bisect_right(starts, offset) - 1 for offset in (place.start, place.end - 1))
@@ -148,7 +164,7 @@ def traced(tree: Tree, pieces: Sequence[Piece], texts: Sequence[Text]) -> Tree:
 
 
 def _literal(piece: Piece, texts: dict[str, Text]) -> Place | None:
-    """Return where the piece stands with exactly its characters."""
+    """Return the piece's place if exactly its characters stand there; None otherwise."""
     place = piece.place
     if place is None or place.file not in texts or texts[place.file].at(place) != piece.text:
         return None

@@ -36,10 +36,14 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequence[str] = ()) -> Reading:
-    """Read what a configuration says. source: the path of a file, or a line of arguments.
+    """Return the reading of a configuration: a file's path, or a line of arguments.
 
-    variables: the environment in which it is started. extra: the arguments that its script gets. Raises InputError:
-    what is no launch configuration, cannot be opened safely, starts no training, or is of a program that is not read.
+    Raises InputError if it is no launch configuration, cannot be opened, starts no training, or is of an unsupported
+    program.
+
+    Args:
+        variables: the environment in which it is started.
+        extra: arguments that its script gets.
     """
     learn(source)
     learn("\n".join(f"{name}={value}" for name, value in variables.items()))
@@ -72,7 +76,7 @@ def read(source: str, *, variables: Mapping[str, str] = _NOTHING, extra: Sequenc
 
 
 def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
-    """Add the variables that no file of a reading names."""
+    """Return the reading with a note for each given variable that no file mentions."""
     idle = [name for name in variables if not any(name.encode() in text.data for text in reading.texts)]
     top = reading.texts[0].place(0, 0)
     return replace(
@@ -85,6 +89,7 @@ def _unmentioned(reading: Reading, variables: Mapping[str, str]) -> Reading:
 
 
 def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> Reading:
+    """Return the reading of a script or line of arguments with its further runs. Raises InputError as `read` does."""
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
     around = Around(bash.folder, variables, written, bash.origins)
@@ -109,8 +114,13 @@ _JSON = "deepspeed"  # stands among the options for those that name a DeepSpeed 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A training program. file: a pattern of its path. keys: of its YAML or overrides, of which any is its alone, with
-    underscores. options: of its command line, which only it has together."""
+    """An unsupported training program and how it is recognised.
+
+    Args:
+        file: pattern of its path.
+        keys: keys of its YAML or overrides, any one of which identifies it.
+        options: options that identify it together.
+    """
 
     name: str
     file: str = ""
@@ -145,7 +155,7 @@ PROGRAMS = (
 
 
 def refuse_file(tree: Tree) -> None:
-    """Raise InputError for a data file of one of these programs."""
+    """Raise InputError if a data file has a key of an unsupported program."""
     keys = set(_keys(tree.data))
     for each in PROGRAMS:
         if each.keys & keys:
@@ -153,9 +163,9 @@ def refuse_file(tree: Tree) -> None:
 
 
 def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
-    """Raise InputError for a command that starts one of these programs, or gives another one its file.
+    """Raise InputError if the command starts an unsupported program, or has the keys, options or files of one.
 
-    before: the settings as they stand there, before the files that they name are followed.
+    before: the settings before files that they name were followed.
     """
     path = reading.program.text if reading.program is not None else ""
     given = {word.text.partition("=")[0].lstrip("+~") for setting in before for word in setting.values}
@@ -172,11 +182,12 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
 
 
 def _what(program: Program) -> str:
+    """Return the message that the program is not supported."""
     return f"is a configuration of {program.name}, which symconfig does not read"
 
 
 def _keys(data: Any) -> Iterator[str]:
-    """Yield the keys of the first two levels, with underscores."""
+    """Yield the keys of the first two levels, dotted and with underscores."""
     for key, value in data.items() if isinstance(data, dict) else ():
         name = str(key).replace("-", "_")
         yield name

@@ -36,7 +36,7 @@ class Piece:
     overridden_by: str | None = None
 
     def after(self, count: int) -> Piece:
-        """Return it without its first characters."""
+        """Return the piece without its first `count` characters; the place is lost if it is spelled otherwise there."""
         where, skipped = self.place, self.text[:count]
         if where is not None and count:
             same = where.end - where.start == len(self.text.encode()) and "\n" not in skipped
@@ -47,10 +47,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word as the program gets it. place: all of it as it is written where it is used, with its quotes: an
-    element of an array literal, `"$TP"` on a command line, a value of YAML or JSON.
+    """One word as the program gets it.
 
-    unknown: why its text is not known, as words that follow "its value"; None: `text` is what the program gets.
+    Args:
+        pieces: its characters by origin.
+        place: of the whole word as it is written, with its quotes: an element of an array, `"$TP"`, or a value of YAML
+            or JSON.
+        unknown: why its text is not known, worded to follow "its value"; None if `text` is what the program gets.
     """
 
     pieces: tuple[Piece, ...]
@@ -59,15 +62,16 @@ class Word:
 
     @property
     def text(self) -> str:
+        """Return the known characters; incomplete if `unknown` is set."""
         return "".join(piece.text for piece in self.pieces)
 
     @classmethod
     def of(cls, text: str, place: Place, *, literal: bool = False) -> Self:
-        """Make a word whose text is known. literal: it stands there so; else nowhere."""
+        """Return a word of known text. literal: whether the text stands at `place` exactly so."""
         return cls((Piece(text, place if literal else None),), place)
 
     def after(self, count: int) -> Word:
-        """Return it without its first characters."""
+        """Return the word without its first `count` characters."""
         pieces: list[Piece] = []
         for piece in self.pieces:
             cut = min(count, len(piece.text))
@@ -86,9 +90,12 @@ class Word:
 class Setting:
     """One option of the training program, in Megatron-LM's spelling whatever the file's format.
 
-    name: "--tensor-model-parallel-size"; of a program that is not Megatron's, as it is. spelled: the name as the file
-    has it ("model.tensor_model_parallel_size"). place: of all of it, from the name to the last value.
-    joined: the name and its only value are one word, `--x=1`.
+    Args:
+        name: "--tensor-model-parallel-size"; for programs other than Megatron-LM as it is written.
+        spelled: the name in the file ("model.tensor_model_parallel_size").
+        values: its words; empty for a switch.
+        place: from the name to the last value.
+        joined: whether the name and its only value are one word, `--x=1`.
     """
 
     name: str
@@ -99,36 +106,38 @@ class Setting:
 
     @property
     def label(self) -> str:
-        """Return what a person calls it: an option by its name, a key by its path."""
+        """Return the option's name, or the key's path, as a person would name it."""
         option = self.spelled.rpartition(".")[2]
         return option if option.startswith("--") else self.spelled
 
     @property
     def texts(self) -> tuple[str, ...]:
+        """Return the values as texts; empty for a switch."""
         return tuple(word.text for word in self.values)
 
     @property
     def text(self) -> str:
-        """Return its values, as one text."""
+        """Return the values joined by blanks."""
         return " ".join(self.texts)
 
     @property
     def unknown(self) -> str | None:
-        """Return why one of its values is not known."""
+        """Return why a value is not known; None if all are."""
         return next((word.unknown for word in self.values if word.unknown), None)
 
     def like(self, name: str, *values: str) -> Self:
-        """Return another option in the place of this one."""
+        """Return a setting with another name and values at this one's place."""
         return replace(self, name=name, values=tuple(Word.of(value, self.place) for value in values), joined=False)
 
     def problem(self, what: str, **words: str | None) -> Problem:
-        """Return a Problem about this option, where it stands. words: its got, need and hint."""
+        """Return a problem about this option with its place. words: got, need and hint."""
         return self.place.problem(what, field=self.spelled, **words)
 
 
 class Hides(Enum):
-    """An unread place's possible effect: nothing of the training, variables that the script does not set itself after
-    it, options whose names are known, or any option.
+    """What something that was not understood may affect.
+
+    NOTHING of the training, VARIABLES that the script does not set afterwards, NAMED options, or any OPTIONS.
     """
 
     NOTHING = "nothing"
@@ -139,10 +148,14 @@ class Hides(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """Something that was not understood. what: the source, shortened. why: a clause, "depends on the output of curl".
+    """Something in a configuration that was not understood.
 
-    options: it stands among the program's words, and may be any number of its options. assumed: it is taken to bring
-    none.
+    Args:
+        what: the source text, shortened.
+        why: the reason as a clause, "depends on the output of curl".
+        hides: what it may affect.
+        options: whether it is among the program's words and may be any number of its options.
+        assumed: whether it is assumed to be none.
     """
 
     place: Place
@@ -154,13 +167,13 @@ class Unread:
 
     @property
     def matters(self) -> bool:
-        """Tell whether an argument, the environment or the number of GPUs may depend on it."""
+        """Return whether an argument, the environment or the number of GPUs may depend on it."""
         return self.hides is not Hides.NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The places of a key and its value. key: with its quotes; None for an item of a list."""
+    """Places of a key, with its quotes, and of its value; the key's is None for an item of a list."""
 
     key: Place | None
     value: Place
@@ -168,9 +181,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Data of a JSON or YAML file as JSON knows it, with the bytes of every key and value. spans[()] is the whole.
+    """Data of a JSON or YAML file with the place of each key and value.
 
-    unread: tags and further documents of YAML. What an alias brings has the alias's bytes.
+    Args:
+        text: the file.
+        data: as from a JSON parser.
+        spans: places by path; () is the whole file. Values that an alias inserts have the alias's place.
+        unread: unknown tags, repeated keys and further documents of YAML.
     """
 
     text: Text
@@ -180,7 +197,7 @@ class Tree:
     unread: tuple[Unread, ...] = ()
 
     def get(self, *path: str | int) -> Any:
-        """Return the value of a path; None where there is none."""
+        """Return the value at a path; None if there is none."""
         value = self.data
         for key in path:
             if isinstance(key, int):
@@ -190,7 +207,10 @@ class Tree:
         return value
 
     def place(self, path: KeyPath, *, of_key: bool = False) -> Place | None:
-        """Return the place of a value, or of its key; of what contains it where it is not in the file."""
+        """Return the place of the value at a path, or of its key.
+
+        If it is not in the file, return that of the nearest enclosing one. None if the tree has no places.
+        """
         for length in range(len(path), -1, -1):
             span = self.spans.get(path[:length])
             if span is not None:
@@ -199,14 +219,18 @@ class Tree:
         return None
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:
-        """Return a Problem about this path, where it stands. words: its got, need and hint."""
+        """Return a problem about a path with its place. words: got, need and hint."""
         return problem_at(self.place(path, of_key=of_key), what, self.text.file, field=dotted(path) or None, **words)
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The GPUs that a launcher starts, as far as the file says. Each number has the word it is from, where one is.
-    dark: words that would say one, and whose value is not known.
+    """The GPUs that a launcher starts, as far as the file says; None for a number that it does not give.
+
+    Args:
+        gpus: in total.
+        words: the words that the numbers come from.
+        dark: words that would give a number and whose value is not known.
     """
 
     gpus: int | None = None
@@ -218,18 +242,28 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """An existing configuration.
+    """An existing configuration, as it was read.
 
-    texts: every file that was read, the named one first. program: what is started ("pretrain_gpt.py"); None: unknown,
-    as of a bare line of arguments. launcher: the words before it ("torchrun", "--nproc_per_node", "8"). settings: the
-    program's options in their order. tree: the YAML that the settings stand in. deepspeed: the JSON given to
-    --deepspeed(_config), or the file itself. accelerate: Accelerate's own file, which its launcher is given. fsdp: the
-    JSON given to the Trainer's --fsdp_config. environment: variables that the program inherits from the script.
-    model_config: path of a model's config.json that the program is given, where it can be read. scheduler: options
-    of `#SBATCH` comments without their dashes. runs: the
-    same program, started by this script with other words. others: words of all else that it starts. stops: conditions
-    under which it would end in an error. possible: options that the program gets under a condition that is not known,
-    their values not known either. recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
+    Args:
+        format: kind of file.
+        texts: the files that were read, the named one first.
+        settings: the program's options in order.
+        program: what is started ("pretrain_gpt.py"); None if unknown, as for a bare line of arguments.
+        launcher: the words before the program ("torchrun", "--nproc_per_node", "8").
+        tree: the YAML that the settings stand in.
+        deepspeed: the JSON given to --deepspeed(_config), or the file itself.
+        accelerate: Accelerate's file, which its launcher is given.
+        fsdp: the JSON given to the Trainer's --fsdp_config.
+        environment: variables that the program inherits from the script.
+        world: GPUs that are started.
+        unread: what was not understood.
+        model_config: path of the model's config.json, if the program is given one that exists.
+        recipe: of Megatron-Bridge or NeMo 2, "llama3_8b_pretrain_config".
+        scheduler: options of `#SBATCH` comments by name without dashes.
+        runs: further runs of the same program in the script, with other words.
+        others: words of the other programs that the script starts.
+        stops: places of checks that would end the script with an error.
+        possible: options that the program may get under an unknown condition; their values are not known.
     """
 
     format: Format
@@ -254,55 +288,56 @@ class Reading:
 
     @property
     def file(self) -> str:
+        """Return the name of the configuration's file."""
         return self.texts[0].file
 
     @property
     def start(self) -> Place:
-        """Return where the program is started; without one, the top of the file."""
+        """Return where the program is started; the top of the file if it is not known."""
         return self.program.place if self.program is not None else self.texts[0].place(0, 0)
 
     @property
     def options(self) -> tuple[Setting, ...]:
-        """Return all options, those last of which nobody knows whether they are given."""
+        """Return all options, followed by those that may be given (`possible`)."""
         return (*self.settings, *self.possible)
 
     @property
     def json_alone(self) -> bool:
-        """Tell whether it is a DeepSpeed JSON without the program that loads it."""
+        """Return whether the configuration is a DeepSpeed JSON without the program that loads it."""
         return self.format == JSON_ALONE
 
     @property
     def complete(self) -> bool:
-        """Tell whether all options are known: nothing that was not understood may hide one. A value may still be
-        unknown, and whether one of `possible` is given.
+        """Return whether all options are known, so that nothing in `unread` may hide one.
+
+        Values may still be unknown.
         """
         return not any(item.hides is Hides.OPTIONS for item in self.unread)
 
     @property
     def dark(self) -> bool:
-        """Tell whether something was not understood on which the training may depend."""
+        """Return whether the training may depend on something in `unread`."""
         return any(item.matters for item in self.unread)
 
     def tree_at(self, place: Place) -> Tree | None:
-        """Return the tree that stands there, where it is one."""
+        """Return the tree if it is that of the place's file; None otherwise."""
         return self.tree if self.tree is not None and self.tree.text.file == place.file else None
 
     @property
     def assumptions(self) -> tuple[Unread, ...]:
-        """Return the unread places that are taken to set nothing to which the script gives a value, or to bring no
-        options.
-        """
+        """Return the notes in `unread` that are assumed to have no effect on the options or variables."""
         return tuple(item for item in self.unread if item.assumed or item.hides in (Hides.VARIABLES, Hides.NAMED))
 
     @property
     def environment_known(self) -> bool:
-        """Tell whether a variable that is not in `environment` is one that no file of it sets."""
+        """Return whether a variable that is not in `environment` is certainly not set by the files."""
         return self.complete and not any(item.hides is Hides.VARIABLES for item in self.unread)
 
 
 def settings(words: Sequence[str], file: str) -> tuple[Setting, ...]:
-    """Split words into options as argparse does. They have no place but the file: line and column are 0. Words before
-    the first option belong to none.
+    """Return the words grouped into options as by argparse; words before the first option are dropped.
+
+    Their places have the file only, with line and column 0.
     """
     place = Place(file, 0, 0, 0, 0)
     options: list[tuple[str, list[str], bool]] = []

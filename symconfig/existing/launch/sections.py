@@ -24,9 +24,7 @@ _NAMED_RECIPE = re.compile(r"(?:pretrain|finetune|sft)_(\w+)\.py")
 
 
 def recipe(reading: Reading, around: Around) -> Reading:
-    """Return the recipe that Megatron-Bridge or NeMo 2 starts from: named by an option, or by the script that is
-    started.
-    """
+    """Return the reading with the recipe of Megatron-Bridge or NeMo 2 that an option names; unchanged if none does."""
     setting = given(reading, RECIPE)
     program = Path(reading.program.text).name if reading.program is not None else ""
     if setting is None and _RECIPE_RUNNERS.fullmatch(program):
@@ -35,7 +33,10 @@ def recipe(reading: Reading, around: Around) -> Reading:
 
 
 def overrides(reading: Reading, around: Around) -> Reading:
-    """Follow model.x=1 among the words, and the YAML file that they change."""
+    """Return the reading with the settings of overrides such as model.x=1, and of the YAML file that they change.
+
+    Unchanged, but for notes on missing files, without overrides, a file or a recipe.
+    """
     program = Path(reading.program.text) if reading.program is not None else Path()
     runner = reading.recipe is not None or bool(_RECIPE_RUNNERS.fullmatch(program.name))
     entries_given = list(entries_of(reading.settings, runner))
@@ -52,7 +53,7 @@ def overrides(reading: Reading, around: Around) -> Reading:
 
 
 def of_verl(reading: Reading, around: Around) -> Reading:
-    """Follow overrides of verl's trainer, over a configuration of one's own where they name one."""
+    """Return the reading with verl's overrides as settings, over the user's own configuration if they name one."""
     name = given(reading, _HYDRA_NAME)
     own = name is None or verl.own(name.values[-1].text)
     program = str(Path(reading.program.text).parent) if reading.program is not None else ""
@@ -74,7 +75,10 @@ def of_verl(reading: Reading, around: Around) -> Reading:
 
 
 def of_nemo_rl(reading: Reading, around: Around) -> Reading:
-    """Follow NeMo-RL's file, by --config or by itself, with those that it inherits and the overrides over them."""
+    """Return the reading with the settings of NeMo-RL's file, of those that it inherits, and of overrides.
+
+    Files that NeMo-RL ships may be missing; others are then noted in `unread`.
+    """
     top, unread = reading.tree, []
     setting = given(reading, ARGUMENTS)
     usual = nemo_rl.usual(reading)
@@ -102,8 +106,10 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
 
 
 def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0) -> Iterator[Tree]:
-    """Yield the files that one inherits, the farthest first; one that is not there and does not come with NeMo-RL is
-    unread."""
+    """Yield the files that a configuration inherits, the most distant first, to a depth of eight.
+
+    Missing ones are appended to `unread`, except those that NeMo-RL ships.
+    """
     here = replace(around, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
     for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
@@ -116,14 +122,14 @@ def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0)
 
 
 def _recipe_of_program(reading: Reading) -> Word | None:
-    """Return the recipe that `pretrain_llama3_8b.py` names."""
+    """Return the program as the recipe if its name has one, as `pretrain_llama3_8b.py`; None otherwise."""
     program = reading.program
     match = _NAMED_RECIPE.fullmatch(Path(program.text).name) if program is not None else None
     return program if match and match[1] not in ("gpt", "mamba", "vlm", "t5", "bert", "hybrid") else None
 
 
 def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree | None, tuple[Unread, ...]]:
-    """Return the file of hydra's --config-path and --config-name, or Megatron-Bridge's --config-file."""
+    """Return the file of --config-path and --config-name, or of --config-file; None with notes if it cannot be read."""
     folder, name, file = (given(reading, names) for names in (_HYDRA_FOLDER, _HYDRA_NAME, _FILE))
     if name is not None and not name.values[-1].unknown and not (folder and folder.values[-1].unknown):
         base = Path(folder.values[-1].text) if folder is not None else Path()
@@ -142,7 +148,7 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
-    """Return the sections of a program of one's own on Megatron-Bridge, which gets them by --config."""
+    """Return the file of --config if it has Megatron-Bridge's sections, for the user's own programs; None otherwise."""
     setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
     tree = None if setting is None else tree_of(setting, around, reading.texts, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":

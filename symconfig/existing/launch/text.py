@@ -13,7 +13,7 @@ from symconfig.errors import InputError, Problem
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Bytes [start, end) of a file, and the line and column (in characters, both from one) of its start."""
+    """Bytes [start, end) of a file, with line and column (in characters, from 1) of the start."""
 
     file: str
     start: int
@@ -25,18 +25,18 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
     def problem(self, what: str, **words: Any) -> Problem:
-        """Return a Problem that stands here. words: its field, got, need and hint."""
+        """Return a problem at this place. words: field, got, need and hint."""
         return Problem(what, self.file, self.line or None, self.column or None, **words)
 
 
 def problem_at(place: Place | None, what: str, file: str | None = None, **words: Any) -> Problem:
-    """Return a Problem at a place; without one, of the file. words: as of `Place.problem`."""
+    """Return a problem at a place, or about `file` if the place is None. words: as of `Place.problem`."""
     return Problem(what, file, **words) if place is None else place.problem(what, **words)
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One file: the name under which messages speak of it, and its bytes."""
+    """One file: its name in messages, and its bytes."""
 
     file: str
     data: bytes
@@ -51,20 +51,18 @@ class Text:
         object.__setattr__(self, "_wider", tuple(at - before for before, at in enumerate(further)))
 
     def place(self, start: int, end: int) -> Place:
-        """Return the bytes [start, end). Of a file in one line this is asked for every value of it: no time for
-        a scan.
-        """
+        """Return the place of the bytes [start, end), in time logarithmic in the file's size."""
         line = bisect_right(self._starts, start)
         first = self._starts[line - 1]
         further = bisect_left(self._further, start) - bisect_left(self._further, first)
         return Place(self.file, start, end, line, start - first - further + 1)
 
     def at(self, place: Place) -> str:
-        """Return what stands at a place."""
+        """Return the text at a place; malformed bytes are replaced."""
         return self.data[place.start : place.end].decode("utf-8", "replace")
 
     def characters(self) -> str:
-        """Return the bytes as text. Raises InputError where they are none."""
+        """Return the contents as text. Raises InputError if they are not UTF-8."""
         try:
             return self.data.decode()
         except UnicodeDecodeError as error:
@@ -78,14 +76,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edit:
-    """Put `text` where `place` stands: an empty place inserts, an empty text deletes."""
+    """Replacement of what is at `place` by `text`: an empty place inserts, an empty text deletes."""
 
     place: Place
     text: str
 
 
 def edited(text: Text, edits: Iterable[Edit]) -> bytes:
-    """Apply a file's edits. Edits of other files are passed over. Raises ValueError where two overlap."""
+    """Return the file's bytes after its edits; edits of other files are ignored. Raises ValueError if two overlap."""
     mine = sorted(edit for edit in edits if edit.place.file == text.file)
     parts, done = [], 0
     for edit in mine:

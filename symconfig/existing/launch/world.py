@@ -14,8 +14,12 @@ _HOSTS = ("hostfile", "H", "include", "i", "exclude", "e")
 
 
 def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment: Mapping[str, Word]) -> World:
-    """Return the numbers that are said. directives: of `#SBATCH` comments, by option without dashes:
-    "gpus-per-node".
+    """Return the numbers of GPUs and nodes that a launcher's words, the scheduler's directives or the environment give.
+
+    Earlier sources take precedence; numbers that nothing gives are None.
+
+    Args:
+        directives: of `#SBATCH` comments, by option without dashes: "gpus-per-node".
     """
     spoken: dict[str, list[Spoken]] = {basename(word.text): [] for word in launcher if basename(word.text) in LAUNCHERS}
     for given in launcher_options(launcher):
@@ -25,12 +29,12 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
     for name, known in LAUNCHERS.items():
         for key, word in ((given.key, given.value) for given in spoken.get(name, ())):
             dark += [word] if word.unknown and key in known.counts else []
-            _take(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
+            _record_count(counts, known.counts, key, word, tasks=name in ("srun", "sbatch") and len(spoken) > 1)
             if key in known.includes and not word.unknown:
                 for what, number in _included(word.text).items():
                     counts.setdefault(what, (number, word))
     for option, word in directives.items():
-        _take(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
+        _record_count(counts, SLURM, option.replace("-", "_"), word, tasks=bool(set(spoken) - {"srun", "sbatch"}))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     if "per_node" not in counts and "gpus" not in counts and visible is not None and not visible.unknown:
         devices = [item for item in visible.text.split(",") if item.strip()]
@@ -40,6 +44,10 @@ def world(launcher: Sequence[Word], directives: Mapping[str, Word], environment:
 
 
 def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence[Spoken]]) -> World:
+    """Return the numbers with the third computed from two.
+
+    A launcher's default of one node is used where it applies.
+    """
     nodes, per_node, gpus = (counts[key][0] if key in counts else None for key in ("nodes", "per_node", "gpus"))
     if nodes is None and any(_on_one_node(name, options) for name, options in spoken.items()):
         nodes = 1
@@ -53,13 +61,18 @@ def _world(counts: Mapping[str, tuple[int, Word]], spoken: Mapping[str, Sequence
 
 
 def _on_one_node(launcher: str, options: Sequence[Spoken]) -> bool:
-    """Say whether the launcher's default, one node, holds: it is given neither a number of nodes nor a file of them."""
+    """Return whether the launcher's default of one node holds: no number of nodes and no host file is given."""
     known = LAUNCHERS[launcher]
     return known.one_node and not any(known.counts.get(each.key) == "nodes" or each.key in _HOSTS for each in options)
 
 
-def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool) -> None:
-    """Take a number. tasks: another launcher counts the processes, and this one only starts that on every node."""
+def _record_count(
+    counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: str, word: Word, tasks: bool
+) -> None:
+    """Record the number of a launcher's option in `counts` unless one is there; skip it if it is unknown or malformed.
+
+    tasks: whether another launcher counts the processes, so that this one's number of tasks does not count.
+    """
     what = table.get(key)
     if what is None or (tasks and key in ("n", "ntasks", "ntasks_per_node")):
         return
@@ -70,9 +83,9 @@ def _take(counts: dict[str, tuple[int, Word]], table: Mapping[str, str], key: st
 
 
 def _included(hosts: str) -> dict[str, int]:
-    """Read what DeepSpeed's --include says: `host:0,1@other:0,1`. A host without numbers stands for all that it has.
+    """Return the numbers of DeepSpeed's --include (`host:0,1@other:0,1`) by kind.
 
-    Hosts of which some have more say no number of GPUs that each of them has.
+    Only the nodes if hosts have no slots; only the total GPUs if hosts have different numbers; empty if malformed.
     """
     slots = [host.partition(":")[2] for host in hosts.split("@")]
     if not all(slots):
@@ -84,8 +97,10 @@ def _included(hosts: str) -> dict[str, int]:
 
 
 def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
-    """Return the GPUs of DeepSpeed's hostfile, `host slots=8` a line, less what --include and --exclude leave out;
-    None where it says none (launcher/runner.py, fetch_hostfile, parse_resource_filter)."""
+    """Return the GPUs of DeepSpeed's hostfile (`host slots=8` per line) after --include and --exclude.
+
+    None if it is malformed, empty, or an option is unknown (launcher/runner.py, fetch_hostfile, parse_resource_filter).
+    """
     hosts: dict[str, set[int]] = {}
     for line in (line.partition("#")[0].strip() for line in text.splitlines()):
         if line:
@@ -114,7 +129,10 @@ def of_hosts(text: str, options: Mapping[str, Word]) -> World | None:
 
 
 def _number(text: str) -> int | None:
-    """Read `8`, the `2:2` of an elastic torchrun, the `h100:8` of Slurm. A range is no number."""
+    """Return the positive integer in `8`, in `2:2` (elastic torchrun) or `h100:8` (Slurm).
+
+    None for ranges and other text.
+    """
     parts = text.split(":")
     if len(parts) == 2 and not parts[0].isdigit():
         parts = parts[1:]
@@ -125,8 +143,12 @@ def _number(text: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """An option of a launcher that has a value. key: it, with underscores and without dashes. at: the index of the word
-    that its value ends. option: it as it is spelled.
+    """An option of a launcher with its value.
+
+    Args:
+        key: its name with underscores and without dashes.
+        option: its name as it is spelled.
+        at: index of the word that its value ends.
     """
 
     launcher: str
@@ -137,7 +159,11 @@ class Spoken:
 
 
 def launcher_options(launcher: Sequence[Word]) -> Iterator[Spoken]:
-    """Yield each launcher's options, `-n8`, `--nodes=8` and `--nodes 8`."""
+    """Yield each launcher's options with their values: `-n8`, `--nodes=8` and `--nodes 8`.
+
+    The word after an option counts as its value even if it begins with a dash; words before a known launcher are
+    skipped.
+    """
     name = ""
     for index, word in enumerate(launcher):
         if basename(word.text) in LAUNCHERS:  # its folder may be unknown

@@ -18,9 +18,10 @@ _SPACE = b" \t\r\n"
 
 
 def parse_yaml(text: Text, wanted: Callable[[Any], bool] = lambda data: data is not None) -> Tree:
-    """Parse data and places of the first document that is `wanted`, else of the first one. Scalars are YAML 1.2's; what
-    an alias or a merge key brings stands where the alias stands; a tag that is not YAML's own leaves its value as text.
-    Raises InputError with every problem found.
+    """Return the data and places of the first YAML document that `wanted` accepts, else of the first that is not empty.
+
+    Scalars are YAML 1.2's; values of aliases and merge keys have the alias's place; unknown tags leave the value as
+    text. Raises InputError with every problem found.
     """
     builder = _TreeBuilder(text)
     build(builder, text.characters().removeprefix("\ufeff"))
@@ -48,14 +49,14 @@ class _Document:
 
 @dataclass(slots=True)
 class _Named:
-    """An anchor's value, which is there only when it is `whole`."""
+    """An anchor's value; `whole` once it has been read completely."""
 
     value: Any = None
     whole: bool = False
 
 
 class _TreeBuilder(Builder):
-    """The strict builder, but what it refuses is resolved."""
+    """Builder that resolves aliases, merge keys, tags and repeated keys, which the strict builder refuses."""
 
     def __init__(self, text: Text) -> None:
         super().__init__(text.file)
@@ -70,29 +71,33 @@ class _TreeBuilder(Builder):
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
+        """Return the place of a parser's event, without blanks at its end."""
         return self.trimmed(
             self.text.between(*(mark.index + self.skipped for mark in (event.start_mark, event.end_mark)))
         )
 
     def trimmed(self, place: Place) -> Place:
-        """Return a place without the blanks at the end that the parser counts to a block."""
+        """Return the place without trailing blanks, which the parser counts to a block."""
         written = self.text.data[place.start : place.end].rstrip(_SPACE)
         return replace(place, end=place.start + len(written))
 
     def placed(self, path: KeyPath, event: Any) -> None:
+        """Record the place of the value at a path."""
         super().placed(path, event)
         self.spans[path] = Span(self.key_places.get(path), self.place(event))
 
     def new_key(self, top: Open, event: Any) -> None:
+        """Record the place of a mapping's key."""
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
 
     def repeated(self, path: KeyPath, event: Any) -> None:
-        """Note a repeated key: most programs take the last, and say nothing."""
+        """Record a repeated key in `unread`; the last one counts, as in most programs."""
         why = f"stands for the second time, first on line {self.keys[path].line}: the last one counts"
         self.unread.append(Unread(self.place(event), shorten(event.value), why, Hides.NOTHING))
 
     def close(self, done: Open, event: Any) -> None:
+        """Record where a mapping or list ends, merge its `<<` keys, and attach it to its parent."""
         span = self.spans[done.path]
         last = self.place(event).end if event.end_mark.index > event.start_mark.index else 0
         if not last:  # a block ends with its last value: the parser only sees that at what comes next
@@ -105,6 +110,7 @@ class _TreeBuilder(Builder):
         super().close(done, event)
 
     def value_of(self, event: Any) -> Any:
+        """Return a scalar's value; text if it is quoted or has an unknown tag."""
         tag = event.tag or ""
         core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
         value = plain(event.value) if (event.implicit[0] or core) else event.value
@@ -112,23 +118,26 @@ class _TreeBuilder(Builder):
         return value
 
     def tagged(self, event: Any) -> None:
+        """Record a tag that is not YAML's own in `unread`."""
         if event.tag not in _KNOWN_TAGS and event.tag != "!":
             what = shorten(event.tag.replace(_CORE, "!!"))
             self.unread.append(Unread(self.place(event), what, "is a tag that another program gives its meaning"))
 
     def anchored(self, event: Any) -> None:
+        """Record an anchor at the current path. Raises the builder's error for an anchor of a key."""
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
             raise self.stop("an anchor of a key cannot be read", event.start_mark, got=shorten(event.anchor))
         self.named[event.anchor] = self.naming[self.path()] = _Named()
 
     def name(self, path: KeyPath, value: Any) -> None:
-        """Note that the value of this path is whole: so is what an anchor at it names."""
+        """Mark the anchor at this path, if any, as completely read with this value."""
         named = self.naming.pop(path, None)
         if named is not None:
             named.value, named.whole = value, True
 
     def alias(self, event: Any) -> None:
+        """Insert the value of an alias. Raises the builder's error if it is unknown, inside its own value, or a key."""
         named = self.named.get(event.anchor)
         if named is None or not named.whole:
             what = "an alias stands inside of what it names" if named else "nothing before this has that name"
@@ -142,7 +151,10 @@ class _TreeBuilder(Builder):
         self.put(named.value)
 
     def bring(self, path: KeyPath, value: Any, place: Place, mark: Any) -> None:
-        """Place all inside a value that stands elsewhere where it is brought in."""
+        """Give everything inside an inserted value the place of the alias.
+
+        Raises the builder's error if values become too many.
+        """
         for inner in _inside(value):
             self.expanded += 1
             if self.expanded > MAX_NODES:
@@ -150,7 +162,10 @@ class _TreeBuilder(Builder):
             self.spans[(*path, *inner)] = Span(place, place)
 
     def merge(self, done: Open, mark: Any) -> None:
-        """Merge `<<: *other`: what this mapping does not say itself, the earlier of several before the later."""
+        """Merge `<<: *other` into a mapping: its own keys take precedence, then earlier mappings over later ones.
+
+        If `<<` holds anything but mappings it stays an ordinary key.
+        """
         into = done.into
         assert isinstance(into, dict)
         source = into["<<"]
@@ -167,17 +182,19 @@ class _TreeBuilder(Builder):
                     self.bring((*done.path, key), value, place, mark)
 
     def further_document(self, event: Any) -> None:
+        """Finish the current document and reset the state for the next one."""
         self.end_document()
         self.data, self.spans, self.key_places, self.named, self.unread = None, {}, {}, {}, []
         self.keys, self.values = {}, {}
 
     def end_document(self) -> None:
+        """Append the current document to `whole`, unless it is empty."""
         if self.spans:
             self.whole.append(_Document(self.data, self.spans, tuple(self.unread)))
 
 
 def _inside(value: Any) -> Iterator[KeyPath]:
-    """Yield the paths of all that a value holds, without itself."""
+    """Yield the paths of all values nested in a value, without the value itself."""
     waiting: list[tuple[KeyPath, Any]] = [((), value)]
     while waiting:
         path, one = waiting.pop()

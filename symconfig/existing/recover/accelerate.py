@@ -20,9 +20,15 @@ _NONE = ("", "none", "None", None)
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What the launcher decides. shards: weights, gradients and states lie in FSDP's. config: DeepSpeed's JSON
-    where the file has one in it; precision: bf16, fp16, or nothing that is said. sharded: of FSDP, by its keys without
-    their prefix; parallel: degrees of its mesh, by theirs."""
+    """What Accelerate's configuration file and launcher options set for the training processes.
+
+    Args:
+        shards: whether FSDP shards weights, gradients and optimizer states.
+        config: the DeepSpeed JSON that Accelerate builds from its own keys; None without DeepSpeed or with a JSON file.
+        precision: the value of mixed_precision, such as "bf16"; None if it is absent or "no".
+        sharded: options of FSDP by their names without the prefix `fsdp_`.
+        parallel: degrees of the device mesh by their names without the prefix `parallelism_config_`.
+    """
 
     shards: bool = False
     config: Mapping[str, Any] | None = None
@@ -32,7 +38,11 @@ class Launched:
 
 
 def launched(reading: Reading) -> Launched:
-    """Return what Accelerate is told; one that it does not start has plain replicas."""
+    """Return what Accelerate's file and launcher options set; all defaults (plain replicas) if Accelerate is not used.
+
+    Options of the launcher take precedence over the file. `sharded` and `parallel` may hold keys that are not of FSDP
+    or the mesh.
+    """
     tree = reading.accelerate
     data: dict[str, Any] = dict(tree.data) if tree is not None else {}
     options = {each.key: each.value.text for each in launcher_options(reading.launcher)}
@@ -55,7 +65,11 @@ def launched(reading: Reading) -> Launched:
 
 
 def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
-    """Return the JSON that Accelerate makes for DeepSpeed of keys of its own."""
+    """Return the JSON that Accelerate builds for DeepSpeed: ZeRO stage (2 by default), offload and precision.
+
+    Both precisions are "auto" if `precision` is neither "bf16" nor "fp16". Raises ValueError if zero_stage is no
+    integer.
+    """
     zero: dict[str, Any] = {"stage": int(given.get("zero_stage", 2))}
     for part in ("optimizer", "param"):
         device = given.get(f"offload_{part}_device")
@@ -67,9 +81,11 @@ def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
 
 
 def _plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with `prefix` removed from each key that has it; keys without it are kept as they are."""
     return {str(key).removeprefix(prefix): value for key, value in values.items()}
 
 
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the section `name` of a file; empty if it is absent or no mapping."""
     part = data.get(name)
     return part if isinstance(part, dict) else {}

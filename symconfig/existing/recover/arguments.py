@@ -19,16 +19,16 @@ FALSE = ("false", "0", "no", "off", "none")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """A program's settings by name, `--seq-length` and `--seq_length` alike; the last of a repeated one counts.
+    """A program's arguments by name, with `-` and `_` alike; of a repeated one the last counts.
 
-    problems: values that are not what they have to be, each told once however often it is asked for.
+    Reading a value that is malformed appends to `problems`, each problem once, and returns None.
     """
 
     settings: Sequence[Setting] = ()
     problems: list[Problem] = field(default_factory=list)
 
     def find(self, *names: str) -> Setting | None:
-        """Return the last setting with the first of these names (with underscores) that has one."""
+        """Return the last setting of the first of `names` (with underscores) that is given; None if none is."""
         for name in names:
             for setting in reversed(self.settings):
                 if plain(setting.name) == name:
@@ -36,14 +36,19 @@ class Arguments:
         return None
 
     def given(self, *names: str) -> bool:
+        """Return whether any of `names` is given."""
         return self.find(*names) is not None
 
     def place(self, *names: str) -> Place | None:
+        """Return where the argument stands in the file; None if it is not given."""
         setting = self.find(*names)
         return setting.place if setting else None
 
     def text(self, *names: str) -> str | None:
-        """Return its first value; "" for a switch; None where it is not given, or what it is given is not known."""
+        """Return the argument's first value; "" for a switch; None if it is absent.
+
+        Also None if its value is not known, which is recorded in `problems`.
+        """
         setting = self.find(*names)
         if setting is None:
             return None
@@ -53,7 +58,7 @@ class Arguments:
         return setting.values[0].text if setting.values else ""
 
     def words(self, *names: str) -> tuple[str, ...]:
-        """Return all values, also those that commas part in one word."""
+        """Return all values as words, also split at commas and spaces; empty if the argument is absent or not known."""
         if self.text(*names) is None:
             return ()
         setting = self.find(*names)
@@ -61,7 +66,10 @@ class Arguments:
         return tuple(part for word in values for part in word.text.replace(",", " ").split())
 
     def whole(self, *names: str) -> int | None:
-        """Return a whole number above zero."""
+        """Return a positive integer; None if it is absent.
+
+        Also None if it is anything else or has more than 12 digits, which is recorded in `problems`.
+        """
         text = self.text(*names)
         if text is None:
             return None
@@ -71,6 +79,7 @@ class Arguments:
         return None
 
     def number(self, *names: str) -> float | None:
+        """Return a finite float; None if it is absent, or if it is no number, which is recorded in `problems`."""
         text = self.text(*names)
         if text is None:
             return None
@@ -84,7 +93,10 @@ class Arguments:
         return None
 
     def switch(self, *names: str) -> bool | None:
-        """Return a switch: `--bf16` and `--bf16 True` are on, `--bf16 False` is off; None: not given."""
+        """Return whether a switch is on: `--bf16` and `--bf16 True` are, `--bf16 False` is not; None if it is absent.
+
+        Also None if its value is neither true nor false, which is recorded in `problems`.
+        """
         text = self.text(*names)
         if text is None:
             return None
@@ -94,21 +106,26 @@ class Arguments:
         return text.lower() in TRUE
 
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
+        """Record in `problems` that the argument has the value `text` instead of what it needs."""
         setting = self.find(*names)
         if setting is not None:
             self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, **words: str | None) -> None:
+        """Append a problem of the setting to `problems` unless it is there already."""
         problem = setting.problem(what, **words)
         if problem not in self.problems:
             self.problems.append(problem)
 
     @staticmethod
     def problem(setting: Setting | None, what: str, **words: Any) -> Problem:
-        """Return a Problem about this setting, where it stands. words: its got, need and hint."""
+        """Return a problem about a setting with its place; without a setting one without a place.
+
+        words: got, need and hint.
+        """
         return Problem(what, **words) if setting is None else setting.problem(what, **words)
 
 
 def plain(name: str) -> str:
-    """Return the plain name: --Seq-Length -> Seq_Length; names of YAML and overrides have no dashes in front."""
+    """Return an option's name without leading dashes and with `_` for `-`: --Seq-Length becomes Seq_Length."""
     return name.lstrip("-").replace("-", "_")

@@ -61,8 +61,11 @@ def made(
     cluster: ClusterDescriptor,
     supplied: Supplied,
 ) -> Run:
-    """Recover the run of a model by a JSON that its program makes for DeepSpeed. words: what it is told else, in the
-    spelling of Transformers' Trainer. Raises InputError."""
+    """Return the run of a model by a DeepSpeed JSON that a program builds itself.
+
+    The JSON and `words` (arguments as of Transformers' Trainer) replace those of `reading`, and the model is the one
+    given. Raises InputError as `run` does.
+    """
     own = replace(
         reading,
         deepspeed=parse(Text(_WRITTEN, json.dumps(config).encode()), "json"),
@@ -74,9 +77,9 @@ def made(
 
 
 def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Recover what the JSON and the program's arguments run.
+    """Return the run of a DeepSpeed JSON, or of the one that Accelerate builds, and the program's arguments.
 
-    Raises InputError with everything that is missing or wrong.
+    Raises InputError if there is no JSON, and otherwise with everything that is missing or wrong.
     """
     tree = reading.deepspeed
     if tree is None and (config := launched(reading).config) is not None:  # what Accelerate makes of its own keys
@@ -90,7 +93,7 @@ def run(reading: Reading, cluster: ClusterDescriptor, supplied: Supplied) -> Run
 
 @dataclass(slots=True)
 class _Reader:
-    """One JSON and the arguments of a program around Transformers; what is wrong is gathered."""
+    """Reader of one DeepSpeed JSON and a program's arguments; collects problems."""
 
     reading: Reading
     tree: Tree
@@ -100,6 +103,7 @@ class _Reader:
     problems: list[Problem] = field(default_factory=list)
 
     def run(self) -> Run:
+        """Return the run; raises InputError with all problems, also without a model, batch sizes or sequence length."""
         arguments, supplied, problems = self.arguments, self.supplied, self.problems
         model = described(self.reading, arguments, supplied, problems)
         grid = Grid(
@@ -146,7 +150,10 @@ class _Reader:
         return Run(target, model, configuration, options, (*assumed, *guessed, *taken), optimizer)
 
     def _precision(self, config: Json) -> tuple[Precision, tuple[Assumed, ...]]:
-        """Return bf16 or fp16. A bare JSON whose precision is "auto" runs as the GPU can."""
+        """Return the precision, and the assumption made if a JSON without a program's arguments leaves it "auto".
+
+        Such a JSON gets bf16 if the GPU has it, else fp16. In fp32 a problem is recorded, and "bf16" is returned.
+        """
         if (given := precision_of(config)) is not None:
             return given, ()
         left = [key for key in ("bf16", "fp16") if section(self.tree.data, key).get("enabled") == AUTO]
@@ -162,6 +169,7 @@ class _Reader:
         return "bf16", ()
 
     def _degree(self, *path: str) -> int:
+        """Return the degree at a path of the JSON; 1 if it is absent, 0 or "auto", or malformed, which is recorded."""
         value = self.tree.get(*path)
         if value in (None, 0, AUTO):
             return 1
@@ -176,6 +184,10 @@ class _Reader:
 def _options(
     config: Json, degrees: Degrees, precision: Precision, recompute: Recompute, model: ModelDescriptor
 ) -> Options:
+    """Return the choices of the planner that correspond to the JSON.
+
+    Communication overlaps only with more than one replica; `zero_stage` and offload are the JSON's.
+    """
     zero, replicated = zero_of(config), degrees.dp * degrees.cp > 1
     return replace(
         plain_options(precision, experts=model.experts is not None),
@@ -195,7 +207,10 @@ def _options(
 
 
 def _recompute(arguments: Arguments) -> Recompute:
-    """Return the recompute: Transformers recomputes whole layers: all, or with our train.py the first ones."""
+    """Return the recomputation: whole layers, all of them or, with `recompute_layers` N, the first N.
+
+    `recompute_layers` -1 or a checkpointing switch means all layers; none otherwise. A malformed N counts as all.
+    """
     whole = Recompute("full", method="uniform", num_layers=1)
     layers = arguments.text("recompute_layers")
     if layers is not None and layers not in ("0", "-1"):
@@ -205,15 +220,19 @@ def _recompute(arguments: Arguments) -> Recompute:
 
 
 def liger_loss(arguments: Arguments) -> str:
-    """Return the loss of Liger's kernels: made with the head, unless `liger_kernel_config` switches that off."""
+    """Return "linear" if Liger fuses the output layer with the loss (the default), "fused" if its config switches that
+    off.
+    """
     switch = "fused_linear_cross_entropy"
     stated = arguments.text(f"liger_kernel_config.{switch}") or arguments.text("liger_kernel_config") or ""
     return "fused" if re.search(rf"(^|{switch}\W+)false", stated, re.IGNORECASE) else "linear"
 
 
 def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
-    """Return the kernels that the arguments choose, as fields of the implementation. Where a model can only run eager
-    attention, plans take it so, too."""
+    """Return the kernels that the arguments choose, as fields of the implementation; empty for the defaults.
+
+    Eager attention is left out for models that support nothing else (attention sinks or logit softcapping).
+    """
     kernels: dict[str, Any] = {}
     only = model.attention_sinks or model.attn_logit_softcapping is not None
     if arguments.text(*_KERNELS) == "eager" and not only:
@@ -226,8 +245,11 @@ def _kernels(arguments: Arguments, model: ModelDescriptor) -> dict[str, Any]:
 
 
 def stepped(config: Any, arguments: Arguments) -> tuple[Optimizer, tuple[Assumed, ...]]:
-    """Return the optimizer, and what is taken for it where that is another one. DeepSpeed's own goes before Trainer's
-    (transformers/integrations/deepspeed.py, deepspeed_optim_sched)."""
+    """Return the optimizer, and an assumption if AdamW stands in for one that is not modelled.
+
+    The JSON's optimizer takes precedence over the Trainer's `optim` (transformers/integrations/deepspeed.py,
+    deepspeed_optim_sched); AdamW if neither is given.
+    """
     kind = str(section(config, "optimizer").get("type", "")).lower()
     if kind == "sgd":
         return Optimizer(name="sgd"), ()

@@ -17,7 +17,7 @@ _OF_STEPS = frozenset({("scheduler", "params", "total_num_steps"), ("scheduler",
 
 
 def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Yield every path whose value is "auto"."""
+    """Yield the path of every value "auto" in nested dictionaries."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from autos(item, (*path, key))
@@ -26,7 +26,7 @@ def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def fills(path: KeyPath, stage: int) -> bool:
-    """Return whether the Trainer fills a key in; those of ZeRO-3's own keys it does at stage 3 only."""
+    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3."""
     key = BY_PATH.get(path)
     if key is not None and key.sized:
         return stage == 3 or key.stages != "3"
@@ -34,17 +34,18 @@ def fills(path: KeyPath, stage: int) -> bool:
 
 
 def uses_trainer(arguments: Arguments) -> bool:
-    """Tell whether the Trainer reads the JSON: its option is --deepspeed FILE, DeepSpeed's own
-    --deepspeed_config FILE.
+    """Return whether Transformers' Trainer reads the JSON: unless it is passed as DeepSpeed's own --deepspeed_config
+    FILE.
     """
     return not arguments.given("deepspeed_config")
 
 
 def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
-    """Copy the JSON with "auto" replaced wherever the arguments, or the defaults of the Trainer's, say the value.
+    """Return a copy of the JSON with each "auto" replaced by the value of the Trainer's arguments or their defaults.
 
-    train_batch_size is left out: DeepSpeed multiplies it out to what the Trainer would write there. What else is not
-    known (all that arguments say, where there are none; sizes without a model; numbers of steps) stays "auto".
+    An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays where the value is not known: without
+    any arguments, for sizes if `hidden_size` is None, and for numbers of steps. A config that is no dict is returned as
+    it is.
     """
     if not isinstance(config, dict):
         return config
@@ -64,7 +65,7 @@ def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
 
 
 def _argued(key: Key, arguments: Arguments) -> Any:
-    """Return a key's value by the Trainer's arguments, or by their defaults."""
+    """Return a key's value from the Trainer's arguments, else its default; a list if the default is a tuple."""
     if isinstance(key.default, bool):
         return bool(arguments.switch(*key.arguments))
     if isinstance(key.default, int):
@@ -76,7 +77,7 @@ def _argued(key: Key, arguments: Arguments) -> Any:
 
 
 def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
-    """Yield (path, value of the JSON, value of the arguments) where both say one and differ: the Trainer then stops."""
+    """Yield (path, JSON's value, arguments' value) where both give one and they differ: the Trainer then stops."""
     for key in KEYS:
         have = at(config, key.path)
         if have in (None, AUTO) or not arguments.given(*key.arguments):
@@ -86,11 +87,12 @@ def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any
 
 
 def at(config: Any, path: KeyPath) -> Any:
-    """Return the value of a path; None where there is none."""
+    """Return the value at a path of nested dictionaries; None if any key is absent."""
     for key in path:
         config = config.get(key) if isinstance(config, dict) else None
     return config
 
 
 def _copied(value: Any) -> Any:
+    """Return a deep copy of nested dictionaries; other values are shared."""
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -20,7 +20,7 @@ _NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "inc
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """micro: sequences of a data rank and microbatch. steps: microbatches of a step. gpus: of the launch."""
+    """Resolved batch sizes: sequences per data rank and microbatch, microbatches per step, GPUs of the launch."""
 
     micro: int
     steps: int
@@ -29,8 +29,14 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Ranks that share a sequence's work: of AutoTP, which DeepSpeed counts as data ranks, of Ulysses, which it does
-    not. gpus: of the launch; of_node: of its only node, if nothing says that there are others."""
+    """Degrees that share a sequence's work: `tensor` of AutoTP, whose ranks DeepSpeed counts as data ranks, and
+    `sequence`.
+
+    Args:
+        sequence: degree of Ulysses, whose ranks are no data ranks.
+        gpus: all of the launch; None if unknown.
+        of_node: those of its node if nothing indicates that there are others; else None.
+    """
 
     tensor: int
     sequence: int
@@ -39,7 +45,7 @@ class Grid:
 
 
 def of_one_node(reading: Reading) -> int | None:
-    """Return the GPUs of the node where the launcher says how many it has, and nothing of others; None where it may."""
+    """Return the launcher's GPUs per node; None if it does not give them, or if there may be further nodes."""
     options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
     dark = any(word.unknown for word in reading.launcher)
     return None if dark or options & _NODES else reading.world.gpus_per_node
@@ -48,9 +54,10 @@ def of_one_node(reading: Reading) -> int | None:
 def sizes(
     tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
-    """Return the sizes, or None with what is missing or wrong in `problems`.
+    """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
-    Without a number of GPUs all three sizes give it (runtime/config.py, _set_batch_related_parameters, 0.19.8).
+    Without a number of GPUs it follows from all three sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8),
+    else from one node of the launcher. A missing accumulation without train_batch_size counts as 1.
     """
     before = len(problems)
     micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
@@ -89,6 +96,11 @@ def _resolved(
     grid: Grid,
     problems: list[Problem],
 ) -> Sizes | None:
+    """Return the sizes with the third computed from the other two; without a train batch, missing ones are 1.
+
+    None, with a problem recorded, if the GPUs do not divide by AutoTP x Ulysses, or the train batch is not micro x
+    steps x data ranks. Data ranks are the GPUs over Ulysses only.
+    """
     if gpus % (grid.tensor * grid.sequence):
         what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
         problems.append(Problem(what, file=tree.text.file))
@@ -114,7 +126,11 @@ def _resolved(
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
-    """Return a size of the JSON; where it is "auto" or not there, of the Trainer's arguments."""
+    """Return a size from the JSON, or from the Trainer's arguments if the JSON has "auto" or no value.
+
+    None if neither has it; a problem is recorded if the JSON says "auto" and nothing fills it in, but for the
+    accumulation, which has a default.
+    """
     value = tree.get(key)
     if value not in (None, AUTO):
         return _number(tree, key, problems)
@@ -128,12 +144,16 @@ def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -
 
 
 def _said_by(in_json: str, key: str, arguments: Arguments) -> str:
-    """Say what gives a size: the JSON, and an argument where a program reads one."""
+    """Return a hint that says where to set a size: in the JSON, and by an argument if the Trainer reads any."""
     read = uses_trainer(arguments) and arguments.settings
     return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
 
 
 def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:
+    """Return a positive integer of the JSON; None if it is absent.
+
+    Other values are recorded in `problems` and give None.
+    """
     value = tree.get(key)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS):
         return value

@@ -39,7 +39,10 @@ _PEFT_TARGETS = ("q_proj", "v_proj")
 
 
 def described(reading: Reading, arguments: Arguments, supplied: Supplied, problems: list[Problem]) -> Described | None:
-    """Return the model with its adapter, or None with what is missing or wrong in `problems`."""
+    """Return the model with its adapter; None with what is missing or wrong appended to `problems`.
+
+    A model of the zoo with the same shapes takes the place of the one read unless the user supplied a model.
+    """
     try:
         base, assumed = _base(reading, arguments, supplied)
     except InputError as error:
@@ -61,6 +64,11 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
 
 
 def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[ModelDescriptor, list[Assumed]]:
+    """Return the model without the arguments' adapter, and assumptions: supplied, else of config.json, else by its
+    name.
+
+    Raises InputError if none of them gives a known model.
+    """
     if supplied.model is not None:
         return supplied.model, []
     if reading.model_config is not None:
@@ -77,7 +85,9 @@ def _base(reading: Reading, arguments: Arguments, supplied: Supplied) -> tuple[M
 
 
 def unnamed(given: str | None, where: Problem) -> Problem:
-    """Say that a script names no model whose shapes are known, and where they come from."""
+    """Return `where` as a problem that no model is named, or that the name `given` is not known, with a hint what to
+    pass.
+    """
     what, got, hint = (
         "nothing says which model is trained",
         None,
@@ -93,7 +103,10 @@ def unnamed(given: str | None, where: Problem) -> Problem:
 def _adapter(
     arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed], problems: list[Problem]
 ) -> Adapter | None:
-    """Return the adapter that the arguments ask for; None where they ask for none, or where they are wrong."""
+    """Return the adapter that the arguments ask for; None if they ask for none, or if it is invalid (see `problems`).
+
+    Rank 8 is assumed if LoRA is on without one, and recorded in `assumed`; alpha is 2 x rank and dropout 0 by default.
+    """
     kind = (arguments.text(*_KIND) or "").lower()
     rank = None if arguments.text(*_RANK) == "0" else arguments.whole(*_RANK)
     wanted = arguments.switch(*_ON)
@@ -126,6 +139,7 @@ def _adapter(
 
 
 def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]) -> tuple[str, ...]:
+    """Return the modules to adapt; PEFT's default, recorded in `assumed`, if the arguments name none."""
     given = arguments.words(*_TARGETS)
     if not given:
         names = _LINEAR_QWEN[:1] if base.model_type == "qwen" else _PEFT_TARGETS
@@ -135,7 +149,7 @@ def _targets(arguments: Arguments, base: ModelDescriptor, assumed: list[Assumed]
 
 
 def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...]:
-    """Return the modules that a list names, all linear layers where it says so."""
+    """Return the named modules without duplicates; all linear layers if the list contains "all" or "all-linear"."""
     if set(given) & _ALL:
         return _LINEAR_QWEN if base.model_type == "qwen" else _LINEAR
     return tuple(dict.fromkeys(given))
@@ -144,13 +158,16 @@ def named_targets(given: Iterable[str], base: ModelDescriptor) -> tuple[str, ...
 def with_adapter(
     base: ModelDescriptor, fields: Mapping[str, object], problems: list[Problem]
 ) -> ModelDescriptor | None:
-    """Return the base with the adapter of these fields, or None with what is wrong in `problems`."""
+    """Return the base model with an adapter of these fields; None with what is wrong appended to `problems`."""
     adapter = _validated(Adapter, fields, problems)
     return None if adapter is None else _adapted(base, adapter, problems)
 
 
 def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -> ModelDescriptor | None:
-    """Return the base with the adapter; the zoo's own descriptor where it has the two."""
+    """Return the base with the adapter, or the zoo's model that equals it; None with problems if it is invalid.
+
+    The model type "qwen" becomes "qwen2" if the adapter's modules have that class's names.
+    """
     foreign = base.model_type == "qwen" and not set(adapter.target_modules) & set(_LINEAR_QWEN)
     # Qwen-7B trains under the Qwen2 class, too, where its modules have that class's names.
     model_type = "qwen2" if foreign else base.model_type
@@ -162,6 +179,7 @@ def _adapted(base: ModelDescriptor, adapter: Adapter, problems: list[Problem]) -
 
 
 def _validated(kind: type[Validated], fields: Mapping[str, object], problems: list[Problem]) -> Validated | None:
+    """Return the validated pydantic model; None with one problem per error appended to `problems`."""
     try:
         return kind.model_validate(fields, strict=False)
     except ValidationError as error:
@@ -175,7 +193,7 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 
 
 def _zoo_of(model: ModelDescriptor) -> str | None:
-    """Return the zoo's model with the same weights and the same adapter."""
+    """Return the name of the zoo's model with the same shapes and the same adapter; None if there is none."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
     return next(
         (
@@ -191,16 +209,18 @@ def _zoo_of(model: ModelDescriptor) -> str | None:
 
 @cache
 def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
+    """Return the zoo's models that have an adapter; cached."""
     return tuple(model for model in map(load_model, _with_base(zoo_models())) if model.adapter is not None)
 
 
 def _with_base(names: Iterable[str]) -> list[str]:
+    """Return the names without the zoo's own models of the Hub, which have no adapter."""
     known = {name for name, _ in hub.of_zoo()}
     return [name for name in names if name not in known]
 
 
 def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
-    """Tell whether two adapters are the same, their modules under the names of the class that trains them."""
+    """Return whether two adapters are equal, with their modules under the names of each model's training class."""
     if one.adapter is None or other.adapter is None:
         return False
     without = {"target_modules"}
@@ -210,6 +230,7 @@ def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
 
 
 def _modules(model: ModelDescriptor) -> frozenset[str]:
+    """Return the adapted modules under the training class's names; as given if one has no name there."""
     try:
         return frozenset(target_modules(model))
     except InfeasibleError:  # one adapter on a fused layer has no name there

@@ -49,13 +49,19 @@ LONGEST_MASKED = 16 * 1024  # tokens: masks of shorter sequences are too small t
 
 
 def run(names: Namespace, gpus: int, cluster: ClusterDescriptor, supplied: Supplied) -> Run:
-    """Recover a run. gpus: all that it has. Raises InputError with everything that keeps it from being predicted."""
+    """Return the run of Megatron-LM's options on `gpus` GPUs in total.
+
+    Raises InputError with all that prevents a prediction.
+    """
     return Reader(names, gpus, cluster, supplied).run()
 
 
 def with_masks(run: Run, names: Namespace) -> Run:
-    """Return the run with the masks that Megatron-LM's data loader makes, a byte for each pair of tokens on every GPU
-    (training/utils/common_utils.py, get_batch_on_this_tp_rank), where sequences are so long that these count."""
+    """Return the run with `mask_bytes` of the data loader's attention masks: micro-batch x length**2 bytes on each GPU.
+
+    Unchanged if the loader makes none, or if sequences are shorter than 16384 tokens (training/utils/common_utils.py,
+    get_batch_on_this_tp_rank).
+    """
     length = run.configuration.seq_length
     if length < LONGEST_MASKED or not names["create_attention_mask_in_dataloader"]:
         return run
@@ -65,7 +71,7 @@ def with_masks(run: Run, names: Namespace) -> Run:
 
 @dataclass(slots=True)
 class Reader:
-    """One set of options on so many GPUs; what is wrong is gathered."""
+    """Reader of one set of options on `gpus` GPUs; collects problems."""
 
     names: Namespace
     gpus: int
@@ -73,6 +79,7 @@ class Reader:
     supplied: Supplied
 
     def run(self) -> Run:
+        """Return the run. Raises InputError: only with unknown values if any was needed, else with all problems."""
         problems, recovered = list(self._problems()), None
         try:
             model = described(
@@ -91,10 +98,14 @@ class Reader:
         return recovered
 
     def _seq_length(self) -> int:
+        """Return the sequence length in tokens from the options, else the supplied one, else 0."""
         return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.supplied.seq_length or 0))
 
     def _problems(self) -> Iterator[Problem]:
-        """Yield what keeps the run from being predicted, beside the model."""
+        """Yield each problem that prevents a prediction, except problems of the model.
+
+        Stops early if a number is out of range or if tp x pp x cp does not divide the GPUs.
+        """
         names = self.names
         for dest, what in uncounted.refused(names):
             yield self._problem(dest, f"{what} is not predicted")
@@ -142,16 +153,21 @@ class Reader:
             )
 
     def _problem(self, dest: str, what: str, **words: str | None) -> Problem:
+        """Return a problem about an argument, with its place if it is given. words: got, need and hint."""
         setting = self.names.setting(dest)
         if setting is not None:
             return setting.problem(what, **words)
         return Problem(what, field="--" + dest.replace("_", "-"), got=words.get("got"), need=words.get("need"))
 
     def _global(self, dp: int) -> int:
-        """Return the global batch; without one Megatron-LM runs one microbatch (arguments.py)."""
+        """Return the global batch in sequences.
+
+        It is one microbatch per replica if it is not given, as in Megatron-LM's arguments.py.
+        """
         return self.names.whole("global_batch_size", self.names.whole("micro_batch_size") * dp)
 
     def _run(self, model: Described) -> Run:
+        """Return the run of this model; assumes that `_problems` found nothing."""
         names, descriptor = self.names, model.model
         tp, pp, cp = (names.whole(DEGREES[name]) for name in ("tp", "pp", "cp"))
         chunks, fields = stages(names, descriptor.num_hidden_layers, pp, descriptor)
@@ -222,7 +238,9 @@ class Reader:
         )
 
     def _impossible(self, model: ModelDescriptor, degrees: Degrees, chosen: Options) -> Iterator[Assumed]:
-        """Yield what Megatron-LM refuses, and what is predicted as if it stood there."""
+        """Yield assumptions for options that Megatron-LM refuses: layers that do not fit the stages, and bf16 with
+        fp16.
+        """
         names, ends = self.names, {"embedding": chosen.account_for_embedding, "loss": chosen.account_for_loss}
         first, last, layers = chosen.first_stage_layers, chosen.last_stage_layers, model.num_hidden_layers
         dealt = pipeline_layout.dealt(layers, degrees.pp, degrees.vpp, first=first, last=last, **ends)
@@ -237,6 +255,9 @@ class Reader:
             yield Assumed("precision", "bf16", "two are given", names.place("fp16"))
 
     def _assumed(self, model: ModelDescriptor, configuration: Configuration, dp: int) -> Iterator[Assumed]:
+        """Yield assumptions about the batch, CUDA graphs, options that the prediction ignores, and offloaded
+        activations.
+        """
         names = self.names
         if not names.given("global_batch_size"):
             yield Assumed("global batch", str(self._global(dp)), "one microbatch, as Megatron-LM without the option")
@@ -264,7 +285,10 @@ class Reader:
 
 
 def _beyond(names: Namespace, dest: str, need: str) -> bool:
-    """Return whether a number is given that no run has."""
+    """Return whether the argument is given as a number outside `need` ("1 or more", else 0 to 1).
+
+    A nan is outside 0 to 1.
+    """
     value = names[dest] if dest in names.written and dest not in names.dark else None
     if not isinstance(value, int | float):
         return False
@@ -274,9 +298,15 @@ def _beyond(names: Namespace, dest: str, need: str) -> bool:
 def stages(
     names: Mapping[str, Value], layers: int, pp: int, model: ModelDescriptor | None = None
 ) -> tuple[int | None, dict[str, Any]]:
-    """Return the chunks of each of `pp` stages of a model of `layers` layers, and how the options say the stages, by
-    field of `Options`. model: whose they are, once it is known. No chunks: the options say a number that does not
-    divide.
+    """Return the number of chunks per pipeline stage, and the fields of `Options` that describe the stages' layers.
+
+    Chunks are None if layers or a layout do not divide evenly. The fields are empty with pp 1 or an even hybrid
+    pattern. A pattern that does not fit gives (1, {}), as it is refused with the model's fields.
+
+    Args:
+        layers: of the whole model.
+        pp: number of pipeline stages.
+        model: whose layers a hybrid pattern has; None while it is not known.
     """
     if (text := spelled(names)) and hybrid.STAGE in text:
         try:
@@ -305,9 +335,11 @@ def stages(
 
 
 def _divided(number: int, by: int) -> int | None:
+    """Return number / by; None if it does not divide."""
     return None if number % by else number // by
 
 
 def _whole(names: Mapping[str, Value], dest: str) -> int | None:
+    """Return the value as a positive integer; None if it is absent or anything else."""
     value = names.get(dest)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

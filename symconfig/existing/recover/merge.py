@@ -20,9 +20,10 @@ _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_att
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
-    """Return the descriptor. agree: it must be the model that is named.
+    """Return the descriptor: the options' fields, and those of `out.base` where the options have no shape of their own.
 
-    Raises InputError with all problems of `out`, and those of this model.
+    Raises InputError with all problems of `out` and the missing fields, or with what makes the model invalid. With
+    `agree` also for each field that contradicts the named model.
     """
     base = out.base
     values = {field: value for field, value in out.values.items() if out.of_options(field)}
@@ -48,6 +49,10 @@ def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:
 
 
 def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
+    """Return the descriptor of dotted fields and their values; raises InputError with one problem per validation error.
+
+    A missing latent.q_lora_rank is None.
+    """
     fields: dict[str, Any] = {}
     for name, value in values.items():
         section, _, inner = name.rpartition(".")
@@ -63,7 +68,10 @@ def _validated(out: Fields, values: dict[str, Any]) -> ModelDescriptor:
 
 
 def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a name for a model that has none: what it is like."""
+    """Return name, schema, source, dtype and model_type for a model without a name.
+
+    The type is that of a similar model: deepseek_v3 with MLA, mixtral with experts, llama with a gated MLP, else gpt2.
+    """
     experts, gated = fields.get("experts"), fields.get("gated_mlp", True)
     family = "deepseek_v3" if "latent" in fields else "mixtral" if experts else "llama" if gated else "gpt2"
     return {
@@ -76,7 +84,10 @@ def _names(out: Fields, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sentences(item: Any) -> list[tuple[str, str]]:
-    """Return field and fault of one of pydantic's errors; a validator's text starts with the field that it is about."""
+    """Return (field, text) for each fault in one of pydantic's errors.
+
+    The text of a validator is split at "; ", and each part begins with the field it is about.
+    """
     field = ".".join(map(str, item["loc"]))
     if item["type"] != "value_error":
         return [(field, str(item["msg"]).removeprefix("Input ").lower())]
@@ -87,13 +98,18 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 
 
 def _problem(out: Fields, field: str, what: str) -> Problem:
+    """Return the problem that a field makes no valid model, at the option that it comes from (--num-layers if none)."""
     sources = out.sources.get(field) or ("num_layers",)
     got = out.values.get(field)
     return out.args.problem(f"makes no model: {what}", *sources, got=got)
 
 
 def _contradictions(out: Fields, model: ModelDescriptor, base: ModelDescriptor) -> list[Problem]:
-    """Return every field of the options that is not the named model's."""
+    """Return a problem for each field that the options set otherwise than the named model.
+
+    Fields of training only (dropout, initial values, norm epsilon, auxiliary loss) and fields without an option are
+    skipped.
+    """
     mine, theirs = meaning(model), meaning(base)
     contradicted = []
     for field in zoo.differing(mine, theirs):

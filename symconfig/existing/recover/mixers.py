@@ -21,20 +21,27 @@ _EXPANDED = 2  # of the hidden size, what Mamba's heads are together where nobod
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """A pattern's layers, each with its letters, stage by stage. predictions: how often the last part is repeated."""
+    """Layers of a hybrid pattern, each as its letters, by stage.
+
+    predictions: number of multi-token prediction parts.
+    """
 
     stages: tuple[tuple[str, ...], ...]
     predictions: int = 0
 
     @property
     def layers(self) -> tuple[str, ...]:
+        """Return the layers of all stages in order."""
         return tuple(layer for stage in self.stages for layer in stage)
 
 
 def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
-    """Return the layers of --hybrid-layer-pattern: those of the model that somebody names where they have its letters;
-    else a mixer and the MLP behind it are one layer where all are such pairs. Raises ValueError, whose text says what
-    is needed."""
+    """Return the layers of --hybrid-layer-pattern, grouped by stage.
+
+    They are `base`'s layers if its letters equal the pattern's. Otherwise each mixer and the MLP after it are one layer
+    if all stages consist of such pairs, else each letter is one. Raises ValueError, with what is needed as its text,
+    for unknown letters or no layers.
+    """
     main, *predicted = text.split(hybrid.PREDICTION)
     known = "".join([*filter(None, hybrid.MIXERS.values()), _MLPS, hybrid.STAGE])
     if strange := sorted(set(main + "".join(predicted)) - set(known)):
@@ -51,7 +58,7 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
 
 
 def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...], ...] | None:
-    """Cut stages into the layers of a model; None: they are not its layers, or a stage ends inside of one."""
+    """Return the stages split into the layers of `base`; None if its layers differ or a stage ends inside a layer."""
     rest = list(hybrid.letters(base)) if hybrid.known(base) else []
     mixers = []
     for stage in stages:
@@ -65,16 +72,20 @@ def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...],
 
 
 def _pairs(stage: str) -> bool:
+    """Return whether letters alternate between mixer and MLP, beginning with a mixer."""
     return all((letter in _MLPS) == bool(place % 2) for place, letter in enumerate(stage))
 
 
 def spelled(names: Mapping[str, Any]) -> str:
-    """Return the pattern that options have, or nothing."""
+    """Return the hybrid pattern that the options give; an empty string if there is none."""
     return next((str(names[dest]) for dest in PATTERN if names.get(dest)), "")
 
 
 def mixer_fields(out: Fields) -> None:
-    """Read the layers of a pattern, or of a variant of attention; before all that is said of every layer."""
+    """Record in `out` the layers of a hybrid pattern, or of an experimental attention variant; nothing without either.
+
+    To be called before other fields of layers are read. Problems are recorded in `out`.
+    """
     args = out.args
     text = next((args.word(dest) for dest in PATTERN if args.given(dest)), "")
     if text:
@@ -86,6 +97,10 @@ def mixer_fields(out: Fields) -> None:
 
 
 def _of_pattern(out: Fields, text: str) -> None:
+    """Record in `out` the layers, MLPs, experts and mixers of a hybrid pattern; refuse a malformed one there.
+
+    Latent attention in the pattern is refused, too.
+    """
     try:
         pattern = letters(text, out.base)
     except ValueError as error:
@@ -108,10 +123,15 @@ def _of_pattern(out: Fields, text: str) -> None:
 
 
 def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
+    """Return for each layer whether it has experts (letter "E")."""
     return tuple("E" in layer for layer in layers)
 
 
 def _variant(out: Fields, kind: str) -> None:
+    """Record in `out` the layers of an attention variant: sparse attention, or gated delta nets by their frequency.
+
+    Other variants, and a frequency that is missing or malformed, are refused there.
+    """
     if kind == sparse.NAME:
         _indexer(out)
         return
@@ -132,7 +152,11 @@ def _variant(out: Fields, kind: str) -> None:
 
 
 def _indexer(out: Fields) -> None:
-    """Read sparse attention. Its norms, and which channels rope pairs, cost the same in any form."""
+    """Record in `out` the fields of sparse attention's indexer; refuse it without MLA or without its sizes.
+
+    Assumes fused kernels, and the loss over the chosen keys. Its norms and rope's pairing are ignored: they cost the
+    same.
+    """
     args = out.args
     missing = [args.option(dest) for dest in sparse.SIZES if not args.whole(dest)]
     if not out.latent or missing:
@@ -154,6 +178,10 @@ def _indexer(out: Fields) -> None:
 
 
 def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
+    """Return the fields of a mixer: its block, sizes, and for each layer whether it has it.
+
+    Mamba 2 gets its fixed sizes.
+    """
     sizes = dict(_sizes(out.args, block))
     fields: dict[str, Any] = {"block": block, "sizes": sizes, "layers": layers}
     if block == hybrid.MAMBA2:
@@ -163,6 +191,10 @@ def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
 
 
 def _sizes(args: Args, block: str) -> Iterator[tuple[str, int]]:
+    """Yield (name, size) of a block from its arguments, 0 if not given.
+
+    Mamba's heads are then 2 x hidden size / head width.
+    """
     for dest, name in hybrid.SIZES[block].items():
         size = args.whole(dest)
         if size is None and dest == "mamba_num_heads":

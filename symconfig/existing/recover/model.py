@@ -69,15 +69,20 @@ _PASSED: dict[str, str] = {
 
 
 def refuse_undescribed(out: Fields) -> None:
+    """Record in `out` a problem for each argument with a value that no descriptor covers; raises nothing.
+
+    Arguments that change no cost become assumptions. A specification of layers in Python is ignored if a hybrid pattern
+    gives the layers, replaced by the named model's layers (as an assumption), and otherwise refused.
+    """
     args = out.args
     for dest, why in _DEFAULTS.items():
-        if not _usual(out, dest):
+        if not _is_default(out, dest):
             out.refuse(why, dest, got=args.word(dest))
     encoder, layers = args.value("encoder_num_layers"), args.value("num_layers")
     if encoder not in (None, layers):
         out.refuse(_TWO, "encoder_num_layers", got=encoder, hint="--num-layers, for a decoder")
     for dest, why in _PASSED.items():
-        if not _usual(out, dest):
+        if not _is_default(out, dest):
             out.assume(dest, "passed over", why, dest)
     spec = args.words("spec")
     if spec and spec[-1] in _STACKS and any(out.args.given(dest) for dest in PATTERN):
@@ -95,7 +100,8 @@ def refuse_undescribed(out: Fields) -> None:
         )
 
 
-def _usual(out: Fields, dest: str) -> bool:
+def _is_default(out: Fields, dest: str) -> bool:
+    """Return whether the argument is not given, or has an empty, zero or false value."""
     if not out.args.given(dest):
         return True
     value = out.args.value(dest)
@@ -107,8 +113,9 @@ _DIGITS = 9
 
 
 def factor_fields(out: Fields) -> None:
-    """Recover what --use-mup multiplies. Its factors on learning rates and on weights at the start are none of the
-    model's.
+    """Record in `out` the multipliers that --use-mup sets on embeddings, logits and attention; nothing without it.
+
+    Learning rates and initial weights are left out of the model, and assumed as without --use-mup.
     """
     args = out.args
     if not args.switch("use_mup"):
@@ -136,6 +143,7 @@ def factor_fields(out: Fields) -> None:
 
 
 def _rounded(value: float) -> float:
+    """Return the value rounded to nine significant digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -149,6 +157,10 @@ _LINEAR = "rotary_seq_len_interpolation_factor"
 
 
 def position_fields(out: Fields, seq_length: int) -> None:
+    """Record in `out` the position embedding, the longest position and rope's scaling.
+
+    An unknown kind is refused there. The longest position is `seq_length` (tokens) if no option gives one.
+    """
     args = out.args
     rotary = args.switch("use_rotary_position_embeddings")  # deprecated: goes before the type
     kind = "rope" if rotary else args.word("position_embedding_type") or "learned_absolute"
@@ -169,7 +181,11 @@ def position_fields(out: Fields, seq_length: int) -> None:
 
 
 def _scaling(out: Fields, kind: str) -> None:
-    """Recover the kind of scaling; of multi-latent attention YaRN is the default, by a factor of 1 plain rope."""
+    """Record in `out` the type of rope scaling, if any.
+
+    Record an assumption where this version parses an option and ignores it. MLA uses YaRN by default unless its factor
+    is 1. Elsewhere YaRN is refused in versions that lack its options.
+    """
     args, field = out.args, "rope_scaling.rope_type"
     if out.latent:
         if (args.word("rope_type") or "yarn") == "yarn" and args.number(1.0, "rotary_scaling_factor") != 1.0:
@@ -205,10 +221,13 @@ def described(
 ) -> Described:
     """Return the model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
 
-    vocab_size: where neither options nor tokenizer say it. named: the model that it is said to be: it fills in what the
-    options leave open, and may not contradict them. What an argument leaves open is the parser's default where the
-    options have a model's shape of their own; a recipe's options have none.
-    Raises InputError with all that no descriptor describes, that is missing, or that contradicts `named`.
+    Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named`
+    does. Raises InputError with all that no descriptor covers, that is missing, or that contradicts `named`.
+
+    Args:
+        seq_length: in tokens, for the longest position if no option gives it.
+        vocab_size: used if neither options nor tokenizer give it.
+        named: the model that the user names; None if none.
     """
     out = Fields(Args(names), named)
     refuse_undescribed(out)
@@ -241,7 +260,11 @@ def described(
 
 
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
-    """Return the model under the name that it has in the zoo, or that it was given."""
+    """Return the described model, replaced by the named model or the zoo's if it means the same.
+
+    The longest position is raised to `seq_length`, except with learned positions. Without a match in the zoo the
+    nearest model is noted.
+    """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
     if same is None and match is not None:
@@ -255,7 +278,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
 
 
 def _attention(out: Fields) -> None:
-    """Say what options of attention count for nothing, or are missing."""
+    """Record in `out` ignored --num-query-groups, assumed norms of MLA, and a hidden size that heads do not divide."""
     args = out.args
     heads, hidden, groups = (args.whole(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:
@@ -272,6 +295,10 @@ def _attention(out: Fields) -> None:
 
 
 def _activation(out: Fields) -> None:
+    """Record in `out` the activation and whether the MLP is gated; combinations without a descriptor are refused there.
+
+    Without an option it is GELU (tanh form if fused with the bias), which is refused for experts.
+    """
     args = out.args
     dests = {option: links.destinations(option)[0] for *_, options in ACTIVATIONS for option in options}
     given = {option: args.value(dest) for option, dest in dests.items() if args.value(dest)}
@@ -285,7 +312,9 @@ def _activation(out: Fields) -> None:
             "activation_func_clamp_value",
             "glu_linear_offset",
             "squared_relu",
-            got=" ".join(option if value is True else f"{option} {_short(value)}" for option, value in given.items()),
+            got=" ".join(
+                option if value is True else f"{option} {_formatted(value)}" for option, value in given.items()
+            ),
             need=f"one, or --quick-geglu with clamp {CLAMPED_SWIGLU_LIMIT:g} and offset {CLAMPED_SWIGLU_OFFSET:g}",
         )
     out.put("hidden_act", act or None, *_ACTIVATIONS)
@@ -294,11 +323,13 @@ def _activation(out: Fields) -> None:
         out.refuse("experts with GELU are not described", *_ACTIVATIONS, hint="--swiglu")
 
 
-def _short(value: Value) -> str:
+def _formatted(value: Value) -> str:
+    """Return the value as text; a float without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _biases(out: Fields) -> None:
+    """Record in `out` which linear layers have biases."""
     args = out.args
     biased = args.switch("add_bias_linear")
     for field in ("mlp_bias", "attention_out_bias"):

@@ -14,14 +14,20 @@ _BALANCING = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 
 
 def has_experts(out: Fields) -> bool:
-    """Tell whether there are experts: Megatron-LM takes 0 for none."""
+    """Return whether the model has experts; a number of 0 means none.
+
+    The named model decides if the options leave it open.
+    """
     if out.holds(*NUMBER):
         return bool(out.args.whole(*NUMBER))
     return out.base is not None and out.base.experts is not None
 
 
 def expert_fields(out: Fields) -> None:
-    """Recover the experts' fields; those of the dense MLP are read."""
+    """Record in `out` the fields of experts; without experts only refuse a latent size.
+
+    Dense fields must be read before.
+    """
     args = out.args
     if not has_experts(out):
         if args.whole("moe_latent_size"):
@@ -40,6 +46,10 @@ def expert_fields(out: Fields) -> None:
 
 
 def _layers(out: Fields) -> None:
+    """Record in `out` which layers have experts: as a regular frequency if possible, else as a list.
+
+    Nothing is recorded if the number of layers is unknown or a hybrid pattern gives them; a malformed one is refused.
+    """
     args = out.args
     if not out.layers or not out.holds("moe_layer_freq") or out.parts:
         return  # of a pattern, its letters say them
@@ -59,8 +69,9 @@ def _layers(out: Fields) -> None:
 
 
 def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return the layers with experts: gpt_layer_specs.py, get_gpt_decoder_block_spec: every n-th layer from the first
-    on, or a list. Raises ValueError.
+    """Return for each layer whether it has experts: every n-th from the first on, or by a list of 0 and 1.
+
+    As gpt_layer_specs.py, get_gpt_decoder_block_spec. Raises ValueError for a malformed pattern or too many layers.
     """
     if layers > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS:,} layers")
@@ -75,8 +86,10 @@ def moe_layers(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def _router(out: Fields) -> None:
-    """Say what of the router is refused, and what is as if it were otherwise: Megatron-LM scores a group by its best
-    topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one."""
+    """Refuse a softmax over a single expert; record assumptions for expert capacity and for the score of expert groups.
+
+    Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one.
+    """
     args = out.args
     top_k, sigmoid = args.whole("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
     renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
@@ -97,6 +110,10 @@ def _router(out: Fields) -> None:
 
 
 def _balance(out: Fields) -> None:
+    """Record in `out` the coefficient of the auxiliary loss, the first of several.
+
+    Refuse other kinds of load balancing. 0 if balancing is "none" or the coefficient is no number.
+    """
     args = out.args
     kinds = args.words("moe_router_load_balancing_type") or ("aux_loss",)
     for kind in kinds:
@@ -121,8 +138,8 @@ def _balance(out: Fields) -> None:
 
 
 def _dense_where_all_are_experts(out: Fields) -> None:
-    """Recover the dense size. --ffn-hidden-size of a model without a dense layer says nothing; `render` then repeats
-    the experts' size.
+    """Set intermediate_size to 0 if every layer has experts and it equals the experts' size, as `render` then repeats
+    that.
     """
     first, every = out.values.get("experts.first_k_dense_replace"), out.values.get("experts.moe_layer_freq")
     if (first, every) == (0, 1) and out.values.get("intermediate_size") == out.get("experts.moe_intermediate_size"):

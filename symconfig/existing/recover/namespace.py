@@ -13,12 +13,12 @@ from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, defaults
 
 
 class Namespace(Mapping[str, Value]):
-    """One version's parser over options: `names["hidden_size"]`, `names["add_bias_linear"]`; None where nothing is.
+    """Values of one Megatron-LM version's parser: `names["hidden_size"]`; None if there is neither value nor default.
 
-    The last of a repeated option wins, as in argparse. An option that this version does not have counts as the version
-    has it that is nearest to it and does; one that no version has is in `unknown`. A value that the parser refuses is
-    in `problems`. It, and one whose text is not known, is in `dark`: who asks for it is given the default, and `missed`
-    notes it, so that whoever predicts can tell whether what is not known would have mattered.
+    The last of a repeated option wins, as in argparse. An option that only other versions have is read as the nearest
+    version does (`foreign`); one in no version is in `unknown`. A value that the parser refuses is in `problems`, and
+    is read as another version does if any accepts it. Otherwise, and if its text is not known, it is in `dark`: reading
+    it gives the default and records it in `missed`, so that callers know whether the value was needed.
     """
 
     def __init__(self, settings: Sequence[Setting], table: FlagTable) -> None:
@@ -33,12 +33,13 @@ class Namespace(Mapping[str, Value]):
         self._given: dict[str, tuple[Value, Setting]] = {}
         self.repeated: list[Setting] = []
         for setting in settings:
-            self._take(setting)
+            self._record(setting)
 
-    def _take(self, setting: Setting) -> None:
+    def _record(self, setting: Setting) -> None:
+        """Record one setting: its value, or why it has none in `unknown`, `foreign`, `problems` and `dark`."""
         flag = self.table.flags.get(setting.name)
         if flag is None:
-            flag = _elsewhere(setting.name, self.table.version)
+            flag = _of_nearest_version(setting.name, self.table.version)
             (self.unknown if flag is None else self.foreign).append(setting)
             if flag is None:
                 return
@@ -54,7 +55,7 @@ class Namespace(Mapping[str, Value]):
             words = setting.text
             refused = setting.problem("has a value that the parser refuses", got=words or "nothing", need=str(error))
             self.problems.append(refused)
-            value = _parsed_elsewhere(setting)
+            value = _parsed_by_any_version(setting)
             if value is None:
                 self.dark[flag.dest] = refused
                 return
@@ -63,7 +64,7 @@ class Namespace(Mapping[str, Value]):
         self._given[flag.dest] = value, setting
 
     def __getitem__(self, dest: str) -> Value:
-        if self._misses(dest):
+        if self._unreadable(dest):
             return defaults(self.table.version).get(dest)
         if dest in self._given:
             return self._given[dest][0]
@@ -76,45 +77,49 @@ class Namespace(Mapping[str, Value]):
         return len({**defaults(self.table.version), **self._given})
 
     def setting(self, dest: str) -> Setting | None:
-        """Return what gives a destination; None where it is the default."""
+        """Return the setting that gives a destination its value; None if it has the default."""
         setting = self._given.get(dest)
         return None if setting is None else setting[1]
 
     def given(self, dest: str) -> bool:
-        return self._misses(dest) or dest in self._given
+        """Return whether the option is given, also with an unreadable value, which is then recorded in `missed`."""
+        return self._unreadable(dest) or dest in self._given
 
-    def _misses(self, dest: str) -> bool:
-        """Tell whether its value is dark, which is noted."""
+    def _unreadable(self, dest: str) -> bool:
+        """Return whether the destination's value is unreadable, and record that in `missed`."""
         if dest not in self.dark:
             return False
         self.missed[dest] = self.dark[dest]
         return True
 
     def place(self, *dests: str) -> Place | None:
-        """Return where the first of these that is given stands."""
+        """Return where the first given destination stands in the file; None if none is given."""
         return next((self._given[dest][1].place for dest in dests if dest in self._given), None)
 
     def whole(self, dest: str, otherwise: int = 1) -> int:
-        """Return a whole number; `otherwise` where there is none."""
+        """Return the value as an integer; `otherwise` if it is absent or of another type."""
         value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return how this version says it: the option's name, for a switch the one that sets `value`."""
+        """Return the option of this version that sets `dest`; for a switch the one that sets it to `value`.
+
+        Raises KeyError if there is none.
+        """
         return option(self.table, dest, value)
 
 
 @cache
-def _elsewhere(name: str, version: str) -> Flag | None:
-    """Return the option as the version nearest to this one has it."""
+def _of_nearest_version(name: str, version: str) -> Flag | None:
+    """Return the option as defined in the version nearest to this one; None if no version has it."""
     order = versions()
     mine = order.index(version)
     having = sorted((v for v in order if flags(v).known(name)), key=lambda v: abs(order.index(v) - mine))
     return flags(having[0]).flags[name] if having else None
 
 
-def _parsed_elsewhere(setting: Setting) -> Value:
-    """Return the value as the newest version that takes it has it; None where none does."""
+def _parsed_by_any_version(setting: Setting) -> Value:
+    """Return the value as parsed by the newest version that accepts it; None if none does."""
     for version in reversed(versions()):
         flag = flags(version).flags.get(setting.name)
         try:
@@ -126,13 +131,11 @@ def _parsed_elsewhere(setting: Setting) -> Value:
 
 
 def version_of(names: Sequence[str]) -> str:
-    """Return the newest version that has most of these options: what a configuration that names no version is
-    read as.
-    """
+    """Return the version that has most of these options; of several the newest release, "main" last."""
     order = versions()
     return max(order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), v != "main", order.index(v)))
 
 
 def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:
-    """Read a namespace that Megatron printed (`measured.training_log`), whose lists are text, for the same readers."""
+    """Return a namespace that Megatron printed (`measured.training_log`) with lists as tuples, for `described`."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in names.items()}

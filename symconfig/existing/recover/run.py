@@ -17,9 +17,14 @@ from symconfig.solve.configuration import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Supplied:
-    """model: of a configuration that describes none (DeepSpeed's), or that names a recipe. gpus: None: as its launcher
-    says. seq_length, vocab_size: where the files do not say. megatron_version: None: the newest that has all options.
-    prompt_length, response_length: tokens in the mean, of reinforcement learning.
+    """What the user states in addition to the files.
+
+    Args:
+        model: for configurations that describe none, or name a recipe.
+        gpus: None: as the launcher says.
+        seq_length, vocab_size: used where the files give none.
+        megatron_version: None: the newest that has most options.
+        prompt_length, response_length: mean tokens, for reinforcement learning.
     """
 
     model: ModelDescriptor | None = None
@@ -33,8 +38,13 @@ class Supplied:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """An assumption that the prediction needs and the configuration leaves open: `what`, the `value` taken, and `why`
-    that one.
+    """An assumption that the prediction needs, as the configuration leaves it open.
+
+    Args:
+        what: what is assumed.
+        value: the assumed value, as text.
+        why: the reason for this value.
+        place: where the configuration concerns it; None if nowhere.
     """
 
     what: str
@@ -45,12 +55,13 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impossible(Problem):
-    """Numbers that no run has, because they do not divide. rule: of the audit, that says so."""
+    """A problem of numbers that no run can have, as they do not divide. rule: the audit's rule that reports it."""
 
     rule: str
 
     @classmethod
     def of(cls, problem: Problem, rule: str) -> Impossible:
+        """Return the problem as an Impossible one of `rule`."""
         return cls(**{item.name: getattr(problem, item.name) for item in fields(problem)}, rule=rule)
 
     def __str__(self) -> str:
@@ -59,8 +70,13 @@ class Impossible(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The model that options describe. zoo: the zoo's model that computes the same, if one does; nearest: else the one
-    that differs in the fewest fields, and these fields as they are here ("llama3.1-8b", ("vocab_size 32000",)).
+    """The model that options describe.
+
+    Args:
+        zoo: name of the zoo's model that computes the same; None if there is none.
+        assumed: assumptions made about the model.
+        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here:
+            ("llama3.1-8b", ("vocab_size 32000",)); None if none is similar.
     """
 
     model: ModelDescriptor
@@ -73,10 +89,13 @@ class Described:
 class Run:
     """A model, and how it is run.
 
-    configuration: for `solve.predict`; its framework has the habits that the options switch on and off. options: the
-    same as the plan's candidate has it, with the overlaps as they are. step: of reinforcement learning, around it;
-    critic: what is trained in it, too.
-    program: the target whose program trains adapters. alone: an update of a trainer that generates nothing.
+    Args:
+        configuration: for `solve.predict`; its framework has the behaviour that the options switch on and off.
+        options: the same as choices of a plan's candidate, with the actual overlaps.
+        step: of reinforcement learning, around this run; None without one.
+        critic: run of the critic that is trained in the step; None without one.
+        program: target whose program trains adapters; None without one.
+        alone: update of a trainer that generates nothing; None without one.
     """
 
     target: Target
@@ -91,7 +110,7 @@ class Run:
     program: str | None = None
 
     def with_loss(self, kernel: LossKernel) -> Run:
-        """Return the run with another kernel of the loss."""
+        """Return a copy of the run with another loss kernel."""
         how = (framework := self.configuration.framework).implementation
         how = replace(how, loss=replace(how.loss, kernel=kernel))
         return replace(
@@ -100,14 +119,16 @@ class Run:
 
     @property
     def parallel(self) -> Degrees:
+        """Return the degrees of parallelism."""
         return self.configuration.degrees
 
     @property
     def batch(self) -> Batch:
+        """Return the batch: sequences per microbatch and step, microbatches per step, sequence length in tokens."""
         c = self.configuration
         return Batch(c.micro, c.global_batch, c.global_batch // (c.micro * c.degrees.dp), c.seq_length)
 
     @property
     def around(self) -> Step | Alone | None:
-        """Return what is around the run, where its step has phases."""
+        """Return the step or the update around the run; None for plain training."""
         return self.step or self.alone

@@ -25,7 +25,14 @@ _NOTHING: tuple[Value, ...] = (None, False, 0, "", ())  # a switch that is off, 
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """The file. refused, without: by destination."""
+    """Contents of destinations.json.
+
+    Args:
+        read: destinations that the prediction counts.
+        refused: reason by destination that is refused.
+        without: reason by destination that the prediction ignores.
+        indifferent: destinations that change neither memory nor time, by reason.
+    """
 
     read: frozenset[str]
     refused: Mapping[str, str]
@@ -35,6 +42,7 @@ class Sorted:
 
 @cache
 def destinations() -> Sorted:
+    """Return the contents of destinations.json, with destinations that links read added to `read`; cached."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
     read = frozenset(data["read"]) | LINKED | DECIDED.difference(*indifferent.values(), data["without"])
@@ -42,19 +50,22 @@ def destinations() -> Sorted:
 
 
 def refused(names: Namespace) -> Iterator[tuple[str, str]]:
-    """Yield destination, and what is not predicted, of each that is other than by default."""
+    """Yield (destination, what is not predicted) of each refused option with another value than its default."""
     for dest, what in destinations().refused.items():
-        if not _same(names[dest], _default(dest, names.table.version)):
+        if not _equal(names[dest], _default(dest, names.table.version)):
             yield dest, what
 
 
 def left_out(names: Namespace) -> Iterator[Assumed]:
-    """Yield the options that may change memory or time, and that the prediction is made without."""
+    """Yield an assumption for each option that may change memory or time but is ignored by the prediction.
+
+    Options at their default are skipped. Options that no version has share one assumption.
+    """
     without = destinations().without
     for dest, setting in names.written.items():
         if dest not in without:
             continue
-        if dest in names.dark or not _same(names[dest], _default(dest, names.table.version)):
+        if dest in names.dark or not _equal(names[dest], _default(dest, names.table.version)):
             yield Assumed("predicted without", setting.spelled, without[dest], setting.place)
     if names.unknown:
         spelled = dict.fromkeys(setting.spelled for setting in names.unknown)
@@ -67,9 +78,10 @@ def left_out(names: Namespace) -> Iterator[Assumed]:
 
 
 def _default(dest: str, version: str) -> Value:
-    """Return the default of this version, or of the newest that has the destination."""
+    """Return the default in this version, else in the newest version that has the destination; None if none has it."""
     return next((defaults(each)[dest] for each in (version, *reversed(versions())) if dest in defaults(each)), None)
 
 
-def _same(one: Value, other: Value) -> bool:
+def _equal(one: Value, other: Value) -> bool:
+    """Return whether two values are equal; None, False, 0, "" and () are."""
     return one == other or (one in _NOTHING and other in _NOTHING)

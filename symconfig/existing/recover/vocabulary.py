@@ -40,7 +40,10 @@ BY_NAME: dict[str, int] = {
 
 
 def size_by_name(name: str) -> int | None:
-    """Return the size by a tokenizer's name, in lower case and without its owner."""
+    """Return the vocabulary's size by a tokenizer's name, in lower case without its owner.
+
+    None if it is not in the table.
+    """
     fitting = [start for start in BY_NAME if name.startswith(start)]
     return BY_NAME[max(fitting, key=len)] if fitting else None
 
@@ -54,10 +57,13 @@ SOURCES = ("vocab_size", "padded_vocab_size", "tokenizer_model", "tokenizer_type
 
 
 def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> int | None:
-    """Recover the true size, into `out`, too. model: of any vocabulary. vocab_size: what the user says where the files
-    do not.
+    """Return the vocabulary's size without padding; None, with a problem recorded in `out`, if nothing gives it.
 
-    None: nobody says it, which is a problem of `out`.
+    A size that is derived from the tokenizer's name, a padded size or a similar model is recorded as an assumption.
+
+    Args:
+        model: with any vocabulary; to find models of the same shapes.
+        vocab_size: the user's, used where the options give none.
     """
     true = _true(out)
     padded = out.args.whole("padded_vocab_size")
@@ -72,7 +78,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 
 
 def _true(out: Fields) -> int | None:
-    """Return the true size as options or the tokenizer's name say it."""
+    """Return the size by the options or the tokenizer's name; None if neither gives it."""
     args = out.args
     size, kind = args.whole("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
@@ -84,12 +90,12 @@ def _true(out: Fields) -> int | None:
 
 
 def _kind(args: Args) -> str:
-    """Return the kind of the tokenizer; one that Megatron-LM does not have says nothing about its size."""
+    """Return the tokenizer's type, or "a fork's" if Megatron-LM does not have it; an empty string if not given."""
     return args.word("tokenizer_type") if args.known("tokenizer_type") else "a fork's"
 
 
 def _of_name(out: Fields, args: Args) -> int | None:
-    """Return the size of the tokenizer that is named; one in a folder that is not known has no name."""
+    """Return the size of the named tokenizer, recorded as an assumption; None if the name or folder is not known."""
     model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
     last = path.parent.name if path.suffix in (".model", ".json") else path.name
@@ -105,8 +111,10 @@ def _of_name(out: Fields, args: Args) -> int | None:
 
 
 def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | None) -> int:
-    """Return the true size of --padded-vocab-size, which is what the embedding has; the true size only where it pads to
-    that.
+    """Return the size that --padded-vocab-size stands for: `true` if it pads to that, else a similar model's, else
+    `padded`.
+
+    The latter two are recorded as assumptions. A similar model is looked for only if `true` is None.
     """
     step = (out.args.whole("make_vocab_size_divisible_by") or 1) * (out.args.whole("tensor_model_parallel_size") or 1)
     if true is not None and 0 <= padded - true < max(step, _STEP):
@@ -126,6 +134,10 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
 
 def _guess(out: Fields, model: ModelDescriptor) -> int | None:
+    """Return the size by the tokenizer's type, else that of the zoo's model with the same shapes; None if neither.
+
+    Either is recorded as an assumption. Without a type but with --merge-file the tokenizer is GPT-2's.
+    """
     kind = _kind(out.args)
     if not kind and (not out.args.known("merge_file") or out.args.given("merge_file")):
         kind = _OF_MERGES

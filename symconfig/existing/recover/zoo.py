@@ -25,7 +25,10 @@ _ENDS = re.compile(rf"[-_]({'|'.join((*_STORED, 'thinking'))})(?=$|[-_/])", re.I
 
 
 def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assumed]] | None:
-    """Return the model that a name or a folder is called after; None where it is not known."""
+    """Return the model of a name or a folder's last part, and the assumptions made; None if it is not known.
+
+    Looked up in the zoo, then in known.json, then in the Hugging Face cache; suffixes of stored formats are ignored.
+    """
     plain = _ENDS.sub("", given)
     for name, known in hub.of_zoo():
         if hub.same(plain, _ENDS.sub("", known)):
@@ -43,18 +46,19 @@ def by_name(given: str, place: Place | None) -> tuple[ModelDescriptor, list[Assu
 
 
 def weight_bytes(given: str) -> float:
-    """Return the bytes of a weight as a name says that they are stored; 16 bits where it says nothing."""
+    """Return the bytes per stored weight that a model's name indicates ("-fp8": 1.0); 2.0 if it indicates nothing."""
     sizes = (_STORED.get(end.lower()) for end in _ENDS.findall(given))
     return next((size for size in sizes if size is not None), _STORED["bf16"])
 
 
 def _called(known: str, given: str, place: Place | None) -> Assumed:
+    """Return the assumption that `given` is the model `known`, judged by its name only."""
     return Assumed("model", known, f"of the name {given}; its weights were not looked at", place)
 
 
 @cache
 def models() -> dict[str, dict[str, Any]]:
-    """Return what is known of models beside the zoo, by their ids on the hub."""
+    """Return the models of known.json, by their ids on the Hugging Face hub; cached."""
     text = (data_dir("model_zoo") / _FILE).read_text(encoding="utf-8")
     known: dict[str, dict[str, Any]] = json.loads(text)["models"]
     return known
@@ -62,7 +66,10 @@ def models() -> dict[str, dict[str, Any]]:
 
 @cache
 def model_of(name: str) -> tuple[ModelDescriptor, bool]:
-    """Return a model of the file, under its own name, and whether a tower in front of it is left out."""
+    """Return a model of known.json under its own name, and whether it has a vision tower that is left out; cached.
+
+    Raises KeyError for an unknown name.
+    """
     entry = models()[name]
     if "config" in entry:
         model = import_config({**entry["config"], "torch_dtype": "bfloat16"}, _FILE, name)
@@ -91,25 +98,26 @@ _SHAPES = (
 
 @cache
 def _zoo() -> tuple[tuple[ModelDescriptor, Meaning], ...]:
-    """Return the zoo's models without an adapter: no adapter is an option of Megatron-LM."""
+    """Return the zoo's models without an adapter, each with its meaning; cached."""
     loaded = (load_model(name) for name in zoo_models())
     return tuple((model, meaning(model)) for model in loaded if model.adapter is None)
 
 
 def named(name: str) -> ModelDescriptor:
-    """Return the model of the zoo of this name."""
+    """Return the zoo's model of this name. Raises StopIteration if there is none."""
     return next(model for model, _ in _zoo() if model.name == name)
 
 
 def zoo_match(model: ModelDescriptor) -> str | None:
-    """Return the zoo's model that computes the same."""
+    """Return the name of the zoo's model that computes the same; None if there is none."""
     mine = meaning(model)
     return next((other.name for other, theirs in _zoo() if mine == theirs), None)
 
 
 def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
-    """Return the zoo's model that differs in the fewest fields, `MOST_FIELDS` at most, and what they are here:
-    "vocab_size 32000".
+    """Return the zoo's most similar model and its differing fields with this model's values ("vocab_size 32000").
+
+    None if all differ in more than `MOST_FIELDS` fields, or if one is equal.
     """
     mine = meaning(model)
     ranked = sorted((len(_choices(mine, theirs)), other.name, _choices(mine, theirs)) for other, theirs in _zoo())
@@ -120,17 +128,18 @@ def zoo_near(model: ModelDescriptor) -> tuple[str, tuple[str, ...]] | None:
 
 
 def differing(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
-    """Return the fields in which two meanings differ."""
+    """Return the sorted names of the fields in which two meanings differ."""
     return tuple(field for field in sorted({*mine, *theirs}) if mine.get(field) != theirs.get(field))
 
 
 def _choices(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
-    """Return the differing fields, where a section that is one choice counts as one."""
+    """Return the differing fields; several fields of a section that is one choice count as one."""
     fields = (_SECTION.get(field.partition(".")[0], field) for field in differing(mine, theirs))
     return tuple(dict.fromkeys(fields))
 
 
 def _shown(value: object) -> str:
+    """Return a field's value as text for a person."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):
@@ -139,7 +148,10 @@ def _shown(value: object) -> str:
 
 
 def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> ModelDescriptor | None:
-    """Return the zoo's model of the same shapes but for the vocabulary, the most alike where there are several."""
+    """Return the zoo's most similar model with the same shapes (any vocabulary) that `fits` accepts.
+
+    None if there is none.
+    """
     mine = meaning(model)
     candidates = sorted(
         (len(differing(mine, theirs)), other.name)
@@ -150,7 +162,10 @@ def alike(model: ModelDescriptor, fits: Callable[[ModelDescriptor], bool]) -> Mo
 
 
 def by_tokenizer(name: str) -> ModelDescriptor | None:
-    """Return the zoo's model whose Hugging Face name this is; lower case, with or without the owner."""
+    """Return the zoo's model with this Hugging Face id, lower case, with or without its owner.
+
+    None if there is none.
+    """
     for model, _ in _zoo():
         theirs = (model.huggingface_id or "").lower()
         if theirs and name in (theirs, theirs.rpartition("/")[2]):

@@ -20,11 +20,11 @@ _LENGTH, _LARGEST, _SHIFT = 1024, 1 << 63, 62
 
 
 class Dark(Exception):
-    """The number is not known; the text says why, after "its value"."""
+    """The value of an expression is not known; the text says why and continues the words "its value"."""
 
 
 def _divided(left: int, right: int) -> int:
-    """Divide towards zero, as bash does."""
+    """Return the quotient rounded towards zero, as in bash. Raises Dark for division by zero."""
     if right == 0:
         raise Dark("is divided by zero")
     quotient = abs(left) // abs(right)
@@ -32,7 +32,7 @@ def _divided(left: int, right: int) -> int:
 
 
 def _bounded(change: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """Return the operator for a right side that makes no number too long."""
+    """Return the operator restricted to right operands from 0 to 62; it raises Dark for others."""
 
     def run(left: int, right: int) -> int:
         if not 0 <= right <= _SHIFT:
@@ -63,8 +63,14 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int], None]) -> int:
-    """Return the value of an expression; of several with commas, the last one's. look: the number of a variable, which
-    may raise Dark. Raises Dark where the value is not known."""
+    """Return the value of an arithmetic expression; of several separated by commas the last one's.
+
+    Raises Dark if the value is not known, also for syntax that is not supported.
+
+    Args:
+        look: returns a variable's value, or raises Dark.
+        assign: called with name and value for each assignment, `++` and `--`.
+    """
     if len(text) > _LENGTH:
         raise Dark("has too long an arithmetic expression")
     value = 0
@@ -84,34 +90,36 @@ def calculated(text: str, look: Callable[[str], int], assign: Callable[[str, int
 
 
 def _value(text: str, look: Callable[[str], int]) -> int:
+    """Return the value of one expression without assignments. Raises Dark."""
     if "?" in text and (choice := _CHOICE.fullmatch(text)):
         return _value(choice[2 if _value(choice[1], look) else 3], look)
     spelled = re.sub(r"&&|\|\||/", lambda match: _SPELLED[match[0]], text)
     try:
         if not _SIGNS.fullmatch(text) or _OTHERWISE.search(text):
             raise ValueError
-        return _worked_out(ast.parse(f"({spelled})", mode="eval").body, look)
+        return _evaluated(ast.parse(f"({spelled})", mode="eval").body, look)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise Dark(f"has arithmetic that is not understood: {text.strip()[:40]!r}") from None
 
 
-def _worked_out(node: ast.expr, look: Callable[[str], int]) -> int:
+def _evaluated(node: ast.expr, look: Callable[[str], int]) -> int:
+    """Return the value of a Python syntax tree. Raises ValueError for unsupported nodes, Dark beyond 64 bits."""
     match node:
         case ast.Constant(value=made) if type(made) is int:
             pass
         case ast.Name(id=name):
             made = look(name)
         case ast.Subscript(value=ast.Name(id=name), slice=index):
-            made = look(f"{name}[{_worked_out(index, look)}]")
+            made = look(f"{name}[{_evaluated(index, look)}]")
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(operand, look))
+            made = _OPERATORS[type(op)](_evaluated(operand, look))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(left, look), _worked_out(right, look))
+            made = _OPERATORS[type(op)](_evaluated(left, look), _evaluated(right, look))
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-            made = _OPERATORS[type(op)](_worked_out(left, look), _worked_out(right, look))
+            made = _OPERATORS[type(op)](_evaluated(left, look), _evaluated(right, look))
         case ast.BoolOp(op=op, values=values):
             stop = isinstance(op, ast.Or)
-            made = next((stop for each in values if bool(_worked_out(each, look)) is stop), not stop)
+            made = next((stop for each in values if bool(_evaluated(each, look)) is stop), not stop)
         case _:
             raise ValueError
     if not -_LARGEST <= made < _LARGEST:

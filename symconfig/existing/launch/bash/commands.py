@@ -26,7 +26,11 @@ _OTHERS = re.compile(r"\s*import torch_npu\s*")
 
 
 def run_words(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run one command after its expansions; return its status. Raises Leave, Exhausted."""
+    """Run one command whose words are expanded; return its status.
+
+    Functions of the script take precedence over builtins; any other program is recorded, not run. Raises Leave,
+    Exhausted.
+    """
     name = "" if words[0].unknown else words[0].text
     if name in shell.state.functions:
         return shell.call(name, words[1:], place)
@@ -36,7 +40,11 @@ def run_words(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _program(shell: Shell, words: Words, place: Place) -> Truth:
-    """Record something outside of the shell; it is never run."""
+    """Record an external program in the log, without running it; its output is unknown.
+
+    Code of `bash -c` and scripts that it starts are interpreted instead. `python -c "import torch_npu"` fails. In a
+    command substitution it is logged in `aside` only.
+    """
     shell.budget.spend(8)  # it is looked through for launchers, programs and options
     if len(words) == 3 and words[1].text == "-c" and _OTHERS.fullmatch(words[2].text):
         return FALSE
@@ -58,7 +66,10 @@ def _program(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _read(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `read`, of a string that the script holds: the first line, split; with `-d ''` all of it."""
+    """Run `read` on the known standard input: set variables from its first line, or from all of it with `-d ''`.
+
+    Variables become unknown, and so does the status, if the input is not known.
+    """
     names: list[str] = []
     flags, delimiter, rest = "", "\n", iter(words)
     for word in rest:
@@ -89,12 +100,17 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _mapfile(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `mapfile`: set the array to unknown contents."""
     name = words[-1].text if words and not words[-1].text.startswith("-") else "MAPFILE"
     shell.state.variables[name] = Array({0: Field((hole(_READ, place, loose=True),), place)})
     return TRUE
 
 
 def _let(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `let`; the status is whether the last value is nonzero.
+
+    An expression that is not known makes its variable unknown.
+    """
     value = 0
     for word in words:
         try:
@@ -109,6 +125,7 @@ def _let(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _set(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `set`: options are skipped, other words replace the script's arguments."""
     rest = list(words)
     while rest and rest[0].text.startswith(("-", "+")) and rest[0].text != "--":
         rest = rest[2:] if rest[0].text.endswith("o") else rest[1:]  # set -euo pipefail
@@ -118,6 +135,7 @@ def _set(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _shift(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `shift`; fails without a change if there are fewer arguments."""
     count = int(words[0].text) if words and words[0].text.isdigit() else 1
     if count > len(shell.state.arguments):
         return FALSE
@@ -129,6 +147,11 @@ def _shift(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _leave(kind: str) -> Own:
+    """Return the command `exit`, `return`, `break` or `continue`, which always raises Leave.
+
+    `exit` without a status counts as an error, as it often follows a usage message.
+    """
+
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         # An exit without a status is the end of a message about wrong use as often as a success.
         given = words[0].text if words else ""
@@ -140,6 +163,7 @@ def _leave(kind: str) -> Own:
 
 
 def _exec(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `exec`: run the command, then leave the shell (raises Leave); without a command do nothing."""
     while words and words[0].text in ("-a", "-c", "-l"):
         words = words[2:] if words[0].text == "-a" else words[1:]
     if not words:
@@ -152,6 +176,7 @@ def _exec(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _cd(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `cd`: set the current folder, to an unknown value if it depends on one."""
     named = [word for word in words if not word.text.startswith("-") or word.unknown]
     base = shell.state.folder
     if not named or named[-1].unknown:
@@ -164,22 +189,25 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _print(shell: Shell, parts: Parts) -> Truth:
+    """Append the parts to the collected output, if any; return success."""
     if shell.output is not None:
         shell.output += parts
     return TRUE
 
 
 def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
-    """Return the status of a program whose output is not known."""
+    """Print an unknown value with the reason `why`; return an unknown status."""
     _print(shell, (hole(why, place),))
     return replace(STARTED, why=why)
 
 
 def _pwd(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `pwd`: print the current folder, an unknown value if it is not known."""
     return _print(shell, shell.state.folder or (hole("depends on the current folder", place),))
 
 
 def _echo(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `echo` with `-n`, `-e` and `-E`: print the words joined by blanks."""
     flags = ""
     while words and re.fullmatch(r"-[neE]+", words[0].text):
         flags += words[0].text[1:]
@@ -193,7 +221,10 @@ def _echo(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _printf(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run formats of `%s`, `%d` and text; anything else is not known."""
+    """Run `printf` with formats of `%s`, `%d` and text, repeated while arguments are left.
+
+    Other formats print an unknown value. With `-v NAME` the result is assigned to the variable.
+    """
     if len(words) > 2 and words[0].text == "-v":
         inside = replace(shell, output=[])
         _printf(inside, words[2:], place)
@@ -216,6 +247,8 @@ def _printf(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _path(change: Callable[[Field], Parts]) -> Own:
+    """Return a command that prints its first path changed by `change`; an unknown value if the path is not known."""
+
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         named = [word for word in words if not word.text.startswith("-") or word.unknown]
         if not named or named[0].unknown:
@@ -226,16 +259,19 @@ def _path(change: Callable[[Field], Parts]) -> Own:
 
 
 def _dirname(word: Field) -> Parts:
+    """Return the path up to its last slash; "." without one, "/" for a file in the root."""
     head = word.text.rstrip("/").rpartition("/")[0]
     return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
 
 
 def _basename(word: Field) -> Parts:
+    """Return the path's last component."""
     text = word.text.rstrip("/")
     return word.cut(text.rfind("/") + 1, len(text)).parts
 
 
 def _cat(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `cat` on standard input or on files that the script wrote; the output is unknown for other files."""
     names = [word.text for word in words if word.text != "-"]
     if not names and shell.stdin is not None:
         return _print(shell, shell.stdin)
@@ -246,12 +282,14 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _tee(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `tee`: pass standard input on, and record it as contents of the named files if it is known."""
     if shell.stdin and not unknown_of(shell.stdin):
         shell.state.files |= {word.text: shell.stdin for word in words if not word.text.startswith("-")}
     return _print(shell, shell.stdin or ())
 
 
 def _seq(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `seq` on one to three integers of at most six digits; the output is unknown for anything else."""
     texts = [word.text for word in words]
     if not 1 <= len(texts) <= 3 or not all(re.fullmatch(r"-?\d{1,6}", text) for text in texts) or "0" in texts[1:-1]:
         return _unprinted(shell, "depends on the output of seq", place)
@@ -262,7 +300,7 @@ def _seq(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _expr(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `expr` on whole numbers; it ends in an error where it is 0."""
+    """Run `expr` on integers; it fails if the result is 0. The output is unknown for other operands."""
     parts = nested.joined(words)
     why, text = unknown_of(parts), text_of(parts)
     if why or not re.fullmatch(r"[-\d\s+*/%()]+", text):
@@ -276,7 +314,10 @@ def _expr(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _which(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `which`, `type`, `command -v`: a path of which only the end is known."""
+    """Run `which`, `type` or `command -v`: print a path of which only the last component is known.
+
+    The status is unknown.
+    """
     why = "depends on the programs that are there"
     names = [word for word in words if not word.text.startswith("-")]
     _print(shell, (hole(why, place), *((Part("/"), *names[-1].parts) if names else ()), Part("\n")))
@@ -284,16 +325,19 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `[` or `test` on expanded words."""
     return tested(shell.expander(CodeSource((), place), deciding=True), [word.parts for word in words])
 
 
 def _always(status: Truth) -> Own:
-    """Run a command that sets nothing which a training command is given."""
+    """Return a command that does nothing and ends with this status."""
     return lambda shell, words, place: status
 
 
 def _prepares(name: str) -> Own:
-    """Run a program that makes folders and files ready: what it is given is kept, as it is of all programs."""
+    """Return a command that changes files or folders: its words are recorded in the log's `aside`, and it is not
+    run.
+    """
 
     def run(shell: Shell, words: Words, place: Place) -> Truth:
         shell.log.aside.append((Field((Part(name),), place), *words))

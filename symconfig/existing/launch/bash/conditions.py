@@ -23,10 +23,13 @@ _UNARY = re.compile(r"-[a-zA-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """value: None: not known, for the reason `why`.
+    """The result of a condition or command.
 
-    presumed: variables that nothing sets and that are taken as not set, as `${X:-8}` takes them. status: how a program
-    ends, which nobody knows; with a value, how it is taken to end unless the script provides for both.
+    Args:
+        value: None if it is not known.
+        why: the reason if it is not known.
+        presumed: variables that are set nowhere and that the condition takes as unset, as `${X:-8}` does.
+        status: whether this is the exit status of a program, which is never known; a `value` is then only presumed.
     """
 
     value: bool | None
@@ -35,6 +38,7 @@ class Truth:
     status: bool = False
 
     def negated(self) -> Truth:
+        """Return a copy with the opposite value; None stays None."""
         return replace(self, value=None if self.value is None else not self.value)
 
 
@@ -44,14 +48,16 @@ EXPECTED = replace(STARTED, value=True)  # of what only prepares
 
 
 def ended(leave: Leave) -> Truth:
-    """Return the status of code that is left."""
+    """Return the status of code that was left by `exit` or `return`; unknown if its status is."""
     return STARTED if leave.bad is None else Truth(not leave.bad)
 
 
 @dataclass(slots=True)
 class _Test:
-    """One `[ ]` or `[[ ]]`. tokens: as they are written, between `[[` with "\\0" before what is no operator, and
-    expanded."""
+    """Recursive-descent evaluator of one `[ ]` or `[[ ]]`.
+
+    tokens: each as (text, expanded parts); in `[[ ]]` words that are no operators have a NUL byte before the text.
+    """
 
     expander: Expander
     tokens: Sequence[tuple[str, Parts]]
@@ -59,23 +65,27 @@ class _Test:
     at: int = 0
 
     def take(self, *wanted: str) -> bool:
+        """Advance past the next token and return True if it is one of `wanted`; else return False."""
         taken = self.at < len(self.tokens) and self.tokens[self.at][0] in wanted
         self.at += taken
         return taken
 
     def either(self) -> Truth:
+        """Return the value of a disjunction (`||`, or `-o` in `[ ]`) at the current token."""
         truth = self.all()
         while self.take("||" if self.double else "-o"):
-            truth = _both(truth, self.all(), stop=True)
+            truth = _combined(truth, self.all(), stop=True)
         return truth
 
     def all(self) -> Truth:
+        """Return the value of a conjunction (`&&`, or `-a` in `[ ]`) at the current token."""
         truth = self.one()
         while self.take("&&" if self.double else "-a"):
-            truth = _both(truth, self.one(), stop=False)
+            truth = _combined(truth, self.one(), stop=False)
         return truth
 
     def one(self) -> Truth:
+        """Return the value of one test, a negation or a group at the current token; false without any token."""
         left = len(self.tokens) - self.at
         if left > 1 and self.take("!"):
             return self.one().negated()
@@ -95,6 +105,10 @@ class _Test:
         return self.unary("n", self.tokens[self.at - 1][1])
 
     def unary(self, sign: str, operand: Parts) -> Truth:
+        """Return the value of a unary test: `-n`, `-z` and `-v`; tests of files are unknown.
+
+        A variable that nothing sets counts as unset, and is listed in `presumed`.
+        """
         why, state = unknown_of(operand), self.expander.state
         if sign == "v" and not why:
             name = text_of(operand)
@@ -110,6 +124,10 @@ class _Test:
         return Truth(None, why)
 
     def binary(self, left: tuple[str, Parts], sign: tuple[str, Parts], right: tuple[str, Parts]) -> Truth:
+        """Return the value of a comparison of texts or integers.
+
+        It is unknown if an operand is, or a pattern is not supported.
+        """
         if why := unknown_of(left[1]) or unknown_of(right[1]):
             return Truth(None, why)
         text, other = text_of(left[1]), text_of(right[1])
@@ -122,7 +140,7 @@ class _Test:
         if sign[0] in ("<", ">"):
             return Truth(text < other if sign[0] == "<" else text > other)
         if sign[0] == "=~":
-            return Truth(_searched(right[1], text), "depends on a regular expression that is not followed")
+            return Truth(_regex_matches(right[1], text), "depends on a regular expression that is not followed")
         if not self.double:
             return Truth((text == other) == (sign[0] != "!="))
         self.expander.budget.spend(len(text) / 64)
@@ -131,8 +149,10 @@ class _Test:
         return Truth((glob.match(text) is not None) == (sign[0] != "!="))
 
 
-def _both(left: Truth, right: Truth, stop: bool) -> Truth:
-    """Join by `&&` (stop: False) or `||` (stop: True): the right side counts unless the left one is `stop`."""
+def _combined(left: Truth, right: Truth, stop: bool) -> Truth:
+    """Return `left && right` (stop: False) or `left || right` (stop: True), with unknown values as in three-valued
+    logic.
+    """
     if left.value is stop:
         return left
     presumed = (*left.presumed, *right.presumed)
@@ -141,8 +161,8 @@ def _both(left: Truth, right: Truth, stop: bool) -> Truth:
     return Truth(right.value, right.why, presumed)
 
 
-def _searched(parts: Parts, text: str) -> bool | None:
-    """Run `=~`, where the expression has at most one repetition and nothing that Python means otherwise."""
+def _regex_matches(parts: Parts, text: str) -> bool | None:
+    """Return whether the regular expression of `=~` matches; None if it is too long or uses unsupported syntax."""
     expression = "".join(part.text if part.loose else re.escape(part.text) for part in parts)
     if re.search(r"\[\[:|\\[a-zA-Z<>]|[(){]|[*+].*[*+]", expression) or max(len(text), len(expression)) > 256:
         return None
@@ -153,14 +173,14 @@ def _searched(parts: Parts, text: str) -> bool | None:
 
 
 def tested(expander: Expander, words: Sequence[Parts]) -> Truth:
-    """Run `[ ]` and `test`: words after expansion."""
+    """Return the value of `[ ]` or `test` on expanded words; false if bash could not parse it."""
     test = _Test(expander, [("" if unknown_of(parts) else text_of(parts), parts) for parts in words], double=False)
     truth = test.either()
     return truth if test.at == len(words) else FALSE  # what bash cannot read is an error, and so not true
 
 
 def double_tested(expander: Expander, start: int, end: int) -> Truth:
-    """Run what stands between `[[` and `]]`."""
+    """Return the value of the bytes [start, end) between `[[` and `]]`."""
     tokens: list[tuple[str, Parts]] = []
     for first, last in _double_tokens(expander.data, start, end):
         written = expander.data[first:last].decode("utf-8", "replace")
@@ -172,7 +192,7 @@ def double_tested(expander: Expander, start: int, end: int) -> Truth:
 
 
 def _double_tokens(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the words, with `!` and brackets that stand at one by themselves."""
+    """Return the byte ranges of the words in `[[ ]]`, with leading `!` and brackets as words of their own."""
     ranges: list[tuple[int, int]] = []
     for first, last in code.words(data, start, end):
         before = data[slice(*ranges[-1])] if ranges else b""

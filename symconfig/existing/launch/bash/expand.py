@@ -40,8 +40,10 @@ _REFERENCES = 8  # of variables in arithmetic that name each other
 
 
 def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
-    """Return a word as a pattern, of which only loose parts have special characters; None for one that is not followed:
-    an extended one, a class."""
+    """Return a word as a compiled glob, in which only loose (unquoted) parts have special characters.
+
+    None if a part is unknown, or for extended globs, character classes by name, and backslashes.
+    """
     text = ""
     for part in parts:
         if part.unknown or (part.loose and re.search(r"[@!+?*]\(|\[:|\\", part.text)):
@@ -51,10 +53,11 @@ def pattern(parts: Iterable[Part]) -> re.Pattern[str] | None:
 
 
 class Words:
-    """Expands words of one source in one state, with `${...}` as `parameters.Expander` does.
+    """Expander of the words of one source in one state, but for `${...}`, which `parameters.Expander` adds.
 
-    capture: what a command substitution prints. deciding: the words are of a condition, where arguments that the script
-    was not given are empty: it is read as it runs without them.
+    Args:
+        capture: returns the output of a command substitution.
+        deciding: whether the words are of a condition; arguments that the script was not given are then empty.
     """
 
     def __init__(self, source: Source, state: State, budget: Budget, capture: Capture, deciding: bool = False) -> None:
@@ -64,7 +67,10 @@ class Words:
     # ---- what a caller asks for
 
     def fields(self, start: int, end: int) -> list[Field]:
-        """Return the words that the word at [start, end) becomes."""
+        """Return the fields that the word at bytes [start, end) expands to; none if it expands to nothing.
+
+        `{1..8}` is expanded; other brace expansions give one unknown field.
+        """
         self.budget.spend()
         place, stream = self.source.place(start, end), self.scan(start, end, loose=True)
         if (span := _RANGE.fullmatch(self.data, start, end)) and (first := int(span[1])) <= (last := int(span[2])):
@@ -77,7 +83,7 @@ class Words:
         return [Field(parts, (cover(part.written for part in parts) if several else None) or place) for parts in made]
 
     def _has_braces(self, start: int, end: int) -> bool:
-        """Return whether braces stand in a word without quotes, with a comma or two dots in them."""
+        """Return whether the word has a brace expansion outside quotes."""
         bare, at = "", start
         while at < end:
             after = code.skip(self.data, at, end)
@@ -86,15 +92,20 @@ class Words:
         return _BRACES.search(bare) is not None
 
     def value(self, start: int, end: int) -> Parts:
-        """Expand the word to one value: on the right of `=`, between `[[` and `]]`. Loose parts are patterns there."""
+        """Return the word expanded without splitting, as after `=` or in `[[ ]]`.
+
+        Its loose parts may be used as patterns.
+        """
         return _joined(self.scan(start, end, literals=True))
 
     def quoted(self, start: int, end: int) -> Parts:
-        """Expand the text as between double quotes: of a here-document, of arithmetic."""
+        """Return the bytes expanded as between double quotes, where `"` itself is literal: in here-documents and
+        arithmetic.
+        """
         return _joined(self.scan(start, end, quoted=True, doubles=False))
 
     def items(self, start: int, end: int) -> list[tuple[str | None, Field]]:
-        """Return the elements of an array literal, with their subscripts `[x]=`. [start, end): between the brackets."""
+        """Return (subscript or None, value) for each element of an array literal whose content is at [start, end)."""
         elements: list[tuple[str | None, Field]] = []
         for first, last in code.words(self.data, start, end):
             close = code.closing(self.data, first, last) if self.data[first : first + 1] == b"[" else last
@@ -106,24 +117,27 @@ class Words:
         return elements
 
     def number(self, text: str, place: Place, depth: int = 0) -> int:
-        """Work out an arithmetic expression whose `$` are expanded. Raises Dark."""
+        """Return the value of an arithmetic expression in which `$` is already expanded. Raises Dark.
+
+        Assignments in it change the state. depth: number of variables followed so far, at most 8.
+        """
         if depth > _REFERENCES:
             raise Dark("depends on variables that refer to each other")
         return calculated(
             text,
-            lambda name: self._look(name, place, depth),
+            lambda name: self._number_of(name, place, depth),
             lambda name, number: self.assign(name, plain(str(number), place=place)),
         )
 
     def arithmetic(self, start: int, end: int) -> int:
-        """Work out the expression at [start, end). Raises Dark."""
+        """Return the value of the arithmetic expression at bytes [start, end). Raises Dark."""
         parts = self.quoted(start, end)
         if why := unknown_of(parts):
             raise Dark(why)
         return self.number(text_of(parts).replace('"', "").replace("\\\n", ""), self.source.place(start, end))
 
-    def _look(self, name: str, place: Place, depth: int) -> int:
-        """Work out a variable's number in arithmetic, whose text is an expression itself."""
+    def _number_of(self, name: str, place: Place, depth: int) -> int:
+        """Return a variable's integer value in arithmetic; its text is evaluated as an expression. Raises Dark."""
         base, _, subscript = name.partition("[")
         value = self.find(base, place, subscript.removesuffix("]") or None)
         if value is None and base not in self.state.variables:
@@ -133,7 +147,7 @@ class Words:
         return self.number(text_of(value or ()).strip(), place, depth + 1)
 
     def assign(self, name: str, value: Value) -> None:
-        """Assign by arithmetic, `read` and `${X:=8}`: `X` or `A[0]`."""
+        """Set the variable `X` or the element `A[0]` in the state."""
         base, _, subscript = name.partition("[")
         old = self.state.variables.get(base)
         if not subscript and not isinstance(old, Array):
@@ -156,10 +170,13 @@ class Words:
         literals: bool = False,
         doubles: bool = True,
     ) -> Stream:
-        """Return the parts of the bytes [start, end).
+        """Return the parts of the bytes [start, end), expanded; None separates elements of arrays.
 
-        quoted: they stand between double quotes; doubles: whether a double quote is special among them. loose: results
-        of expansions are for splitting. literals: so are characters without quotes (a default's words; a pattern's).
+        Args:
+            quoted: whether the bytes stand between double quotes.
+            loose: whether results of expansions may be split into words.
+            literals: whether unquoted characters are loose as well.
+            doubles: whether a double quote is special.
         """
         with self.budget.deeper():
             stream = self._scan(start, end, quoted, loose, literals, doubles)
@@ -167,6 +184,7 @@ class Words:
             return stream
 
     def _scan(self, start: int, end: int, quoted: bool, loose: bool, literals: bool, doubles: bool) -> Stream:
+        """Return the parts of the bytes; parameters as of `scan`, which limits the depth."""
         pieces: Stream = []
         at = start
         while at < end:
@@ -201,37 +219,43 @@ class Words:
         return pieces
 
     def _literal(self, start: int, end: int) -> Parts:
+        """Return the text at [start, end) of a quoted string literally; one empty part if it is empty."""
         place = self.source.place(start - 1, end + 1)
         return tuple(replace(part, written=part.written or place) for part in self.source.literal(start, end)) or (
             Part("", written=place),
         )
 
     def _escaped(self, at: int, end: int, quoted: bool) -> tuple[Parts, int]:
-        """Return the character after a backslash as it is; between double quotes only a few lose theirs."""
+        """Return the parts for the backslash at `at`, and the position after it.
+
+        The following character is literal, and an escaped line end is dropped; between double quotes the backslash
+        stays except before a few characters.
+        """
         character = self.data[at + 1 : at + 2]
         if character == b"\n":
             return (), at + 2
         if at + 1 >= end or (quoted and character not in (b"$", b"`", b'"', b"\\")):
-            return self._tight(at, at + 1), at + 1
+            return self._unsplit(at, at + 1), at + 1
         stop = at + 2
         while stop < end and self.data[stop] & 0xC0 == 0x80:  # the rest of a character of several bytes
             stop += 1
-        return self._tight(at + 1, stop), stop
+        return self._unsplit(at + 1, stop), stop
 
-    def _tight(self, start: int, end: int) -> Parts:
+    def _unsplit(self, start: int, end: int) -> Parts:
+        """Return the text literally, not to be split into words."""
         return tuple(replace(part, loose=False) for part in self.source.literal(start, end))
 
     # ---- after a dollar
 
     def _dollar(self, at: int, end: int, quoted: bool, loose: bool) -> tuple[Stream, int]:
-        """Return what stands for the expansion at `at`, and the place after it."""
+        """Return the parts of the expansion that starts with `$` at `at`, and the position after it."""
         following, tight = self.data[at + 1 : at + 2], quoted or not loose
         if following in (b"(", b"{"):
             close = code.closing(self.data, at + 1, end)
             if following == b"{":
                 return self._braced(at, close + 1, quoted, loose), close + 1
             if self.data[at + 2 : at + 3] == b"(" and self.data[close - 1 : close] == b")":
-                return [self._sum(at, close + 1, tight)], close + 1
+                return [self._arithmetic_part(at, close + 1, tight)], close + 1
             return [*self._command(at + 2, close, at, close + 1, tight)], close + 1
         if following == b"'" and not quoted:
             close = code.skip(self.data, at, end)
@@ -241,13 +265,14 @@ class Words:
         if following == b'"' and not quoted:
             return [], at + 1
         if (match := _NAME.match(self.data, at + 1, end)) is None:
-            return [*self._tight(at, at + 1)], at + 1
+            return [*self._unsplit(at, at + 1)], at + 1
         name, place = match[0].decode(), self.source.place(at, match.end())
         if name in ("@", "*"):
             return self._elements(name, [*self.state.arguments], place, quoted, loose, name), match.end()
         return [*self.get(name, place, loose=not tight)], match.end()
 
-    def _sum(self, at: int, end: int, tight: bool) -> Part:
+    def _arithmetic_part(self, at: int, end: int, tight: bool) -> Part:
+        """Return the value of `$((...))` as one part, with the variables in it; an unknown part if it is not known."""
         place = self.source.place(at, end)
         try:
             text = str(self.arithmetic(at + 3, end - 2))
@@ -257,6 +282,7 @@ class Words:
         return Part(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
     def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
+        """Return the output of a command substitution whose code is at [start, end)."""
         place = self.source.place(at, close)
         inside = CodeSource(self.source.literal(start, end), place)
         return [replace(part, loose=not tight, written=place) for part in self._capture(inside, place)]
@@ -264,7 +290,10 @@ class Words:
     # ---- values of names
 
     def get(self, name: str, place: Place, *, loose: bool, subscript: str | None = None) -> Parts:
-        """Return a scalar, an element or an argument; a hole where it is not known."""
+        """Return the value of a variable, element or argument; one unknown part if nothing sets it.
+
+        Empty for variables declared without a value, for absent elements, and for absent arguments in conditions.
+        """
         value = self.find(name, place, subscript)
         if value is not None:
             return through(value, name, place, loose=loose)
@@ -273,7 +302,7 @@ class Words:
         return (hole(self.state.missing(name), place, name, loose=loose),)
 
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
-        """Return the value; None where it is unset or not known to be set."""
+        """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it."""
         if name.isdigit() and name != "0":
             argument = self.state.argument(int(name) - 1)
             return None if argument is None else argument.parts
@@ -288,6 +317,10 @@ class Words:
         return value if subscript in (None, "0", "@", "*") else None
 
     def _key(self, subscript: str, value: Value | None, place: Place) -> int | str:
+        """Return the subscript as an index, negative ones counted from the end.
+
+        It stays text for associative arrays or if unknown.
+        """
         if isinstance(value, Array) and value.keyed:
             return subscript
         try:
@@ -299,7 +332,10 @@ class Words:
         return index
 
     def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
-        """Expand `$@`, `${A[@]}` and their `*`."""
+        """Return the parts of all items for `$@`, `${A[@]}` and their `*`, separated by None.
+
+        In quoted `*` the separator is the first character of IFS. The items are recorded in `taken`.
+        """
         stream: Stream = []
         for index, item in enumerate(items):
             self.budget.spend(len(item.parts))
@@ -312,12 +348,12 @@ class Words:
         return stream
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        """Expand the `${...}` at [at, end)."""
+        """Return the parts of the `${...}` at [at, end); implemented by `parameters.Expander`."""
         raise NotImplementedError
 
 
 def _joined(stream: Stream) -> Parts:
-    """Expand without splitting: elements are joined by a blank."""
+    """Return the parts with elements separated by blanks, without separators at either end."""
     while stream and stream[0] is None:
         stream = stream[1:]
     while stream and stream[-1] is None:
@@ -333,7 +369,7 @@ _ESCAPE = re.compile(
 
 
 def unescaped(text: str) -> str:
-    """Resolve the text's escapes."""
+    """Return the text with escapes such as backslash-n and hexadecimal bytes replaced; unknown ones are kept."""
 
     def one(match: re.Match[str]) -> str:
         body = match[1]

@@ -28,27 +28,30 @@ _CLAUSES = ("elif_clause", "else_clause")
 
 
 class Interpreter(Simple):
-    """Runs statements on a state, without running anything."""
+    """Interpreter of statements on an abstract state; executes nothing."""
 
     # ---- lists, branches
 
     def _list(self, source: Source, node: Node) -> Truth:
-        """Run `a && b` and `a || b`, which may be parts of each other."""
+        """Run `a && b` and `a || b`, also chained; return the status."""
         links: list[tuple[bool, Node]] = []  # a command, and the result of the one before with which it is passed over
         while node.type == "list":
             links.insert(0, (any(child.type == "||" for child in node.children), node.children[-1]))
             node = node.children[0]
-        return self._linked(source, node, links, self.execute(source, node))
+        return self._rest_of_list(source, node, links, self.execute(source, node))
 
-    def _linked(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
-        """Run the rest of a list behind a command that ended so; where that is not known, for both ends."""
+    def _rest_of_list(self, source: Source, node: Node, links: list[tuple[bool, Node]], status: Truth) -> Truth:
+        """Run the rest of a list after a command with this status.
+
+        If the status is unknown, run it for both outcomes and merge the states.
+        """
         for index, (stop, right) in enumerate(links):
             place, provided = place_at(source, node), any(stop for stop, _ in links)
             if status.value is None or (status.status and provided):
                 ends: list[bool | None] = []
 
                 def rest(end: Truth, node: Node = node, index: int = index, ends: list[bool | None] = ends) -> None:
-                    ends.append(self._linked(source, node, links[index:], end).value)
+                    ends.append(self._rest_of_list(source, node, links[index:], end).value)
 
                 # Programs are started to succeed: what stands behind one with && is what the script does.
                 why = opened(text_at(source, node), status)
@@ -66,7 +69,11 @@ class Interpreter(Simple):
         return self._clauses(source, [node, *(child for child in node.children if child.type in _CLAUSES)])
 
     def _clauses(self, source: Source, clauses: list[Node]) -> Truth:
-        """Run `if`, `elif` and `else`, which the parser has side by side behind the first."""
+        """Run `if`, `elif` and `else`, which the parser puts side by side; return the status.
+
+        If a condition is unknown all remaining branches run on copies of the state, which are merged. Values set
+        because a variable is presumed unset are marked as overridable by it.
+        """
         if not clauses:
             return TRUE
         node, *rest = clauses
@@ -96,6 +103,11 @@ class Interpreter(Simple):
         return status
 
     def _case_statement(self, source: Source, node: Node) -> Truth:
+        """Run `case`.
+
+        If it is unknown which branch matches, run all from the first unknown one on, and none unless one matches all,
+        and merge.
+        """
         value = node.child_by_field_name("value")
         if value is None:
             return TRUE
@@ -118,7 +130,10 @@ class Interpreter(Simple):
         return TRUE
 
     def _matches(self, source: Source, item: Node, text: str) -> bool | None:
-        """Return whether a text is of a branch's patterns; None where these are not known."""
+        """Return whether the text matches one of the branch's patterns.
+
+        None if a pattern is not known before one matches.
+        """
         expander = self.expander(source, deciding=True)
         for start, end in word_ranges(source.data, item.children_by_field_name("value")):
             self.budget.spend(0.05 + len(text) / 64)
@@ -129,12 +144,17 @@ class Interpreter(Simple):
         return False
 
     def _case_item(self, source: Source, item: Node) -> Truth:
+        """Run the statements of one branch."""
         close = next((at for at, child in enumerate(item.children) if child.type == ")"), 0)
         return self.statements(source, [child for child in item.children[close + 1 :] if child.is_named])
 
     # ---- loops, for a bounded number of rounds
 
     def _for_statement(self, source: Source, node: Node) -> Truth:
+        """Run `for` or `select` over the words, or over the script's arguments.
+
+        If they are unknown, run the body as a loop with an unknown number of rounds.
+        """
         variable, body = node.child_by_field_name("variable"), node.child_by_field_name("body")
         if variable is None or body is None:
             return TRUE
@@ -150,7 +170,7 @@ class Interpreter(Simple):
             dark = "depends on what a person chooses"
         if dark is not None:
             self.state.variables[name] = (hole(dark, place),)
-            return self._open_loop(source, node, body, dark)
+            return self._unbounded_loop(source, node, body, dark)
         rounds = iter(values)
 
         def advance() -> Truth:
@@ -163,6 +183,7 @@ class Interpreter(Simple):
         return self._loop(source, node, body, advance)
 
     def _c_style_for_statement(self, source: Source, node: Node) -> Truth:
+        """Run `for ((;;))`; a header that cannot be split into three parts is logged, and the loop is skipped."""
         body = node.child_by_field_name("body")
         opening, end = (next((child for child in node.children if child.type == mark), None) for mark in ("((", "))"))
         if body is None or opening is None or end is None:
@@ -184,6 +205,7 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _while_statement(self, source: Source, node: Node) -> Truth:
+        """Run `while` or `until`; a condition that depends on a program makes the number of rounds unknown."""
         body, until = node.child_by_field_name("body"), node.children[0].type == "until"
         conditions = [child for child in node.children_by_field_name("condition") if child.is_named]
         if body is None:
@@ -198,13 +220,17 @@ class Interpreter(Simple):
         return self._loop(source, node, body, condition)
 
     def _loop(self, source: Source, node: Node, body: Node, condition: Callable[[], Truth]) -> Truth:
+        """Run the body while `condition` returns true; a condition that is not known leads to `_unbounded_loop`.
+
+        After 2000 rounds the loop is logged, and what it changed is unknown.
+        """
         place, outer, before = source.place(node.start_byte, body.start_byte), self.pending, self.state.copy()
         self.pending = []
         try:
             for _ in range(ROUNDS):
                 truth = condition()
                 if truth.value is None:
-                    return self._open_loop(source, node, body, truth.why)
+                    return self._unbounded_loop(source, node, body, truth.why)
                 if not truth.value or not self._round(source, body, place):
                     return TRUE
         finally:
@@ -217,7 +243,7 @@ class Interpreter(Simple):
         return TRUE
 
     def _round(self, source: Source, body: Node, place: Place) -> bool:
-        """Run one round; return whether the loop goes on."""
+        """Run one round of a loop; return whether the loop continues (False after `break`)."""
         try:
             self.statements(source, body.named_children)
         except Leave as leave:
@@ -228,8 +254,8 @@ class Interpreter(Simple):
             self.resume("continue", place)
         return True
 
-    def _open_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
-        """Run a loop of which nobody knows how often it runs: what it sets is not known."""
+    def _unbounded_loop(self, source: Source, node: Node, body: Node, why: str) -> Truth:
+        """Run a loop with an unknown number of rounds, twice; what it sets is unknown afterwards."""
         place, reason = (
             source.place(node.start_byte, body.start_byte),
             f"is set in a loop whose rounds are not known: {why}",
@@ -242,6 +268,10 @@ class Interpreter(Simple):
     # ---- other shells, tests, functions
 
     def _pipeline(self, source: Source, node: Node) -> Truth:
+        """Run each stage of a pipeline in a subshell, with the output of the one before as its input.
+
+        The status is unknown.
+        """
         stages, stdin, status = node.named_children, self.stdin, TRUE
         for index, stage in enumerate(stages):
             output = self.output if index == len(stages) - 1 else []
@@ -250,14 +280,17 @@ class Interpreter(Simple):
         return Truth(None, status.why or "depends on a program", status=True)
 
     def _subshell(self, source: Source, node: Node) -> Truth:
+        """Run `( ... )` on a copy of the state."""
         return self.subshell(methodcaller("statements", source, node.named_children))
 
     def _compound_statement(self, source: Source, node: Node) -> Truth:
+        """Run `{ ...; }`, or the arithmetic command `(( ))`."""
         if node.children and node.children[0].type == "((":
             return self.arithmetic(source, node.children[0].end_byte, node.children[-1].start_byte)
         return self.statements(source, node.named_children)
 
     def _test_command(self, source: Source, node: Node) -> Truth:
+        """Run `[ ]`, `[[ ]]` or `(( ))` as a condition."""
         start, end, expander = node.children[0].end_byte, node.children[-1].start_byte, self.expander(source, True)
         match node.children[0].type:
             case "((":
@@ -268,6 +301,7 @@ class Interpreter(Simple):
         return tested(expander, [item.parts for item in words])
 
     def _function_definition(self, source: Source, node: Node) -> Truth:
+        """Record the function in the state."""
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.state.functions[text_at(source, name)] = source, body
@@ -275,6 +309,6 @@ class Interpreter(Simple):
 
 
 def opened(written: str, truth: Truth) -> str:
-    """Say why what is set under a condition is not known."""
+    """Return the reason why variables set under this condition are not known, as text for a person."""
     why = f", which {truth.why}" if truth.why else ""
     return f"is set under a condition that is not known: {shortened(written)}{why}"

@@ -33,8 +33,10 @@ _DEPTH = 20  # of files that source each other
 
 
 def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
-    """Run `source FILE ARGUMENTS`. A file that is not read is taken to set nothing to which the script gives a value.
-    Raises InputError for files that source each other in a circle, or cannot be text.
+    """Run `source FILE ARGUMENTS` and return its status.
+
+    A file that cannot be read is logged, and taken to set no variable that the script sets. Raises InputError if files
+    source each other in a circle or are no text.
     """
     if not words:
         return TRUE
@@ -62,7 +64,7 @@ def source(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
 
 
 def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
-    """Return the file, where it may be read from here; otherwise why not."""
+    """Return the file's path and an empty reason if it may be read; else None and why not."""
     root, base = shell.log.folder, shell.state.folder
     if root is None:
         return None, "names a file, and where it lies is not known"
@@ -79,7 +81,10 @@ def _file(shell: Shell, written: str) -> tuple[Path | None, str]:
 
 
 def _run_file(shell: Shell, path: Path) -> Truth:
-    """Run a file's statements, in this shell's state; return their status. Raises InputError, Leave."""
+    """Run a file's statements in this shell's state; return their status.
+
+    Raises InputError for recursion, and Leave.
+    """
     real = str(path.resolve())
     if real in shell.sourcing or len(shell.sourcing) >= _DEPTH:
         chain = [Path(name).name for name in (*shell.sourcing, real)]
@@ -98,12 +103,15 @@ def _run_file(shell: Shell, path: Path) -> Truth:
 
 
 def joined(words: Sequence[Field]) -> Parts:
-    """Return words as one text, with blanks between them."""
+    """Return the words as one text, separated by blanks."""
     return tuple(part for index, word in enumerate(words) for part in (*([Part(" ")] if index else []), *word.parts))
 
 
 def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
-    """Run `eval`: words joined by blanks, as code in this shell's state; return its status."""
+    """Run `eval`: run the words, joined by blanks, as code in this shell's state; return its status.
+
+    Code whose first word is unknown is logged as one that may set any variable.
+    """
     parts = joined(words)
     first = next((part for part in parts if part.unknown or part.text.strip()), None)
     if first is not None and first.unknown:
@@ -113,8 +121,10 @@ def run_code(shell: Shell, words: Sequence[Field], place: Place) -> Truth:
 
 
 def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
-    """Return whether this is `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE` or `sbatch <<EOF`. Its code runs in a
-    shell of its own.
+    """Run the code that a command passes to another shell; return False if it passes none.
+
+    Examples are `bash -c CODE`, `srun ... bash -c CODE`, `bash FILE`, `ssh HOST CODE` and `sbatch <<EOF`. The code runs
+    on a copy of the state, without any variables if on another host.
     """
     name = posixpath.basename(words[0].text)
     if name in (*_SHELLS, "sbatch"):
@@ -150,6 +160,7 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
 
 
 def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
+    """Return a shell for a child process: exported variables only, and the launcher's words added."""
     state = shell.state.seen_by_programs()
     return replace(shell, state=state, launcher=(*shell.launcher, *launcher), pending=[], locals=[])
 
@@ -157,7 +168,7 @@ def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
 def _code(
     shell: Shell, launcher: Sequence[Field], code: Parts, words: Sequence[Field], place: Place, here: bool = True
 ) -> bool:
-    """Run code in a shell of its own, which may leave it. here: on this machine."""
+    """Run code in a child shell and return True; files that it writes are kept if it runs on this machine (`here`)."""
     inside = _inside(shell, launcher)
     inside.state.arguments = tuple(words)
     if not here:
@@ -170,7 +181,7 @@ def _code(
 
 
 def _script(shell: Shell, words: Sequence[Field], at: int, place: Place) -> bool:
-    """Run a script beside this one that is started; False where it is not there: then it is a program like others."""
+    """Run a script of the same folder in a child shell; return False if it is not there or may not be read (logged)."""
     written, root = words[at].text, shell.log.folder
     if root is None or not (may_read(root / written) and os.path.lexists(root / written)):
         return False

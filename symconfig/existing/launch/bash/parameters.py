@@ -18,8 +18,13 @@ _BRACED = re.compile(rb"([!#]?)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Braced:
-    """`${!name[subscript] operator operand}`. sign: "!" the variable that it names, "#" its length, or none. operand:
-    its bytes [start, end). loose: what it gives is split into words."""
+    """A parsed `${!name[subscript] operator operand}`.
+
+    Args:
+        sign: "!" for indirection, "#" for the length, or empty.
+        operand: its bytes [start, end).
+        loose: whether the result may be split into words.
+    """
 
     name: str
     sign: str
@@ -32,10 +37,10 @@ class Braced:
 
 
 class Expander(Words):
-    """Expands words with all of their expansions."""
+    """Expander of words with all expansions."""
 
     def _braced(self, at: int, end: int, quoted: bool, loose: bool) -> Stream:
-        """Expand the `${...}` at [at, end)."""
+        """Return the parts of the `${...}` at [at, end); one unknown part if it is not supported."""
         place, loose = self.source.place(at, end), loose and not quoted
         braced = self._split(at + 2, end - 1, place, quoted, loose)
         if braced is None:
@@ -57,7 +62,7 @@ class Expander(Words):
         return [*self._transformed(braced, parts)]
 
     def _split(self, start: int, end: int, place: Place, quoted: bool, loose: bool) -> Braced | None:
-        """Split what stands between `${` and `}`; None where it is no expansion."""
+        """Return the parsed content of `${...}` at [start, end); None if it is malformed."""
         if self.data[start:end] == b"#":
             return Braced("#", "", None, "", (end, end), place, quoted, loose)
         if (head := _BRACED.match(self.data, start, end)) is None:
@@ -75,7 +80,11 @@ class Expander(Words):
         return Braced(name, sign, subscript, operator[0].decode(), (operator.end(), end), place, quoted, loose)
 
     def _of_all(self, braced: Braced) -> Stream:
-        """Expand `${A[@]}` and `${@}`, their number, their keys, slices of them and a change of each."""
+        """Return the parts of `${A[@]}` or `${@}`: all elements, their number or keys, a slice, or each one
+        transformed.
+
+        One unknown part if nothing sets the array or the slice is not supported.
+        """
         name, operator, place = braced.name, braced.operator, braced.place
         of_arguments = name in ("@", "*")
         table: dict[int | str, Field] = (
@@ -105,10 +114,14 @@ class Expander(Words):
         return self._elements(name, items, place, braced.quoted, braced.loose, braced.subscript or name)
 
     def _operand(self, braced: Braced) -> Stream:
+        """Return the operand of an expansion, expanded."""
         return self.scan(*braced.operand, quoted=braced.quoted, loose=braced.loose, literals=braced.loose)
 
     def _with_default(self, braced: Braced) -> Stream:
-        """Expand with a default. What is nowhere set counts as not set: the environment may replace the default."""
+        """Return the parts of `${X:-8}` and its kin (`:=`, `:+`, `:?`); `:=` also assigns the default.
+
+        A variable that nothing sets counts as unset, and the default is marked as one that the environment may replace.
+        """
         name, subscript, place, kind = braced.name, braced.subscript, braced.place, braced.operator[-1]
         value = self.find(name, place, subscript)
         empty = braced.operator.startswith(":") and not unknown_of(value or ()) and not text_of(value or ())
@@ -134,7 +147,10 @@ class Expander(Words):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
-        """Apply `#`, `%`, `/`, `:`, `^` and `,` to one value. A hole in it makes all of it one."""
+        """Return a value after `#`, `%`, `/`, `:`, `^` or `,`.
+
+        Return one unknown part if it has any, or if the operation is not supported.
+        """
         operator, operand, place = braced.operator, braced.operand, braced.place
         if not operator or not parts:
             return parts
@@ -161,7 +177,7 @@ class Expander(Words):
         return made or (Part("", loose=loose, written=place),)
 
     def _trimmed(self, parts: Parts, text: str, glob: re.Pattern[str], operator: str) -> Parts:
-        """Cut off the shortest or longest start (`#`) or end (`%`) that matches."""
+        """Return the value without the shortest or longest matching prefix (`#`, `##`) or suffix (`%`, `%%`)."""
         places = list(range(len(text) + 1))
         self.budget.spend(len(text) ** 2 / 256)
         if operator in ("##", "%"):
@@ -171,7 +187,11 @@ class Expander(Words):
         return cut(parts, 0, next((at for at in places if glob.match(text[at:])), len(text)))
 
     def _replaced(self, parts: Parts, text: str, operator: str, operand: tuple[int, int]) -> Parts | None:
-        """Apply `${X/a/b}` for literal text: the first, with `//` every one, with `/#` and `/%` at the start or end."""
+        """Return the value after `${X/a/b}` with a literal `a`: the first, all (`//`), or a prefix or suffix (`/#`,
+        `/%`).
+
+        None if an operand is unknown or has pattern characters.
+        """
         at, end = operand
         while at < end and self.data[at : at + 1] != b"/":
             at = code.skip(self.data, at, end)
@@ -195,7 +215,7 @@ class Expander(Words):
         return (*result, *cut(parts, done))
 
     def _bounds(self, start: int, end: int) -> tuple[int, int | None] | None:
-        """Return the start and the length of a slice; None where they are not known."""
+        """Return (start, length or None) of a slice; None if either is not known."""
         colon = start
         while colon < end and self.data[colon : colon + 1] != b":":
             colon = code.skip(self.data, colon, end)

@@ -39,11 +39,12 @@ _SLURM = {
 
 @dataclass(frozen=True, slots=True)
 class Bash:
-    """The reading of a script, and what a dispatcher needs to follow the files that it names.
+    """The reading of a script, and what is needed to follow the files that it names.
 
-    runs: of the same program, with other words, less what is common to all of the script.
-    virtual: files that the script writes before it trains, by the name that it gives them; origins: their characters
-    with the places in the script where they stand.
+    Args:
+        runs: further runs of the same program with other words, without what all share.
+        virtual: files that the script writes before it trains, by name.
+        origins: characters of these files with their places in the script.
     """
 
     reading: Reading
@@ -60,10 +61,15 @@ def read_bash(
     variables: Mapping[str, str] | None = None,
     extra: Sequence[str] = (),
 ) -> Bash:
-    """Read the training command of a script, its options and what was not understood. Executes nothing.
+    """Return the training command of a script, its options, and what was not understood; executes nothing.
 
-    folder: the script's, where files that it sources lie; None: none are opened. variables: the environment. extra: the
-    script's arguments. Raises InputError where nothing is a training command, or sourced files cannot be read.
+    Interpretation stops, with a note in the reading, when its budget is used up. Raises InputError if there is no
+    training command, a line is too long, or sourced files cannot be read.
+
+    Args:
+        folder: the script's, where sourced files are; None: no file is opened.
+        variables: the environment.
+        extra: arguments given to the script.
     """
     longest = max(map(len, text.data.split(b"\n")))
     if longest > LINE_BYTES:
@@ -89,6 +95,7 @@ def read_bash(
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
+    """Return the initial state: variables, arguments, Slurm's variables of the script's directives, and the folder."""
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
     state = State({**given}, set(given), given=given)
@@ -102,11 +109,12 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
                 state.variables[name] = (Part(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
-        state.variables["0"] = plain(_started_as(folder, text), place=nowhere)
+        state.variables["0"] = plain(_script_name(folder, text), place=nowhere)
     return state
 
 
 def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
+    """Return the reading of the interpreted script. Raises InputError if no command trains."""
     texts = {each.file: each for each in log.texts}
 
     def source(place: Place) -> str:
@@ -117,17 +125,17 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     if best is None:
         best = training.chosen([split for command in log.commands if (split := training.bare(command)) is not None])
     if best is None:
-        raise InputError(_nothing(text, log))
+        raise InputError(_no_training(text, log))
     made = arguments(best.arguments, source)
     files = {**state.files, **best.command.files}
     unread = [
         *log.unread,
-        *_around(best, log, splits, source),
+        *_notes(best, log, splits, source),
         *made.unread,
         *_dark_files(made, files),
-        *_idle(text, state),
+        *_unused(text, state),
     ]
-    runs, others = _others(best, splits, log)
+    runs, others = _other_commands(best, splits, log)
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
@@ -143,10 +151,10 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
-    """Read one command by itself."""
+    """Return the reading of one training command by itself."""
     launcher = tuple(word.word() for word in split.launcher)
     environment = {name: Field(parts, split.command.place).word() for name, parts in split.command.environment.items()}
-    environment |= _given(split.launcher)
+    environment |= _launcher_environment(split.launcher)
     scheduler = _directives(text)
     return Reading(
         "bash",
@@ -162,8 +170,8 @@ def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
     )
 
 
-def _given(launcher: Sequence[Field]) -> dict[str, Word]:
-    """Return the variables of `env NAME=value torchrun` and of `mpirun -x NAME=value`."""
+def _launcher_environment(launcher: Sequence[Field]) -> dict[str, Word]:
+    """Return the variables that `env NAME=value` and `mpirun -x NAME=value` set in front of the program."""
     values = {}
     for before, word in pairwise(launcher):
         match = _VARIABLE.match(word.text)
@@ -179,8 +187,8 @@ def _given(launcher: Sequence[Field]) -> dict[str, Word]:
     return values
 
 
-def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
-    """Return the same program's other runs, and the words of all else that is started, each once."""
+def _other_commands(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split], tuple[tuple[str, ...], ...]]:
+    """Return other runs of the same program (at most 16), and the words of all other commands, each once."""
 
     def key(words: Sequence[Field]) -> tuple[str, ...]:
         return tuple(f"{word.text}\0{word.unknown}" if word.unknown else word.text for word in words)
@@ -199,8 +207,10 @@ def _others(best: Split, splits: Sequence[Split], log: Log) -> tuple[list[Split]
     return list(runs.values()), (*others, *dict.fromkeys(key(words) for words in log.aside))
 
 
-def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
-    """Return what else stands beside the command that was taken."""
+def _notes(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Place], str]) -> list[Unread]:
+    """Return notes on what surrounds the chosen command: unknown launcher words, conditions, other programs and cut
+    commands.
+    """
     unread = []
     for index, word in enumerate(best.launcher):
         value = index > 0 and best.launcher[index - 1].text.startswith("-")
@@ -233,15 +243,15 @@ def _around(best: Split, log: Log, splits: Sequence[Split], source: Callable[[Pl
 
 
 def _differing(best: Split, other: Split) -> str:
-    """Return the words of another run, with their options, where the run that was taken has others."""
+    """Return the words, with their options, in which another run differs from the chosen one; empty if in none."""
     mine, words = ([word.text for word in each.arguments] for each in (best, other))
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
     return " ".join(word for pair in named for word in pair)
 
 
-def _idle(text: Text, state: State) -> Iterator[Unread]:
-    """Yield what is given from outside and changes nothing that is read of the script."""
+def _unused(text: Text, state: State) -> Iterator[Unread]:
+    """Yield a note for each given variable or argument that the script does not use or overwrites."""
     for name in state.given:
         now = state.variables.get(name)
         own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
@@ -269,7 +279,7 @@ def _idle(text: Text, state: State) -> Iterator[Unread]:
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
-    """Return files that the script writes and the program is given, whose contents are not known."""
+    """Return a note for each file passed to the program that the script writes with contents that are not known."""
     return [
         Unread(word.place, word.text, f"is a file that the script writes, and it {why}")
         for setting in made.settings
@@ -278,7 +288,8 @@ def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
     ]
 
 
-def _nothing(text: Text, log: Log) -> Problem:
+def _no_training(text: Text, log: Log) -> Problem:
+    """Return the problem that a script starts no training program, with the commands that it does start."""
     names = list(dict.fromkeys(command.words[0].text for command in log.commands if command.words[0].text))
     shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     first = next((item for item in log.unread if item.matters), None)
@@ -295,7 +306,7 @@ def _nothing(text: Text, log: Log) -> Problem:
 
 
 def _directives(text: Text) -> dict[str, Word]:
-    """Return the options of comments for a scheduler; the last of each, with its place."""
+    """Return the options in comments for a scheduler (#SBATCH and others) with values; the last of each."""
     options: dict[str, Word] = {}
     for match in _DIRECTIVE.finditer(text.data):
         line = match.group(1).split(b" #")[0]
@@ -310,7 +321,7 @@ def _directives(text: Text) -> dict[str, Word]:
     return options
 
 
-def _started_as(folder: Path, text: Text) -> str:
-    """Return what $0 is: the script is started in its own folder, or by its whole path."""
+def _script_name(folder: Path, text: Text) -> str:
+    """Return the value of $0: the absolute path if the folder is absolute, else "./name"."""
     name = Path(text.file).name
     return str(folder / name) if folder.is_absolute() else f"./{name}"

@@ -23,13 +23,19 @@ _LEFT = "depends on where a loop or a function is left"
 
 @dataclass
 class Shell:
-    """Runs statements on a state, without running anything.
+    """Base of the interpreter: state, control flow and subshells; executes nothing.
 
-    run_words: runs a simple command after its expansions (`commands.run_words`), given here because it runs statements,
-    too. output: what a substitution or a redirection collects; None: nobody. stdin: what a command reads, as far as
-    known. launcher: words before a nested shell, which start what it starts. maybe: reasons why this may not run at
-    all. pending: states in which a loop or a function may have been left. substituted: the status of the last
-    substitution.
+    Args:
+        run_words: runs a simple command after expansion (`commands.run_words`).
+        output: collects what is printed; None if nothing does.
+        stdin: standard input as far as it is known; None if not.
+        launcher: words in front of a nested shell.
+        maybe: conditions that are not known and decide whether this code runs.
+        captured: whether the code is in a command substitution.
+        sourcing: paths of the files that are being sourced, outermost first.
+        pending: states in which a loop or function may have been left.
+        locals: for each function call the values to restore.
+        substituted: status of the last command substitution.
     """
 
     state: State
@@ -49,7 +55,7 @@ class Shell:
     # ---- programs
 
     def program(self, source: Source) -> Truth:
-        """Run all of a source; return its status. Raises Leave, Exhausted."""
+        """Run all statements of a source; return its status. Syntax errors are logged. Raises Leave, Exhausted."""
         root = parse(source)
         if root.has_error:
             for node in errors_of(root, source.data):
@@ -58,10 +64,11 @@ class Shell:
             return self.statements(source, root.named_children)
 
     def expander(self, source: Source, deciding: bool = False) -> Expander:
+        """Return an expander for the current state; `deciding` has an effect only if the script has no arguments."""
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Parts:
-        """Return what the code prints, without line ends at its end."""
+        """Return the output of a command substitution without trailing newlines; sets `substituted` to its status."""
         inside = replace(self, state=self.state.copy(), output=[], captured=True, pending=[])
         try:
             self.substituted = inside.program(source)
@@ -75,13 +82,17 @@ class Shell:
         return tuple(parts)
 
     def statements(self, source: Source, nodes: Iterable[Node]) -> Truth:
+        """Run the statements in order; return the status of the last, success if there is none."""
         status = TRUE
         for node in nodes:
             status = self.execute(source, node)
         return status
 
     def execute(self, source: Source, node: Node) -> Truth:
-        """Run one statement; return its status. Raises Leave, Exhausted."""
+        """Run one statement by the method named after its type; return its status. Raises Leave, Exhausted.
+
+        Unknown types have their children run.
+        """
         self.budget.spend()
         try:
             with self.budget.deeper():
@@ -95,7 +106,10 @@ class Shell:
             raise
 
     def subshell(self, run: Callable[[Shell], Truth], **fields: object) -> Truth:
-        """Run what may leave its own shell, and keeps the files that it writes."""
+        """Run `run` on a copy of the shell and return its status; only files that it writes are kept.
+
+        fields: attributes of the copy to replace.
+        """
         inside: Shell = replace(self, **{"state": self.state.copy(), "pending": [], **fields})  # type: ignore[arg-type]
         try:
             return run(inside)
@@ -109,8 +123,15 @@ class Shell:
     def undecided(
         self, branches: Sequence[Callable[[], object]], why: str, place: Place, *, likely: bool = False
     ) -> None:
-        """Run branches of which any may run. likely: the first one is what the script does. Raises Leave where all
-        leave."""
+        """Run each branch on a copy of the state, and merge the states; values that differ become unknown.
+
+        Raises Leave if every branch leaves the code.
+
+        Args:
+            why: the reason recorded for unknown values.
+            likely: whether the first branch is what the script is expected to do, so that it is not marked as
+                uncertain.
+        """
         outcomes, left = [], None
         for branch in branches:
             state, output, reasons = self.state, self.output, self.maybe
@@ -133,16 +154,20 @@ class Shell:
             self.output += made.output
 
     def resume(self, kind: str, place: Place) -> None:
-        """Go on after a loop or a function with the states that may have left it."""
+        """Merge the pending states that left by `kind` into the state, and remove them from `pending`.
+
+        kind: "break", "continue" or "return".
+        """
         states = [Outcome(state) for leave, state in self.pending if leave.kind == kind]
         self.pending = [(leave, state) for leave, state in self.pending if leave.kind != kind]
         if states:
             self.state = one_of(self.budget, [Outcome(self.state), *states], _LEFT, place).state
 
     def guarded(self, branch: Callable[[], Truth], check: Place | None = None) -> Truth:
-        """Run a branch. One that ends in an error is a check: the script is read as it runs when its checks pass.
+        """Run a branch and return its status; if it exits with an error, undo its changes and return success.
 
-        check: its condition, which holds.
+        Such a branch is taken for a check that passes. check: the place of its condition, recorded in the log's
+        `stops`.
         """
         before = self.state.copy()
         try:
@@ -156,7 +181,10 @@ class Shell:
             return TRUE
 
     def call(self, name: str, arguments: Words, place: Place) -> Truth:
-        """Run a function of the script."""
+        """Run a function of the script and return its status, unknown if it may be left with different ones.
+
+        Arguments and local variables are restored afterwards.
+        """
         source, body = self.state.functions[name]
         saved, outer = self.state.arguments, self.pending
         self.state.arguments, self.pending = tuple(arguments), []
@@ -182,6 +210,7 @@ class Shell:
         return status
 
     def arithmetic(self, source: Source, start: int, end: int) -> Truth:
+        """Return whether the expression at [start, end) is nonzero; unknown if its value is."""
         try:
             return Truth(self.expander(source, deciding=True).arithmetic(start, end) != 0)
         except Dark as dark:

@@ -20,7 +20,7 @@ from symconfig.existing.launch.text import Place
 
 
 class Simple(Shell):
-    """Runs simple commands."""
+    """Interpreter of simple commands, assignments and redirections."""
 
     def _variable_assignment(self, source: Source, node: Node) -> Truth:
         return self._assigned(source, [node])
@@ -29,14 +29,14 @@ class Simple(Shell):
         return self._assigned(source, [child for child in node.children if child.type == "variable_assignment"])
 
     def _assigned(self, source: Source, nodes: Sequence[Node]) -> Truth:
-        """Run assignments by themselves; they end as the last substitution in them."""
+        """Run assignments without a command; return the status of the last command substitution in them."""
         self.substituted = TRUE
         for node in nodes:
             self.assign(source, node)
         return self.substituted
 
     def _command(self, source: Source, node: Node, behind: Sequence[Node] = ()) -> Truth:
-        """Run a command. behind: words that stand after a redirection."""
+        """Run a command with its redirections; return the status. behind: further words, which follow a redirection."""
         status = TRUE
         for children in code.lines_of(source.data, node.children):
             assigned = [child for child in children if child.type == "variable_assignment"]
@@ -58,7 +58,10 @@ class Simple(Shell):
     def _words(
         self, source: Source, node: Node, assigned: Sequence[Node], named: Sequence[Node], extra: Sequence[Node] = ()
     ) -> Truth:
-        """Run a simple command: its words are expanded first."""
+        """Expand the words of a simple command and run it; return the status.
+
+        Assignments in front of it are exported, and hold for this command only; without any words they stay.
+        """
         expander, words = self.expander(source), list[Field]()
         for start, end in word_ranges(source.data, [*named, *extra]):
             words += expander.fields(start, end)
@@ -79,7 +82,10 @@ class Simple(Shell):
         return status
 
     def assign(self, source: Source, node: Node, keyed: bool = False) -> str:
-        """Run `X=1`, `X+=1`, `A=(1 2)`, `A[0]=1`, and return the variable's name. keyed: of `declare -A`."""
+        """Run an assignment such as `X=1`, `X+=1`, `A=(1 2)` or `A[0]=1`; return the variable's name.
+
+        keyed: whether it is an associative array (`declare -A`). Return an empty string if the parser found no name.
+        """
         left = node.child_by_field_name("name")
         if left is None:
             return ""
@@ -114,7 +120,7 @@ class Simple(Shell):
         return name
 
     def _declaration_command(self, source: Source, node: Node) -> Truth:
-        """Run `declare`, `local`, `export`, `readonly`."""
+        """Run `declare`, `local`, `export` or `readonly`; names that are not known are logged."""
         keyword, flags, expander = node.children[0].type, "", self.expander(source)
         for child in node.children[1:]:
             if child.type == "variable_assignment":
@@ -146,16 +152,18 @@ class Simple(Shell):
         return TRUE
 
     def _declare(self, keyword: str, flags: str, name: str) -> None:
-        """Keep a variable's value for the end of the function that has one of its own."""
+        """Save a variable's value to be restored at the end of the function, if the keyword makes it local."""
         frame = self.locals[-1] if self.locals and "g" not in flags else None
         if keyword in ("local", "declare", "typeset") and frame is not None and name not in frame:
             frame[name] = name in self.state.variables, self.state.variables.get(name)
 
     def _exports(self, keyword: str, flags: str, name: str) -> None:
+        """Mark the variable as exported if the keyword or its flags say so."""
         if (keyword == "export" and "n" not in flags) or "x" in flags:
             self.state.exported.add(name)
 
     def _unset_command(self, source: Source, node: Node) -> Truth:
+        """Run `unset` for variables and elements of arrays."""
         for start, end in word_ranges(source.data, node.named_children):
             for item in self.expander(source).fields(start, end):
                 name, _, subscript = item.text.partition("[")
@@ -171,6 +179,7 @@ class Simple(Shell):
     # ---- redirections: what a command reads from the script, and files that the script writes, kept in memory
 
     def _redirected_statement(self, source: Source, node: Node) -> Truth:
+        """Run a statement with redirections; return its status."""
         body = node.child_by_field_name("body")
 
         def run(extra: Sequence[Node]) -> Truth:
@@ -181,7 +190,11 @@ class Simple(Shell):
         return self._redirected(source, node.children_by_field_name("redirect"), run)
 
     def _redirected(self, source: Source, nodes: Sequence[Node], run: Callable[[Sequence[Node]], Truth]) -> Truth:
-        """Run a command with its redirections. run: is given words that stand after one."""
+        """Run a command with its redirections; return its status.
+
+        Known input comes from here-documents and here-strings; output to a file is kept as contents of that file. run:
+        called with the words that follow a redirection.
+        """
         if not nodes:
             return run(())
         stdin, target, append, expander = self.stdin, None, False, self.expander(source)
@@ -227,7 +240,10 @@ class Simple(Shell):
         return status
 
     def _document(self, source: Source, node: Node) -> Parts:
-        """Return the text of a here-document, expanded unless its end mark is quoted."""
+        """Return the text of a here-document, expanded unless its delimiter is quoted.
+
+        Empty if the parser found no body.
+        """
         mark, body = (
             next((child for child in node.children if child.type == f"heredoc_{part}"), None)
             for part in ("start", "body")
@@ -253,7 +269,7 @@ def _array(
     keyed: bool,
     place: Place,
 ) -> Array:
-    """Return an array of what it has and of what is added."""
+    """Return an array of `items` and of the elements `added`, which also go into `items`."""
     following = max((key for key in items if isinstance(key, int)), default=-1) + 1
     for subscript, item in added:
         key: int | str = following if subscript is None else subscript

@@ -30,19 +30,19 @@ _BLANK, _ENDS = b" \t\n", b" \t\n;&|()<>"  # of a word: in lists, on a command l
 
 
 class Source(Protocol):
-    """Code. data: what the parser sees, with line ends of Unix and no byte order mark."""
+    """Code as the parser sees it: `data` has Unix line ends and no byte order mark."""
 
     data: bytes
 
     def literal(self, start: int, end: int) -> Parts:
-        """Return the characters at bytes [start, end) of `data` as they stand."""
+        """Return the characters at bytes [start, end) of `data` literally."""
 
     def place(self, start: int, end: int) -> Place:
-        """Return where bytes [start, end) of `data` stand in a file."""
+        """Return where the bytes [start, end) of `data` stand in a file."""
 
 
 class FileSource:
-    """A file as code."""
+    """A file as code. Placeholders such as `X=<fill in>` become unknown values if the file has syntax errors."""
 
     def __init__(self, text: Text) -> None:
         self.text = text
@@ -55,11 +55,13 @@ class FileSource:
             self.data = _PLACEHOLDER.sub(_masked, self.data)
 
     def place(self, start: int, end: int) -> Place:
+        """Return where the bytes [start, end) of `data` stand in the file, with removed carriage returns counted."""
         first = start + bisect_left(self._returns, start) + self._skipped
         last = end + bisect_left(self._returns, end) + self._skipped
         return self.text.place(first, max(first, last))
 
     def literal(self, start: int, end: int) -> Parts:
+        """Return the bytes [start, end) as parts, one per line if the file's line ends have carriage returns."""
         cuts = self._returns[bisect_left(self._returns, start) : bisect_left(self._returns, end)]
         parts, first = [], start
         for index in cuts:
@@ -68,6 +70,7 @@ class FileSource:
         return (*parts, *self._run(first, end))
 
     def _run(self, start: int, end: int) -> Parts:
+        """Return the bytes as one part; an unknown one if they are a placeholder, none if empty."""
         if start >= end:
             return ()
         place, run = self.place(start, end), self.data[start:end]
@@ -77,7 +80,10 @@ class FileSource:
 
 
 class CodeSource:
-    """A value that is run as code: of `eval`, `bash -c`, or between the brackets of a substitution."""
+    """A value that is run as code: of `eval`, `bash -c` or a command substitution.
+
+    Unknown parts become one special character.
+    """
 
     def __init__(self, parts: Parts, place: Place) -> None:
         self._parts = [replace(part, text=HOLE) if part.unknown else replace(part, loose=False) for part in parts]
@@ -89,6 +95,7 @@ class CodeSource:
             self.data += part.text.encode()
 
     def literal(self, start: int, end: int) -> Parts:
+        """Return the parts of the bytes [start, end), with their own places; unknown parts stay unknown."""
         parts = []
         for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self._parts)):
             part, offset = self._parts[index], self._starts[index]
@@ -104,11 +111,15 @@ class CodeSource:
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
+        """Return the place that covers the bytes' origins.
+
+        Return the place of the command if they are in several files or have none.
+        """
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 
 
 def _masked(match: re.Match[bytes]) -> bytes:
-    """Return as many bytes, of which the first are a word; line ends stay where they are escaped."""
+    """Return the placeholder as equally many bytes: a mark, then blanks; escaped line ends stay."""
     rest = match.group()[len(_MASK) :]
     if len(match.group()) < len(_MASK):
         return match.group()
@@ -117,12 +128,15 @@ def _masked(match: re.Match[bytes]) -> bytes:
 
 @cache
 def _parser() -> tree_sitter.Parser:
+    """Return the tree-sitter parser for bash; cached."""
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 
 def parse(source: Source) -> Node:
-    """Parse all of it to a syntax tree. The parser loses blanks that are escaped: it is shown words in their place. A
-    continuation that nothing follows is no error.
+    """Return the syntax tree of a source; it may contain errors, which are not raised.
+
+    Escaped blanks are replaced by word characters first, as the parser loses them, and a trailing continuation is
+    removed.
     """
     shown = _ESCAPED_BLANK.sub(rb"\1\\_", source.data)
     return _parser().parse(_LAST_CONTINUATION.sub(rb"\1 \2", shown)).root_node
@@ -132,7 +146,7 @@ def parse(source: Source) -> Node:
 
 
 def skip(data: bytes, at: int, end: int) -> int:
-    """Return the place after the character, the quoted string or the expansion at `at`; `end` where it has no end."""
+    """Return the position after the character, quoted string or expansion at `at`; `end` if it is not closed."""
     byte, two = data[at : at + 1], data[at : at + 2]
     if byte == b"\\":
         return min(at + 2, end)
@@ -156,7 +170,7 @@ def skip(data: bytes, at: int, end: int) -> int:
 
 
 def closing(data: bytes, at: int, end: int) -> int:
-    """Return the bracket that closes the one at `at`; `end` where none does. Never recurses."""
+    """Return the position of the bracket that closes the one at `at`; `end` if none does."""
     stack = [_CLOSERS[data[at]]]
     at += 1
     while at < end:
@@ -186,14 +200,14 @@ def closing(data: bytes, at: int, end: int) -> int:
 
 
 def word_end(data: bytes, at: int, end: int, stops: bytes = _BLANK) -> int:
-    """Return the end of the word that starts at `at`."""
+    """Return the position after the word that starts at `at`; quoted strings and expansions do not end it."""
     while at < end and data[at] not in stops:
         at = skip(data, at, end)
     return min(at, end)
 
 
 def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the words between blanks, of `[[ ]]` and of array literals, without comments."""
+    """Return the byte ranges of the words between blanks, without comments: in `[[ ]]` and array literals."""
     ranges, at = [], start
     while at < end:
         if data[at] in _BLANK:
@@ -214,8 +228,9 @@ def words(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Return the bytes of words. The parser may break a word, join two, or end one before a character that is
-    escaped.
+    """Return the byte ranges of words at these nodes.
+
+    Corrects the parser, which may split a word, join two, or end one before an escaped character.
     """
     ranges: list[tuple[int, int]] = []
     for node in nodes:
@@ -229,7 +244,7 @@ def word_ranges(data: bytes, nodes: Sequence[Node]) -> list[tuple[int, int]]:
 
 
 def value_end(data: bytes, node: Node) -> int:
-    """Return where the value of an assignment ends."""
+    """Return the position after the value of an assignment."""
     left = node.child_by_field_name("name")
     at = data.find(b"=", left.end_byte if left is not None else node.start_byte, node.end_byte + 1) + 1
     if data[at : at + 1] == b"(":
@@ -238,9 +253,7 @@ def value_end(data: bytes, node: Node) -> int:
 
 
 def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
-    """Split what the parser may have joined: it may take the line after some assignments for a part of their
-    command.
-    """
+    """Return the nodes split at line ends, as the parser may join a command with the line after it."""
     lines: list[list[Node]] = [[]]
     for node in nodes:
         gap = data[lines[-1][-1].end_byte : node.start_byte] if lines[-1] else b""
@@ -251,18 +264,17 @@ def lines_of(data: bytes, nodes: Sequence[Node]) -> list[list[Node]]:
 
 
 def text_at(source: Source, node: Node) -> str:
-    """Return what stands at a node."""
+    """Return the source's text at a node."""
     return source.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
 
 def place_at(source: Source, node: Node) -> Place:
-    """Return where a node stands."""
+    """Return where a node stands in a file."""
     return source.place(node.start_byte, node.end_byte)
 
 
 def errors_of(root: Node, data: bytes) -> Iterator[Node]:
-    """Yield the outermost pieces that the parser could not place, at most ten. What stands inside `${...}` is read
-    without it (`expand.Expander`), and counts where the parser ends the expansion elsewhere."""
+    """Yield at most ten outermost nodes with syntax errors; not those inside a `${...}` whose end the parser found."""
     stack, count = [root], 0
     while stack and count < 10:
         node = stack.pop()

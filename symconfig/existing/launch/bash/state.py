@@ -34,26 +34,26 @@ MESSAGES = 200  # of one script
 
 
 class Exhausted(Exception):
-    """The script asks for more than the reading may take. place: where."""
+    """The script needs more work or depth than the reading may take. place: where it was noticed."""
 
     place: Place | None = None
 
 
 class Budget:
-    """The steps and depth that are left to the reading."""
+    """The work (steps) and the nesting depth that one reading may use."""
 
     def __init__(self) -> None:
         self._steps: float = STEPS
         self._depth = 0
 
     def spend(self, steps: float = 1) -> None:
-        """Spend steps. Raises Exhausted."""
+        """Subtract the steps from the budget. Raises Exhausted if none are left."""
         self._steps -= steps
         if self._steps < 0:
             raise Exhausted("is too much work to follow")
 
     def kept(self, value: Value) -> Value:
-        """Return the value; spend what keeping it takes. Raises Exhausted."""
+        """Return the value unchanged, and spend steps in proportion to its size. Raises Exhausted."""
         if isinstance(value, Array):
             self.spend(len(value.items) // 4)
         elif value:
@@ -62,7 +62,7 @@ class Budget:
 
     @contextmanager
     def deeper(self) -> Iterator[None]:
-        """Be one level deeper while inside. Raises Exhausted."""
+        """Increase the nesting depth inside the block. Raises Exhausted at 60."""
         if self._depth >= DEPTH:
             raise Exhausted(f"is nested more than {DEPTH} deep")
         self._depth += 1
@@ -73,7 +73,10 @@ class Budget:
 
 
 class Leave(Exception):
-    """`break`, `continue`, `return` or `exit`. bad: with an error status; None: not known."""
+    """Control flow of `break`, `continue`, `return` or `exit` (`kind`).
+
+    bad: whether the status is an error; None if it is not known.
+    """
 
     def __init__(self, kind: str, bad: bool | None = False) -> None:
         super().__init__(kind)
@@ -83,10 +86,14 @@ class Leave(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program that the script starts. maybe: it runs only under a condition that is not known, and why.
+    """A program that the script starts.
 
-    outer: the first words that belong to what starts the shell which it stands in, `docker exec box` of
-    `docker exec box bash -c '...'`.
+    Args:
+        words: the expanded words of its launcher, the program and its arguments.
+        outer: number of first words that belong to what starts a nested shell: 3 of `docker exec box bash -c '...'`.
+        environment: exported variables.
+        files: contents of files written by the script, by name.
+        maybe: the unknown condition under which it runs; None if it runs in any case.
     """
 
     words: tuple[Field, ...]
@@ -99,8 +106,16 @@ class Command:
 
 @dataclass
 class Log:
-    """The reading's notes. aside: programs that prepare, or whose output is all that is wanted. stops: conditions of
-    checks that do not pass."""
+    """What the reading records.
+
+    Args:
+        texts: files that were read.
+        folder: below which files may be read; None: no files.
+        commands: programs that are started.
+        unread: what was not understood.
+        aside: words of programs that prepare files, or are run in a command substitution.
+        stops: places of checks that would end the script.
+    """
 
     texts: list[Text]
     folder: Path | None
@@ -110,27 +125,33 @@ class Log:
     stops: list[Place] = field(default_factory=list)
 
     def written(self, place: Place) -> str:
-        """Return what stands at a place; empty where it is in no file."""
+        """Return the source text at a place; an empty string if its file was not read."""
         return next((text.at(place) for text in self.texts if text.file == place.file), "")
 
     def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS) -> None:
+        """Record something that was not understood, unless it is recorded already or there are 200 such notes."""
         item = Unread(place, shortened(what), why, hides)
         if item not in self.unread and len(self.unread) < MESSAGES:
             self.unread.append(item)
 
 
 def shortened(what: str) -> str:
+    """Return the text on one line with at most 80 characters, the rest replaced by "..."."""
     line = " ".join(what.replace("\\\n", " ").split())
     return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
 
 
 @dataclass
 class State:
-    """Variables, functions (their bodies, in the code they are of) and arguments. A copy is independent: all that is in
-    it is immutable.
+    """The shell's state: variables, functions, arguments, folder and written files.
 
-    given: the variables that come from outside. taken: which of them were read, and the places of the arguments that
-    were: of all copies together.
+    A copy is independent, as all values are immutable, but for `taken`, which all copies share.
+
+    Args:
+        functions: by name, the source and the node of the body.
+        folder: current directory; None if not known.
+        given: variables from outside.
+        taken: names of given variables, and places of arguments, that were read.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -144,9 +165,11 @@ class State:
 
     @property
     def ifs(self) -> str:
+        """Return the characters of IFS; the default ones if it is not set, none if its value is not known."""
         return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
 
     def copy(self) -> State:
+        """Return an independent copy; only `taken` is shared."""
         return replace(
             self,
             variables=dict(self.variables),
@@ -156,45 +179,51 @@ class State:
         )
 
     def seen_by_programs(self) -> State:
-        """Return what a program that is started sees: exported variables and files."""
+        """Return a copy as a child process sees it: exported variables and files; no functions and no arguments."""
         exported = {name: self.variables[name] for name in self.exported if name in self.variables}
         return replace(self.copy(), variables=exported, functions={}, arguments=())
 
     def environment(self) -> dict[str, Parts]:
-        """Return the exported scalars."""
+        """Return the exported variables by name, without arrays and unset ones."""
         values = ((name, self.variables.get(name)) for name in sorted(self.exported))
         return {name: value for name, value in values if isinstance(value, tuple)}
 
     def read(self, name: str) -> Value:
-        """Return what a variable has; None also where nothing sets it."""
+        """Return a variable's value; None if it is unset or nothing sets it.
+
+        A given variable is recorded in `taken`.
+        """
         value = self.variables.get(name)
         if value is not None and value is self.given.get(name):
             self.taken.add(name)
         return value
 
     def argument(self, index: int) -> Field | None:
-        """Return an argument, counted from 0."""
+        """Return the script's argument with this index, from 0, and record it in `taken`; None if there are fewer."""
         if index >= len(self.arguments):
             return None
         self.taken.add(self.arguments[index].place)
         return self.arguments[index]
 
     def missing(self, name: str) -> str:
-        """Say why a name that the script has not set has no known value."""
+        """Return the reason why a name that the script does not set has no known value."""
         if name.isdigit():
             return f"depends on the script's argument ${name}, which is not given"
         known = name.isidentifier() and name != "_"
         return f"depends on ${name}, which is not set in the script" if known else f"depends on ${name}"
 
     def items(self, name: str, place: Place) -> dict[int | str, Field]:
-        """Return a variable's items; of a scalar, the one at 0, which is written at `place`."""
+        """Return a copy of an array's items; a scalar is one item with key 0, placed at `place`.
+
+        Empty if it is unset.
+        """
         value = self.read(name)
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Field(value, place)}
 
     def text(self, name: str) -> str | None:
-        """Return a scalar's text where it is known."""
+        """Return a scalar's text; None if it is unset, an array or not fully known."""
         value = self.variables.get(name)
         if value is None or isinstance(value, Array) or any(part.unknown for part in value):
             return None
@@ -203,49 +232,53 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A state that the shell may be in. output: what was printed on the way."""
+    """A state in which the shell may be, and what was printed on the way to it."""
 
     state: State
     output: Parts = ()
 
 
 def one_of(budget: Budget, outcomes: Sequence[Outcome], why: str, place: Place) -> Outcome:
-    """Merge several outcomes of which nobody knows which one it is: what differs becomes a hole. Raises Exhausted."""
+    """Merge alternative outcomes into one; what differs becomes unknown for the reason `why`. Raises Exhausted.
+
+    A common beginning of a value is kept. Exports, functions and files are united.
+    """
     if len(outcomes) == 1:
         return outcomes[0]
     outputs, states = [outcome.output for outcome in outcomes], [outcome.state for outcome in outcomes]
-    alike = all(_meaning(outputs[0]) == _meaning(output) for output in outputs[1:])
+    alike = all(_comparable(outputs[0]) == _comparable(output) for output in outputs[1:])
     first = states[0].copy()
     names = dict.fromkeys(name for state in states for name in state.variables)
     budget.spend(len(names) * len(states) / 8)
     for name in names:
         # A name that a state does not have stands for what the environment has: a text that no value equals.
         values = [state.variables.get(name, f"${name}") for state in states]
-        if not all(_same(values[0], value) for value in values[1:]):
-            first.variables[name] = _common(name, values, why, place)
+        if not all(_equal(values[0], value) for value in values[1:]):
+            first.variables[name] = _merged_value(name, values, why, place)
     for state in states[1:]:
         first.exported |= state.exported
         first.functions = {**state.functions, **first.functions}
         for name, content in state.files.items():
             known = first.files.get(name)
-            first.files[name] = content if known is None or _same(known, content) else (hole(why, place),)
+            first.files[name] = content if known is None or _equal(known, content) else (hole(why, place),)
         if [item.text for item in state.arguments] != [item.text for item in first.arguments]:
             first.arguments = (Field((hole(why, place, loose=True),), place),)
-    return Outcome(first, outputs[0] if alike else _common_parts(outputs, why, place))
+    return Outcome(first, outputs[0] if alike else _merged_parts(outputs, why, place))
 
 
-def _same(left: Value | str, right: Value | str) -> bool:
-    """Return whether two values have the same text and the same holes."""
+def _equal(left: Value | str, right: Value | str) -> bool:
+    """Return whether two values have the same text and the same unknown parts, wherever they come from."""
     if isinstance(left, Array) and isinstance(right, Array):
         return list(left.items) == list(right.items) and all(
-            _meaning(left.items[key].parts) == _meaning(right.items[key].parts) for key in left.items
+            _comparable(left.items[key].parts) == _comparable(right.items[key].parts) for key in left.items
         )
     if isinstance(left, tuple) and isinstance(right, tuple):
-        return left is right or _meaning(left) == _meaning(right)
+        return left is right or _comparable(left) == _comparable(right)
     return left == right
 
 
-def _meaning(parts: Parts) -> list[str]:
+def _comparable(parts: Parts) -> list[str]:
+    """Return known texts and reasons of unknown parts in turn, for comparison."""
     texts = [""]
     for part in parts:
         if part.unknown:
@@ -255,22 +288,26 @@ def _meaning(parts: Parts) -> list[str]:
     return texts
 
 
-def _common(name: str, values: list[Value | str], why: str, place: Place) -> Value:
+def _merged_value(name: str, values: list[Value | str], why: str, place: Place) -> Value:
+    """Return the value that a variable has in common in all states; what differs is unknown."""
     arrays = [value for value in values if isinstance(value, Array)]
     if len(arrays) == len(values) and not any(value.keyed for value in arrays):
-        return _common_items([list(value.items.values()) for value in arrays], why, place)
+        return _merged_items([list(value.items.values()) for value in arrays], why, place)
     texts = [value for value in values if isinstance(value, tuple)]
     if len(texts) == len(values):
-        return _common_parts(texts, why, place)
+        return _merged_parts(texts, why, place)
     if arrays:
         return Array({0: Field((hole(why, place, loose=True),), place)})
     # What the environment has instead is a value, unless the name says that it is options.
-    return (hole(why, place, brings=None if holds_options(name) else _brought(texts, place)),)
+    return (hole(why, place, brings=None if holds_options(name) else _possible_options(texts, place)),)
 
 
-def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
-    """Return what all begin with, and one item for all that may come after."""
-    meanings = [[_meaning(item.parts) for item in each] for each in items]
+def _merged_items(items: list[list[Field]], why: str, place: Place) -> Array:
+    """Return an array of the items that all begin with, and one unknown item for the rest.
+
+    An option's name is not separated from its value.
+    """
+    meanings = [[_comparable(item.parts) for item in each] for each in items]
     count = 0
     while all(len(each) > count and each[count] == meanings[0][count] for each in meanings):
         count += 1
@@ -285,10 +322,14 @@ def _common_items(items: list[list[Field]], why: str, place: Place) -> Array:
     return Array(dict(enumerate((*items[0][:count], unknown))))
 
 
-def _common_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
-    """Return what all begin with, up to the last word that all have whole."""
+def _merged_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
+    """Return the parts that all begin with, up to the last word they share entirely, and an unknown part for the
+    rest.
+    """
     count = 0
-    while all(len(value) > count and _meaning((value[count],)) == _meaning((values[0][count],)) for value in values):
+    while all(
+        len(value) > count and _comparable((value[count],)) == _comparable((values[0][count],)) for value in values
+    ):
         count += 1
     head, rests = list(values[0][:count]), [value[count:] for value in values]
     whole = all(not rest or rest[0].text[:1].isspace() for rest in rests)
@@ -299,10 +340,10 @@ def _common_parts(values: Sequence[Parts], why: str, place: Place) -> Parts:
             head.append(last.cut(0, kept))
             whole = True
     there = next((each for rest in rests for part in rest if (each := part.written or part.place)), place)
-    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_brought(rests, place)))
+    return (*head, *((Part(" "),) if head else ()), hole(why, there, brings=_possible_options(rests, place)))
 
 
-def _brought(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
-    """Return the options among the words of values; None where there may be any."""
+def _possible_options(values: Sequence[Parts], place: Place) -> tuple[str, ...] | None:
+    """Return the options among the words of the values; None if they may be any."""
     loose = ([part if part.unknown else replace(part, loose=True) for part in value] for value in values)
     return options_of(Field(words, place) for value in loose for words in fields(value, " \t\n"))

@@ -19,8 +19,13 @@ _BRANCHES = re.compile(r"is set (under a condition|in a loop)")
 
 @dataclass(slots=True)
 class Arguments:
-    """settings: words that belong to no option (overrides, a configuration's file) are the values of one without a
-    name, the first. unread: words that may be any number of options. possible: options that such a word may be."""
+    """A program's arguments.
+
+    Args:
+        settings: its options; words of no option are the values of a first setting without a name.
+        unread: unknown words that may be any number of options.
+        possible: options that such a word may be.
+    """
 
     settings: list[Setting] = field(default_factory=list)
     unread: list[Unread] = field(default_factory=list)
@@ -28,7 +33,7 @@ class Arguments:
 
 
 def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Arguments:
-    """Return the words after the program. source: what stands at a place."""
+    """Return the words after the program grouped into options. source: returns the text at a place."""
     made = Arguments()
     name: Field | None = None
     values: list[Field] = []
@@ -61,7 +66,7 @@ def arguments(words: Sequence[Field], source: Callable[[Place], str]) -> Argumen
 
 
 def may_be_options(word: Field) -> bool:
-    """Tell whether a word that is not known is likely to be options, by its name or as a branch may have added it."""
+    """Return whether an unknown word is likely to be options, by its variable's name or as a branch may have set it."""
     if word.brings is not None:
         return bool(word.brings)
     names = [part.variables[-1] for part in word.parts if part.variables]
@@ -69,7 +74,7 @@ def may_be_options(word: Field) -> bool:
 
 
 def dark(word: Field, source: Callable[[Place], str]) -> Unread:
-    """Make a word that may be any number of options."""
+    """Return the note that a word is unknown and may be any number of options."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     hides = Hides.OPTIONS if word.brings is None else Hides.NAMED
     what = " ".join(source(place).split())[:80] or word.text
@@ -77,13 +82,14 @@ def dark(word: Field, source: Callable[[Place], str]) -> Unread:
 
 
 def _possible(name: str, word: Field) -> Setting:
-    """Make an option that a word may be."""
+    """Return an option that an unknown word may be, with an unknown value."""
     place = next((part.written for part in word.parts if part.written is not None), word.place)
     why = word.unknown or "is not known"
     return Setting(name, name, (Word((), word.place, why),), place)
 
 
 def _setting(name: Field, values: Sequence[Field]) -> Setting:
+    """Return an option with its values; its place covers all of them if they stand in one file in order."""
     last = values[-1].place if values else name.place
     whole = cover((name.place, last))
     ordered = whole is not None and name.place.start <= last.start
@@ -92,7 +98,7 @@ def _setting(name: Field, values: Sequence[Field]) -> Setting:
 
 
 def _joined(word: Field, equals: int, source: Callable[[Place], str]) -> Setting:
-    """Split `--x=1`."""
+    """Return the option and value of a word `--x=1`."""
     spelled = word.text[:equals]
     parts = word.cut(equals + 1).parts
     written = source(word.place)
@@ -134,7 +140,7 @@ _TRAINS = re.compile(r"train|tune|sft|gpt|bert|llama|t5|rlhf|dpo", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A command's words. program: None for a line of options by itself."""
+    """A command's words in three parts; `program` is None for a bare line of options."""
 
     command: Command
     launcher: tuple[Field, ...]
@@ -143,17 +149,18 @@ class Split:
 
     @property
     def does(self) -> tuple[str, ...]:
-        """Return the program, with what it is told to do where its first word says that."""
+        """Return the program's path, with its subcommand if it is a known command with subcommands."""
         path = self.program.text if self.program is not None else ""
         return (path, *(word.text for word in self.arguments[:1] if basename(path) in _PROGRAMS))
 
     @property
     def options(self) -> int:
+        """Return the number of arguments that look like options or overrides."""
         return sum(word.text.startswith("-") or "=" in word.text for word in self.arguments)
 
     @property
     def trains(self) -> tuple[bool, bool, int]:
-        """Return how much the command looks like training: the greatest does most."""
+        """Return a key by which commands are ranked; the greatest looks most like training."""
         path = self.program.text if self.program is not None else ""
         name = "/".join(path.split("/")[-2:])  # the folder, too: tools/run.py
         started = any(
@@ -164,7 +171,10 @@ class Split:
 
 
 def split(command: Command) -> Split | None:
-    """Split a command; None where it is no program that is given options."""
+    """Return the command split at its program.
+
+    None if it starts no program with options, or a tool such as pip or pytest.
+    """
     words = command.words
     at = _program_index(words, command.outer)
     if at is None or any(basename(word.text) in _TOOLS for word in words[: at + 1]):
@@ -173,6 +183,10 @@ def split(command: Command) -> Split | None:
 
 
 def _program_index(words: Sequence[Field], outer: int) -> int | None:
+    """Return the index of the program's word: a `.py` file, a module after `-m`, or a known command.
+
+    Otherwise the first word after a launcher's options; None if there is none, or for `python -c CODE`.
+    """
     if basename(words[outer].text) in _PROGRAMS:  # whose options may name a script
         return outer
     python = False
@@ -189,11 +203,14 @@ def _program_index(words: Sequence[Field], outer: int) -> int | None:
             module = words[index + 1].text
             if not module.startswith(_MODULE_LAUNCHERS) and not module.endswith(".py"):
                 return index + 1
-    return _after_launcher(words)
+    return _index_after_launcher(words)
 
 
-def _after_launcher(words: Sequence[Field]) -> int | None:
-    """Return the first word after a launcher's options, where the program is no file that shows as one."""
+def _index_after_launcher(words: Sequence[Field]) -> int | None:
+    """Return the index of the first word after a launcher (or python) and its options; None without a launcher.
+
+    None also if no word from the launcher on begins with `--`, or if nothing follows its options.
+    """
     start = next(
         (
             index
@@ -221,18 +238,19 @@ def _after_launcher(words: Sequence[Field]) -> int | None:
 
 
 def _opens(word: Field) -> bool:
+    """Return whether the word begins with a dash, or may be several words."""
     return word.text.startswith("-") or word.several
 
 
 def bare(command: Command) -> Split | None:
-    """Read a line of options without a program."""
+    """Return a line that begins with an option or an override as a split without a program; None for other commands."""
     if command.words[0].text.startswith("-") or re.match(r"[\w.+~]+=", command.words[0].text):
         return Split(command, (), None, command.words)
     return None
 
 
 def chosen(splits: Sequence[Split]) -> Split | None:
-    """Choose the first of the commands that look most like training."""
+    """Return the command that looks most like training, the first of equals; None without any."""
     best: Split | None = None
     for each in splits:
         if best is None or each.trains > best.trains:

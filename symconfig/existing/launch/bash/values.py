@@ -18,11 +18,13 @@ _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$|-\d+(\.\d*)?[eE][-+]?\d+$")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A run of characters of a value; with `unknown`, a hole in it whose characters are not known, and why.
+    """A run of characters of a value; if `unknown` is set, one of unknown characters, for that reason.
 
-    place, variables, overridden_by: as of a Piece. loose: the result of an expansion without quotes, which is split
-    where it is used. written: where it stands as source, `$TP` or `8`, in the innermost text that holds it as a word.
-    brings: options that a hole may hold as words; None: any.
+    Args:
+        place, variables, overridden_by: as of a Piece.
+        loose: whether it results from an unquoted expansion, so that it is split into words where it is used.
+        written: where it stands as source (`$TP` or `8`), in the innermost text that holds it as a word.
+        brings: options that an unknown part may contain as words; None: any.
     """
 
     text: str
@@ -35,7 +37,7 @@ class Part:
     brings: tuple[str, ...] | None = None
 
     def cut(self, start: int, end: int) -> Part:
-        """Return its characters [start, end)."""
+        """Return the characters [start, end) as a part, with its place adapted."""
         if (start, end) == (0, len(self.text)):
             return self
         text = self.text[start:end]
@@ -50,43 +52,47 @@ Parts: TypeAlias = tuple[Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One word after its expansions. place: as of a Word."""
+    """One word after its expansions, as parts. place: where the whole word is written, as of a Word."""
 
     parts: Parts
     place: Place
 
     @property
     def text(self) -> str:
+        """Return the known characters; unknown parts count as empty."""
         return text_of(self.parts)
 
     @property
     def unknown(self) -> str | None:
+        """Return the reason of the first unknown part; None if all is known."""
         return unknown_of(self.parts)
 
     @property
     def several(self) -> bool:
-        """Tell whether all of it is a hole without quotes, which may be any number of words."""
+        """Return whether the word is unknown and unquoted as a whole, so that it may be any number of words."""
         return bool(self.parts) and all(part.unknown and part.loose for part in self.parts)
 
     @property
     def brings(self) -> tuple[str, ...] | None:
-        """Return the options that its holes may hold as words; None: any."""
+        """Return the options that the unknown parts may contain as words; None if they may be any."""
         known = [part.brings for part in self.parts if part.unknown]
         if any(each is None for each in known):
             return None
         return tuple(dict.fromkeys(name for each in known for name in each or ()))
 
     def word(self) -> Word:
+        """Return the word as a Word, with adjacent parts joined."""
         pieces = (Piece(part.text, part.place, part.variables, part.overridden_by) for part in joined(self.parts))
         return Word(tuple(pieces), self.place, self.unknown)
 
     def cut(self, start: int, end: int | None = None) -> Field:
+        """Return the characters [start, end) as a field with the same place."""
         return Field(cut(self.parts, start, end), self.place)
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An indexed or an associative array: fields by index or key, in their order."""
+    """An indexed array, or an associative one if `keyed`: fields by index or key, in order."""
 
     items: Mapping[int | str, Field]
     keyed: bool = False
@@ -97,7 +103,7 @@ Value: TypeAlias = Parts | Array | None
 
 
 def inner(place: Place, text: str, start: int, end: int) -> Place:
-    """Return the place of the characters [start, end) of the text that stands at a place."""
+    """Return the place of the characters [start, end) of the text at `place`."""
     before = text[:start]
     first = place.start + len(before.encode())
     line = place.line + before.count("\n")
@@ -106,9 +112,7 @@ def inner(place: Place, text: str, start: int, end: int) -> Place:
 
 
 def cover(places: Iterable[Place | None]) -> Place | None:
-    """Return the place from the first to the last of places of one file; None where there is none, or they are of
-    several files.
-    """
+    """Return the place from the first to the last of these; None if there is none, or if they are in several files."""
     known = [place for place in places if place is not None]
     if not known or len({place.file for place in known}) > 1:
         return None
@@ -117,15 +121,17 @@ def cover(places: Iterable[Place | None]) -> Place | None:
 
 
 def text_of(parts: Iterable[Part]) -> str:
+    """Return the known characters of the parts; unknown parts count as empty."""
     return "".join(part.text for part in parts)
 
 
 def unknown_of(parts: Iterable[Part]) -> str | None:
+    """Return the reason of the first unknown part; None if all are known."""
     return next((part.unknown for part in parts if part.unknown), None)
 
 
 def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
-    """Cut the characters [start, end) out of a value, with their places. Holes on the way stay."""
+    """Return the characters [start, end) of a value with their places; unknown parts between them are kept."""
     kept, done = [], 0
     end = sum(len(part.text) for part in parts) if end is None else end
     for part in parts:
@@ -137,18 +143,19 @@ def cut(parts: Sequence[Part], start: int, end: int | None = None) -> Parts:
 
 
 def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
-    """Make a known text that stands nowhere."""
+    """Return a known text that stands literally in no file."""
     return (Part(text, None, variables, written=place),)
 
 
 def hole(
     why: str, place: Place | None, *variables: str, loose: bool = False, brings: tuple[str, ...] | None = None
 ) -> Part:
+    """Return an unknown part with the reason `why`."""
     return Part("", None, variables, unknown=why, loose=loose, written=place, brings=brings)
 
 
 def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
-    """Return the options among words; None where a word may be any."""
+    """Return the names of the options among words; None if a word may be any option."""
     options: dict[str, None] = {}
     for word in words:
         if word.several and word.brings is None:
@@ -160,23 +167,24 @@ def options_of(words: Iterable[Field]) -> tuple[str, ...] | None:
 
 
 def opens(word: str) -> bool:
-    """Tell whether a word is an option, or an override that is whole by itself."""
+    """Return whether a word is an option or an override `a.b=c`."""
     return is_option(word) or _OVERRIDE.match(word) is not None
 
 
 def holds_options(name: str) -> bool:
-    """Tell whether a variable is likely to hold options, by its name."""
+    """Return whether a variable's name suggests that it holds options, as ARGS or FLAGS do."""
     return _OPTIONS.search(name) is not None
 
 
 def is_option(word: str) -> bool:
+    """Return whether a word begins with a dash and is neither a negative number nor `-` or `--`."""
     return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
 
 
 def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool = False) -> Parts:
-    """Return a value as it comes out of `$name` that stands at `place`; `default`: as its default, `${name:-8}`.
+    """Return a value as expanded from `$name` at `place`, with the name added to its variables.
 
-    A value of several words stays written where each of them is.
+    default: it is the default of `${name:-8}`, which the variable would override. Several words keep their own places.
     """
     several = any(character.isspace() for part in parts for character in part.text)
     return tuple(
@@ -195,7 +203,7 @@ def through(parts: Parts, name: str, place: Place, *, loose: bool, default: bool
 
 
 def joined(parts: Parts) -> Iterator[Part]:
-    """Join neighbours that stand side by side and came the same way. Empty runs are left out."""
+    """Yield the parts with adjacent ones of the same origin joined; parts without text are left out."""
     last: Part | None = None
     for part in (part for part in parts if part.text):
         here, there = last.place if last is not None else None, part.place
@@ -212,7 +220,10 @@ def joined(parts: Parts) -> Iterator[Part]:
 
 
 def fields(parts: Iterable[Part | None], ifs: str) -> list[Parts]:
-    """Split loose parts at the characters of `ifs`, and everything at the breaks (None) between elements."""
+    """Return the parts split into words: loose ones at the characters of `ifs`, all of them at None between elements.
+
+    Unknown parts are not split. Separators other than blanks may enclose empty words.
+    """
     groups: list[list[Part]] = []
     open_: list[Part] | None = None
     blank = "".join(character for character in ifs if character in " \t\n")

@@ -25,7 +25,7 @@ _TRAINER_KEYS = words(
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """Return the dialect; None: nothing of these."""
+    """Return the dialect of a YAML file's data; None if it is none of the known ones."""
     if not isinstance(data, dict):
         return None
     sections = {key for key, value in data.items() if isinstance(value, dict)}
@@ -41,7 +41,7 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 def sets_megatron(section: Any) -> bool:
-    """Return whether enough keys of a section, those of sections in it aside, are Megatron-LM's options."""
+    """Return whether at least three keys of a section, without those of nested sections, are options of Megatron-LM."""
     if not isinstance(section, dict):
         return False
     plain = (key for key, value in section.items() if not isinstance(value, dict))
@@ -49,7 +49,10 @@ def sets_megatron(section: Any) -> bool:
 
 
 def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
-    """Read what the file says; None where it speaks none of the dialects."""
+    """Return the reading of a YAML file; None if it is in no known dialect.
+
+    NeMo-RL's settings are empty at first, as the files that it inherits are read later.
+    """
     match dialect_of(tree.data):
         case "megatron yaml":
             by_key = by_path(_expanded(tree, variables))
@@ -65,7 +68,10 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
 
 
 def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
-    """Read a flat file of arguments of Transformers' Trainer and of those who build on it: its keys are the options."""
+    """Return the reading of a flat file of arguments for Transformers' Trainer.
+
+    Its keys become options, null ones are left out.
+    """
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
         for entry in _expanded(tree, variables)
@@ -75,13 +81,14 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
 
 
 def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
+    """Return the file's entries with environment variables replaced."""
     top = tree.spans[()].value
     given = {name: Word.of(value, top) for name, value in variables.items()}
     return [expanded(entry, given) for entry in entries(tree)]
 
 
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:
-    """Read what Megatron-Bridge and NeMo 2 are given: a file with sections, overrides, or both."""
+    """Return the reading of a file with sections, of overrides, or of both, as for Megatron-Bridge and NeMo 2."""
     filed = entries(tree) if tree is not None else ()
     by_key = interpolated(by_path((*filed, *overrides)), variables)
     environment = {path[-1]: entry.words[0] for path, entry in by_key.items() if path[0] == "env_vars" and entry.words}
@@ -99,6 +106,10 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:
+    """Return the GPUs by trainer.num_nodes and trainer.devices.
+
+    Numbers that are absent or no positive integers are None.
+    """
     given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
     nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)
     words = tuple(word for entry in given if entry is not None for word in entry.words)

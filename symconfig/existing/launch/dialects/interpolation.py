@@ -29,15 +29,16 @@ _MOST_CHARACTERS = 10_000  # of a text with references in it
 
 
 def interpolated(entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> dict[Path, Entry]:
-    """Resolve every reference that leads to another entry, or to a variable that is given. What does not is a word that
-    is unknown.
+    """Return the entries with references to other entries and to given variables replaced.
+
+    A reference that cannot be resolved makes its word unknown.
     """
     resolver = _Resolver(entries, variables)
     return {path: resolver.entry(path) for path in entries}
 
 
 class _Resolver:
-    """Resolves each entry once, whoever refers to it: references to references must not multiply."""
+    """Resolver of references that caches each entry's result, so that nested references do not multiply."""
 
     def __init__(self, entries: Mapping[Path, Entry], variables: Mapping[str, str]) -> None:
         self.entries = entries
@@ -46,6 +47,7 @@ class _Resolver:
         self.under_way: set[Path] = set()
 
     def entry(self, path: Path) -> Entry:
+        """Return the resolved entry at a path. Raises KeyError if there is none."""
         if path not in self.done:
             self.under_way.add(path)
             self.done[path] = self._resolved(self.entries[path])
@@ -53,6 +55,10 @@ class _Resolver:
         return self.done[path]
 
     def _resolved(self, entry: Entry) -> Entry:
+        """Return the entry with references replaced.
+
+        An entry that is one reference takes the other's value, also a list.
+        """
         if not any("${" in word.text or word.text == _MISSING for word in entry.words):
             return entry
         whole = _REFERENCE.fullmatch(entry.words[0].text) if len(entry.words) == 1 else None
@@ -67,6 +73,7 @@ class _Resolver:
         return replace(entry, value=value, words=words)
 
     def _word(self, word: Word, entry: Entry) -> Word:
+        """Return the word with references replaced, innermost first; unknown if one cannot be resolved."""
         if word.text == _MISSING:
             return Word((), word.place, "must be given on the command line and is not")
         pieces: tuple[Piece, ...] = (Piece(word.text),)
@@ -88,7 +95,9 @@ class _Resolver:
         return Word((), word.place, f"depends on {shorten(word.text)}, which is not worked out")
 
     def _target(self, reference: str, entry: Entry) -> Entry | Word:
-        """Return what stands for a reference: another entry, or a word."""
+        """Return what a reference stands for: another entry, or a word (of a variable or function, or an unknown
+        one).
+        """
         kind, colon, rest = reference.partition(":")
         place = entry.words[0].place
         if colon and kind in ("oc.env", "env"):
@@ -114,6 +123,7 @@ class _Resolver:
 
 
 def _value(word: Word) -> object:
+    """Return the word's text as a YAML scalar; as text if it is unknown or malformed."""
     try:
         return word.text if word.unknown else plain(word.text)
     except ValueError:
@@ -121,7 +131,7 @@ def _value(word: Word) -> object:
 
 
 def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
-    """Yield the characters [start, end). A piece that is cut has no place any more."""
+    """Yield the pieces of the characters [start, end); a piece that is cut loses its place."""
     position = 0
     for piece in pieces:
         first, last = max(start - position, 0), min(end - position, len(piece.text))
@@ -132,7 +142,10 @@ def _part(pieces: tuple[Piece, ...], start: int, end: int) -> Iterator[Piece]:
 
 
 def _computed(kind: str, rest: str) -> str | None:
-    """Return what NeMo-RL's own functions make of whole numbers."""
+    """Return the result of NeMo-RL's functions (mul, add, max, div) on integers, as text.
+
+    None if it cannot be computed.
+    """
     try:
         numbers = [int(part) for part in rest.split(",")]
         return str(_FUNCTIONS[kind](numbers))
@@ -141,19 +154,23 @@ def _computed(kind: str, rest: str) -> str | None:
 
 
 def _absolute(reference: str, here: Path) -> Path:
-    """Resolve a path: `.x` is beside this entry, `..x` a level above."""
+    """Return the path that a reference means: `.x` is a sibling of the entry at `here`, `..x` one level above."""
     up = len(reference) - len(reference.lstrip("."))
     base = here[: len(here) - up] if up else ()
     return (*base, *reference.lstrip(".").split("."))
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:
+    """Return the word placed at `place`, with `names` added to the variables it came through."""
     pieces = tuple(replace(piece, variables=(*names, *piece.variables)) for piece in word.pieces)
     return Word(pieces, place, word.unknown)
 
 
 def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
-    """Put the environment in, as envsubst does before the file is read."""
+    """Return the entry with environment variables replaced as by envsubst.
+
+    One that is not given makes its word unknown.
+    """
     words = tuple(_shell_expanded(word, variables) for word in entry.words)
     if words == entry.words:
         return entry
@@ -161,7 +178,7 @@ def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
 
 
 def _shell_expanded(word: Word, variables: Mapping[str, Word]) -> Word:
-    """Expand `$NAME` and `${NAME}` of a text that a shell gets: of variables that are known."""
+    """Return the word with `$NAME` and `${NAME}` replaced; unknown if a variable is not given or unknown."""
     pieces: list[Piece] = []
     unknown = word.unknown
     done = 0

@@ -29,40 +29,47 @@ _GPUS: Final = ("cluster.num_nodes", "cluster.gpus_per_node")
 
 
 def is_own(data: Mapping[str, Any]) -> bool:
-    """Tell whether the data of a file are NeMo-RL's configuration, or one that inherits it."""
+    """Return whether a file's data are a configuration of NeMo-RL, or one that inherits from it."""
     inherits = any(str(name).endswith(".yaml") for name in bases(data))
     policy = isinstance(data.get("policy"), dict) and any(name in data for name in (*METHODS, "loss_fn", "cluster"))
     return policy or (inherits and bool(_SECTIONS & data.keys()))
 
 
 def bases(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the files that a configuration inherits."""
+    """Return the names of the files that a configuration inherits; empty if none."""
     named = data.get(DEFAULTS)
     return tuple(str(each) for each in (named if isinstance(named, list) else [named] if named else []))
 
 
 def applies(reading: Reading) -> bool:
-    """Say whether one of NeMo-RL's programs is what is started, or its configuration what is read."""
+    """Return whether one of NeMo-RL's programs is started, or its configuration is read."""
     return reading.format == FORMAT or (reading.program is not None and _of_program(reading.program.text) is not None)
 
 
 def usual(reading: Reading) -> str | None:
-    """Return the configuration that a program has without --config, beside it."""
+    """Return the name of the configuration that the program uses without --config.
+
+    None for programs that are not NeMo-RL's.
+    """
     method = None if reading.program is None else _of_program(reading.program.text)
     return None if method is None else {"grpo": "grpo_math_1B", "ppo": "ppo_math_1B"}.get(method, method) + ".yaml"
 
 
 def comes_with_it(name: str) -> bool:
-    """Tell whether a configuration's name is one that NeMo-RL comes with, so that its values are the defaults."""
+    """Return whether a configuration has the name of one that NeMo-RL ships."""
     return _OWN.fullmatch(basename(name)) is not None
 
 
 def inherited(trees: Iterable[Tree], overrides: Sequence[Entry]) -> list[Entry]:
-    """Return all entries, those that are inherited first. A section that is marked takes the inherited one away."""
+    """Return the entries of all files and overrides, where later ones replace earlier ones.
+
+    A section marked `_override_: true` removes the inherited section first.
+    """
     return list(by_path((*_all(trees), *overrides)).values())
 
 
 def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
+    """Yield the entries of the files in order, with a removing entry before each marked section."""
     for tree in trees:
         own = [each for each in entries(tree) if each.path[0] != DEFAULTS]
         for each in own:
@@ -72,12 +79,12 @@ def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
 
 
 def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
-    """Return entries as settings named by their keys."""
+    """Return the entries as settings named by their dotted keys."""
     return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of the cluster."""
+    """Return the cluster's GPUs, 1 for a number that is absent; empty if both are, only `dark` if one is not known."""
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}
     words = tuple(stated.values())
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):
@@ -87,5 +94,6 @@ def world(settings: Sequence[Setting]) -> World:
 
 
 def _of_program(path: str) -> str | None:
+    """Return the method that a program's file name indicates, such as "grpo"; None for other names."""
     match = _PROGRAM.fullmatch(basename(path))
     return match[1] if match else None

@@ -22,18 +22,18 @@ _NODE = 8  # GPUs, where nothing says how many
 
 
 def program(reading: Reading) -> str | None:
-    """Return which of OpenRLHF's programs is started: `train_ppo_ray`; None for any other."""
+    """Return the name of OpenRLHF's program, such as "train_ppo_ray"; None for other programs."""
     match = _PROGRAM.fullmatch(reading.program.text) if reading.program is not None else None
     return match[1] if match else None
 
 
 def applies(reading: Reading) -> bool:
-    """Say whether one of OpenRLHF's programs is what is started."""
+    """Return whether one of OpenRLHF's programs is started."""
     return program(reading) is not None
 
 
 def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with its options under their names since 0.10, and the GPUs of all roles."""
+    """Return the reading with options renamed to their names since 0.10, and for PPO with the GPUs of all roles."""
     settings = tuple(replace(each, name=_named(each.name)) for each in reading.settings)
     possible = tuple(replace(each, name=_named(each.name)) for each in reading.possible)
     world = _world(settings) if program(reading) == RAY else reading.world
@@ -41,8 +41,15 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mapping[str, int]:
-    """Return the GPUs of each pool, under the roles that share it. critic, reference: whether the step has one. Raises
-    ValueError for a number that is none."""
+    """Return the number of GPUs by role, and of "vllm" if it has GPUs of its own; roles that share GPUs have one entry.
+
+    Its key is "actor" or "critic", and its number the largest of theirs. Without options a role has 1 node of 8 GPUs.
+    Raises ValueError if a number is malformed.
+
+    Args:
+        stated: options by name without dashes.
+        critic, reference: whether the step has one.
+    """
     together = stated.keys() & {"train.colocate_all"}
     roles = dict.fromkeys(_ROLES, True)
     roles |= {"critic": critic, "ref": reference}
@@ -64,12 +71,12 @@ def pools(stated: Mapping[str, str], *, critic: bool, reference: bool) -> Mappin
 
 
 def first_values(settings: Sequence[Setting]) -> Mapping[str, str]:
-    """Return each option's first value by name."""
+    """Return each option's first value by name without dashes; an empty string for switches."""
     return {each.name.removeprefix("--"): each.values[0].text if each.values else "" for each in settings}
 
 
 def _named(name: str) -> str:
-    """Return an option's name since 0.10; the model of programs that train alone is read as the actor."""
+    """Return the option's name since 0.10; options of the model in other programs than PPO are named as the actor's."""
     plain = name.lstrip("-").replace("-", "_")
     if plain.startswith(_ALONE[0]):
         return f"--{_ALONE[1]}{plain.removeprefix(_ALONE[0])}"
@@ -77,7 +84,7 @@ def _named(name: str) -> str:
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of all pools."""
+    """Return the GPUs of all pools; only `dark` if a number is not known."""
     names = {f"--{role}.{number}" for role in _ROLES for number in ("num_nodes", "num_gpus_per_node")}
     names |= {"--vllm.num_engines", "--vllm.tensor_parallel_size"}
     words = [each.values[0] for each in settings if each.name in names and each.values]

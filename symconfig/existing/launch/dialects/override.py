@@ -19,10 +19,15 @@ from symconfig.existing.launch.yaml_tree import parse_yaml
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A leaf, or a list of leaves.
+    """A leaf of a configuration tree, or a list of leaves.
 
-    path: ("model", "tensor_model_parallel_size"). value: as JSON knows it; None: nothing is said. words: one, or one
-    for each item of a list. place: from the key to the end of the value. removed: the key is taken away (hydra's ~).
+    Args:
+        path: as in ("model", "tensor_model_parallel_size").
+        value: as in JSON; None: null or not known.
+        words: one, or one per item of a list.
+        place: from the key to the end of the value.
+        spelled: the key as it is written.
+        removed: whether the key is removed (hydra's `~`).
     """
 
     path: tuple[str, ...]
@@ -34,15 +39,17 @@ class Entry:
 
     @property
     def unknown(self) -> str | None:
+        """Return why a word is not known; None if all are."""
         return next((word.unknown for word in self.words if word.unknown), None)
 
 
 def entries(tree: Tree, at: KeyPath = ()) -> Iterator[Entry]:
-    """Yield all leaves of a tree, or of what stands at a path of it, in their order."""
+    """Yield the leaves of a tree, or of its part at the path `at`, in order; paths are relative to `at`."""
     yield from _entries(tree, at, (), tree.get(*at))
 
 
 def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iterator[Entry]:
+    """Yield the leaves below a value. A `_target_` with `_call_: false` counts as a leaf."""
     if isinstance(value, dict) and not (value.get("_call_") is False and isinstance(value.get("_target_"), str)):
         for key, inner in value.items():
             yield from _entries(tree, at, (*path, key), inner)
@@ -57,6 +64,7 @@ def _entries(tree: Tree, at: KeyPath, path: tuple[str, ...], value: Any) -> Iter
 
 
 def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
+    """Yield a word for the value, or for each scalar in a list; none for null."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             if not isinstance(item, list | dict):
@@ -66,7 +74,7 @@ def _words(tree: Tree, path: KeyPath, value: Any) -> Iterator[Word]:
 
 
 def word(tree: Tree, path: KeyPath) -> Word:
-    """Return a scalar as the program gets it: text as it is written, without quotes."""
+    """Return a scalar as the program gets it: numbers and switches as written, text without quotes."""
     place = tree.spans[path].value
     value, written = tree.get(*path), tree.text.at(place)
     text = written if not isinstance(value, str) and written[:1] not in "*&!\"'|>" else spoken(value)
@@ -79,7 +87,7 @@ def word(tree: Tree, path: KeyPath) -> Word:
 
 
 def spoken(value: Any) -> str:
-    """Return a value as a word of a command line."""
+    """Return a value as a word of a command line: true and false in lower case, lists in brackets."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
@@ -111,13 +119,16 @@ RECIPE = ("--recipe", "--factory", "--model-recipe-name", "-mr", "--recipe-name"
 
 
 def is_override(text: str) -> bool:
-    """Tell whether a word sets, or takes away, a key of a section that is known here."""
+    """Return whether a word sets or removes a key of a known section."""
     return _match(text, whole_sections=False) is not None
 
 
 def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.Match[str] | None:
-    """Match an override. whole_sections: `mixed_precision=bf16_mixed` counts too, which sets a section at once.
-    any_section: the program takes nothing but overrides.
+    """Return the match of an override; None if it is none.
+
+    Args:
+        whole_sections: whether `mixed_precision=bf16_mixed`, which sets a section, counts.
+        any_section: whether unknown sections count, for programs that take only overrides.
     """
     match = _OVERRIDE.match(text)
     if match is None or not (match["equals"] or match["mark"] == "~"):
@@ -129,8 +140,9 @@ def _match(text: str, *, whole_sections: bool, any_section: bool = False) -> re.
 
 
 def key_of(setting: Setting, runner: bool = False) -> str | None:
-    """Return the key that a word of a command line sets by `key=value` or takes away by `~key`. runner: an option of a
-    recipe runner stands for one, too.
+    """Return the dotted key that an override sets or removes; None if the setting is an ordinary option.
+
+    runner: options of recipe runners in `_SHORT` also give a key: -tp stands for model.tensor_model_parallel_size.
     """
     if setting.name and setting.name[0] != "-":
         return setting.name.lstrip("~")
@@ -138,8 +150,9 @@ def key_of(setting: Setting, runner: bool = False) -> str | None:
 
 
 def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterator[Setting]:
-    """Yield the words with each override by itself: as a setting whose name is the key. any_section: of whatever
-    section.
+    """Yield the settings with each override among their words as a setting of its own, named by its key.
+
+    any_section: whether overrides of unknown sections count.
     """
     for setting in settings:
         rest: list[Word] = []
@@ -165,8 +178,9 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
-    """Yield what overrides say. runner: options of a recipe runner stand for overrides too; what is said in full goes
-    before them, as run_recipe.py's help says.
+    """Yield the entries that overrides set; ordinary options are skipped.
+
+    runner: short options of recipe runners count too; they come first, so that overrides by full key win.
     """
     for setting in sorted(settings, key=lambda setting: key_of(setting) is not None):
         if (key := key_of(setting, runner)) and (setting.values or key_of(setting)):
@@ -174,6 +188,7 @@ def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:
 
 
 def _entry(key: str, setting: Setting) -> Entry:
+    """Return the entry that a setting sets at a dotted key; without a value it is null, or removed with `~`."""
     path = tuple(key.split("."))
     removed = setting.spelled.startswith("~")
     if removed or not setting.values:
@@ -191,7 +206,7 @@ def _entry(key: str, setting: Setting) -> Entry:
 
 
 def _value(word: Word) -> Any:
-    """Return a value as hydra reads it; quotes, lists and maps are those of YAML's flow style."""
+    """Return a word's value as hydra parses it; None if it is unknown, its text if it is malformed."""
     if word.unknown:
         return None
     try:

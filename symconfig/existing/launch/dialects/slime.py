@@ -33,17 +33,15 @@ _GPUS_PER_NODE = 8  # --actor-num-gpus-per-node, --num-gpus-per-node
 
 
 def applies(reading: Reading) -> bool:
-    """Say whether slime's train.py is what is started."""
+    """Return whether slime's train.py is started: by its name and at least two of slime's own options."""
     program = basename(reading.program.text) if reading.program is not None else ""
     return bool(_PROGRAMS.fullmatch(program)) and len(_OWN & {setting.name for setting in reading.settings}) > 1
 
 
 def started(reading: Reading, _around: object = None) -> Reading:
-    """Return the reading with what Ray is told: GPUs, and the environment of the workers; with words as its job has
-    them.
+    """Return the reading with the GPUs, the workers' environment, and words as Ray's job gets them.
 
-    A group of options that the script does not set is taken to be empty: bash exports no arrays. That of the model, in
-    a file that is not there, is taken to say the model that the checkpoint's name says.
+    Groups of options that the script does not set are assumed to be empty, as bash does not export arrays.
     """
     unread = tuple(
         replace(item, hides=Hides.NOTHING, assumed=True) if _grouped(item) else item for item in reading.unread
@@ -61,24 +59,27 @@ def started(reading: Reading, _around: object = None) -> Reading:
 
 
 def _of_job(word: Word) -> Word:
-    """Return a word as Ray's job has it: a shell reads the command again, in which `ray job submit` has put double
-    quotes around words with spaces alone (dashboard/modules/job/cli.py, list2cmdline), so that single ones go."""
+    """Return a word as Ray's job gets it: without single quotes, which a second shell removes.
+
+    Words with blanks or an odd number of quotes are unchanged (dashboard/modules/job/cli.py, list2cmdline).
+    """
     if word.unknown or word.text.count("'") % 2 or any(letter.isspace() for letter in word.text):
         return word
     return replace(word, pieces=tuple(replace(piece, text=piece.text.replace("'", "")) for piece in word.pieces))
 
 
 def model_hidden(reading: Reading) -> bool:
-    """Say whether the model's own options stand in a file that was not read."""
+    """Return whether the model's options are in a file that was not read."""
     return any(item.assumed and _MODEL in item.what for item in reading.unread)
 
 
 def _grouped(item: Unread) -> bool:
+    """Return whether the note is about an unknown array of options such as `${MODEL_ARGS[@]}`."""
     return item.options and item.hides is Hides.OPTIONS and _ARRAY.fullmatch(item.what) is not None
 
 
 def _world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of the actor and of an engine with GPUs of its own."""
+    """Return the GPUs of the actor, plus those of a separate engine; only `dark` if a number is not known."""
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     names = ("--actor-num-nodes", "--actor-num-gpus-per-node", "--rollout-num-gpus")
     words = [stated[name] for name in names if name in stated]
@@ -91,7 +92,7 @@ def _world(settings: Sequence[Setting]) -> World:
 
 
 def _environment(launcher: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables of Ray's runtime environment, as far as its JSON can be read."""
+    """Return the variables in the JSON of Ray's --runtime-env-json; empty if it is absent or malformed."""
     given = next((word for word in launcher if word.text.startswith(_ENVIRONMENT)), None)
     if given is None:
         return {}

@@ -57,7 +57,10 @@ _LAYOUT = {"embedding": "E", "decoder": "t", "transformer": "t", "mtp": "m", "lo
 
 
 def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read `bf16_mixed`, `bf16-mixed`; Megatron-Bridge's names say the recipe of FP8 too."""
+    """Yield the destinations that `bf16_mixed` or `bf16-mixed` sets, with FP8's recipe if named; none for fp32.
+
+    Raises ValueError for other names.
+    """
     name = str(entry.value).replace("-", "_").lower()
     if name in ("32", "32_true", "fp32", "none"):
         return
@@ -69,6 +72,10 @@ def _precision(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Yield the destination of the activation's option; none for GELU.
+
+    Raises ValueError if Megatron-LM has no such option.
+    """
     name, gated = str(entry.value).rpartition(".")[2].replace("-", "_"), neighbours("gated_linear_unit")
     if name in ("silu", "swish") and gated:
         name = "swiglu"
@@ -79,19 +86,24 @@ def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Yield the number of query groups, and group_query_attention unless the section sets it."""
     if neighbours("group_query_attention") is None:  # Megatron-LM's own YAML says both
         yield "group_query_attention", True
     yield "num_query_groups", AS_WRITTEN
 
 
 def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Yield the fusion switch of the section's activation, unless bias_swiglu_fusion is set as well."""
     gated = neighbours("gated_linear_unit") or "swiglu" in str(neighbours("activation_func"))
     if neighbours("bias_swiglu_fusion") is None:
         yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
 
 
 def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Read a list of the layers of each stage; Megatron-LM's option has a letter for each."""
+    """Yield the pipeline layout as text, converted from a list of layers per stage.
+
+    Raises ValueError for unknown layers.
+    """
     value = entry.value
     if isinstance(value, list):
         if not all(isinstance(stage, list) and all(layer in _LAYOUT for layer in stage) for stage in value):
@@ -101,6 +113,8 @@ def _layout(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _chosen(choices: Mapping[str, Meaning]) -> Reader:
+    """Return a reader that yields the meaning of the value in `choices`, and raises ValueError for other values."""
+
     def meanings(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
         text = spoken(entry.value).lower()
         if text not in choices:
@@ -111,16 +125,18 @@ def _chosen(choices: Mapping[str, Meaning]) -> Reader:
 
 
 def _beyond(degree: str) -> Reader:
-    """Read more shards of the weights than the degree itself has: with as many, nothing is split further."""
+    """Return a reader for the number of weight shards, which yields nothing if it equals the section's `degree`."""
     return lambda entry, neighbours: ((entry.path[-1], AS_WRITTEN),) if entry.value != neighbours(degree) else ()
 
 
 def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
+    """Yield the number of offloaded layers if cpu_offloading is on; else nothing."""
     if neighbours("cpu_offloading"):
         yield entry.path[-1], AS_WRITTEN
 
 
 def _negated(dest: str) -> Reader:
+    """Return a reader that sets `dest` to the opposite of the value."""
     return lambda entry, _: ((dest, not entry.value),)
 
 
@@ -163,7 +179,7 @@ READ: dict[str, str | Reader] = {
 
 
 def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
-    """Sort entries by path: the last one of a path wins, and one that is removed takes all below it away."""
+    """Return the entries by path: the last of a path wins, and replacing or removing a section deletes all below it."""
     last: dict[Path, Entry] = {}
     sections: set[Path] = set()
     for entry in entries:
@@ -180,9 +196,10 @@ def by_path(entries: Iterable[Entry]) -> dict[Path, Entry]:
 
 
 def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tuple[Unread, ...]]:
-    """Return the options that say what the entries say, in their order, and what says nothing to Megatron-LM.
+    """Return Megatron-LM's options for the entries, without duplicates, and notes on entries that have none.
 
-    Only what changes the model or what lies in memory is unread as something that matters.
+    Only those that change the model or the memory are marked as mattering. Null entries and sections without influence
+    are skipped.
     """
     settings: dict[tuple[str, ...], Setting] = {}  # two sections often say the same, by a reference to each other
     unread: list[Unread] = []
@@ -206,12 +223,16 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
 
 def _unread(entry: Entry, why: str, matters: bool) -> Unread:
+    """Return the note on an entry without an option. matters: whether the training may depend on it."""
     hides = Hides.OPTIONS if matters else Hides.NOTHING
     return Unread(entry.place, shorten(f"{entry.spelled}: {' '.join(word.text for word in entry.words)}"), why, hides)
 
 
 def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
-    """Return the destinations that an entry sets. Raises ValueError where its value is not understood."""
+    """Return (destination, value) for each destination that an entry sets; empty if it sets none.
+
+    Raises ValueError if its value is not understood.
+    """
 
     def neighbour(key: str) -> Any:
         other = entries.get((*entry.path[:-1], key))
@@ -230,20 +251,24 @@ def _meanings(entry: Entry, entries: Mapping[Path, Entry]) -> Iterable[Meaning]:
 
 @cache
 def table_with(dest: str) -> FlagTable | None:
-    """Return the newest version's table that has an option for it; a release before what is not released."""
+    """Return the flag table of the newest version with this destination, "main" last; None if no version has it.
+
+    The result is cached.
+    """
     order = sorted(versions(), key=lambda v: (v != "main", versions().index(v)), reverse=True)
     return next((flags(version) for version in order if dest in _destinations(version)), None)
 
 
 @cache
 def _destinations(version: str) -> frozenset[str]:
+    """Return all destinations of a version; cached."""
     return frozenset(flag.dest for flag in flags(version).flags.values())
 
 
 def _settings(dest: str, value: Any, entry: Entry) -> Iterator[Setting]:
-    """Yield the option that gives `value` to the destination; none where that is what the parser has without it.
+    """Yield the option that sets the destination to `value`; none if no option sets it, as it is the default.
 
-    Raises KeyError where no version has such a destination.
+    Raises KeyError if no version has the destination.
     """
     table = table_with(dest)
     if table is None:

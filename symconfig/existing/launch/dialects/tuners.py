@@ -49,7 +49,10 @@ ACCELERATE_PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is started. method: what it does, as TRL calls it: sft, dpo, grpo. megatron: with Megatron-Core."""
+    """The program that is started.
+
+    method: what it does, by TRL's name ("sft", "dpo"). megatron: whether with Megatron-Core.
+    """
 
     tuner: Tuner
     method: str
@@ -57,7 +60,7 @@ class Program:
 
 
 def with_command(reading: Reading) -> Reading:
-    """Return the reading with what the program is told to do as a part of the program: `swift rlhf`."""
+    """Return the reading with a subcommand as part of the program: `swift rlhf`; unchanged for other programs."""
     program = reading.program
     loose = next((each for each in reading.settings if not each.name), None)
     if program is None or loose is None or basename(program.text) not in _COMMANDS or loose.values[0].unknown:
@@ -70,7 +73,7 @@ def with_command(reading: Reading) -> Reading:
 
 
 def program(reading: Reading) -> Program | None:
-    """Return which of their programs is started; None for any other."""
+    """Return which of their programs is started, by its command, path or options; None for other programs."""
     path = reading.program.text if reading.program is not None else ""
     names, switch = {plain(each) for each in reading.settings}, reading.environment.get("USE_MCA")
     command, _, word = path.rpartition("/")[2].partition(" ")
@@ -90,24 +93,27 @@ def program(reading: Reading) -> Program | None:
 
 
 def of_trainer(reading: Reading) -> Program | None:
-    """Return a program around Transformers' Trainer, or with its options, that trains without DeepSpeed; None for any
-    other."""
+    """Return a program of Transformers' Trainer if its batch option is given; None otherwise."""
     names = {plain(each) for each in reading.settings}
     return Program(TRANSFORMERS, "sft") if "per_device_train_batch_size" in names else None
 
 
 def is_example(reading: Reading) -> bool:
-    """Return whether the program has a name of Transformers' examples."""
+    """Return whether the program's file name is that of an example of Transformers (run_*.py)."""
     return reading.program is not None and _EXAMPLES.fullmatch(basename(reading.program.text)) is not None
 
 
 def plain(setting: Setting) -> str:
-    """Return an option's name as Python has it."""
+    """Return the setting's name without leading dashes and with `_` for `-`."""
     return setting.name.lstrip("-").replace("-", "_")
 
 
 def started(reading: Reading) -> World:
-    """Return the GPUs of a program that starts its own processes, by the environment that it reads."""
+    """Return the GPUs of a program that starts its own processes: NPROC_PER_NODE, else CUDA_VISIBLE_DEVICES, times
+    NNODES.
+
+    Numbers that are not given are None, but for one node; only `dark` if a variable is not known.
+    """
     environment = reading.environment
     each, nodes, seen = (environment.get(name) for name in ("NPROC_PER_NODE", "NNODES", "CUDA_VISIBLE_DEVICES"))
     words = tuple(word for word in (each or seen, nodes) if word is not None)
@@ -123,13 +129,13 @@ def started(reading: Reading) -> World:
 
 
 def _method(reading: Reading, tuner: Tuner, word: str) -> str:
-    """Return what a program does: as its option says, or else the word of its command or script."""
+    """Return the method: the value of the tuner's option, else its default, else the word of command or script."""
     options = (each for each in reversed(reading.settings) if plain(each) == tuner.method and each.values)
     stated = next(options, None)
     return _done(stated.values[0].text if stated is not None else tuner.usual or word)
 
 
 def _done(word: str) -> str:
-    """Return what is done by a word for it: `dpo` of dpo_vlm."""
+    """Return the method for a word: "dpo" for dpo_vlm; the word itself if it is not known."""
     head = word.removeprefix("train_").partition("_")[0]
     return _METHODS.get(word, _METHODS.get(head, head if head in _DONE else word))

@@ -25,18 +25,18 @@ _TUNING = re.compile(r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)
 
 
 def applies(reading: Reading) -> bool:
-    """Say whether overrides of verl's actor stand among the words, or its trainer of fine-tuning is started."""
+    """Return whether overrides of verl's actor are among the words, or its SFT trainer is started."""
     actors = (_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
     return any(actors) or tunes(reading)
 
 
 def tunes(reading: Reading) -> bool:
-    """Say whether verl's trainer of fine-tuning is started."""
+    """Return whether verl's SFT trainer is started."""
     return reading.program is not None and _TUNING.fullmatch(reading.program.text) is not None
 
 
 def own(configuration: str) -> bool:
-    """Say whether a configuration's name is one that verl comes with."""
+    """Return whether a configuration has the name of one that verl ships."""
     return _OWN.fullmatch(configuration) is not None
 
 
@@ -48,7 +48,7 @@ def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
 
 
 def workers(settings: Sequence[Setting]) -> str:
-    """Return which engine trains: megatron or fsdp, or another by its name."""
+    """Return the training engine: "megatron", "fsdp" (the default), or another engine's name."""
     stated = {setting.name: setting.values for setting in settings if setting.values}
     named = (word.text for name in ("--config-name", "defaults", "model_engine") for word in stated.get(name, ()))
     if any("megatron" in text for text in named) or any(name.startswith(_MEGATRON) for name in stated):
@@ -61,7 +61,7 @@ def workers(settings: Sequence[Setting]) -> str:
 
 
 def world(settings: Sequence[Setting]) -> World:
-    """Return the GPUs of the trainer, and of an engine with GPUs of its own."""
+    """Return the GPUs of the trainer, plus those of a separate engine; only `dark` if a number is not known."""
     stated = {setting.name: setting.values[-1] for setting in settings if setting.values}
     words = [stated[name] for name in (*_TRAINER, *_ENGINE) if name in stated]
     if dark := tuple(word for word in words if word.unknown or not word.text.isdecimal()):

@@ -23,7 +23,10 @@ EXPERTS = ("--moe-grouped-gemm", "--moe-permute-fusion")
 
 
 def modules(given: Iterable[str]) -> tuple[str, ...]:
-    """Return the layers with adapters, by the names of a descriptor; all where a list says so, or is empty."""
+    """Return the adapted layers by the descriptor's names; all linear layers if the list is empty or says "all".
+
+    Unknown names are kept.
+    """
     named = tuple(given)
     if not named or {"all-linear", "all", ""} & {*named}:
         return tuple(FUSED.values())
@@ -32,8 +35,9 @@ def modules(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def options(settings: Iterable[Setting]) -> tuple[Setting, ...]:
-    """Return keys with the names of Megatron-LM's arguments, of its configuration's or of ms-swift's, as its
-    options.
+    """Return keys named as in Megatron-LM's arguments, its configuration or ms-swift as Megatron-LM's options.
+
+    A key without a value is taken as true.
     """
     own = MS_SWIFT.keys()
     given = ((each, Word.of("true", each.place)) for each in settings)
@@ -53,8 +57,14 @@ def run(
     problem: Callable[[str], Problem],
     target: str | None = None,
 ) -> Run:
-    """Return the run of a model with its adapters. problem: about the adapters, by what is wrong; target: whose program
-    puts them there, None: Megatron-Bridge's. Raises InputError."""
+    """Return the run of a model with adapters by Megatron-LM's options. Raises InputError.
+
+    Args:
+        gpus: all that train.
+        model: with its adapter, which Megatron-LM's own options cannot express.
+        problem: makes a problem about the adapters from what is wrong.
+        target: program that adds the adapters; None means Megatron-Bridge.
+    """
     # Megatron-LM's own options know no adapters. An option says how many layers predict further tokens, also of a
     # published model whose Transformers class has none (Qwen3.5, Qwen3-Next); without it config.json does.
     update: dict[str, object] = {"adapter": None}
@@ -70,5 +80,5 @@ def run(
 
 
 def split(names: Namespace, degrees: Sequence[str] = ("tensor_model", "pipeline_model", "context")) -> int:
-    """Return the GPUs of a replica."""
+    """Return the GPUs per replica: the product of `degrees`."""
     return math.prod(names.whole(f"{each}_parallel_size") for each in degrees)

@@ -32,8 +32,12 @@ _NARROW = Bytes(weight=2.0, gradient=2.0, optimizer=4.0)  # a model that is itse
 
 
 def adam(values: Values, at: str) -> Mapping[str, Any]:
-    """Return how PyTorch's AdamW steps with arguments of the section `at`, as fields of a framework. With none of both
-    it is "foreach", with one of them off the other is, too (torch 2.13, optim/adam.py)."""
+    """Return the framework fields of PyTorch's AdamW with the arguments in section `at`: fused, foreach or a plain
+    loop.
+
+    Empty if fused. Without either argument it is foreach; if only one is given and false, a plain loop (torch 2.13,
+    optim/adam.py).
+    """
     words = [f"{at}.{name}" for name in ("foreach", "fused")]
     if values.switch(words[1]):
         return {}
@@ -43,12 +47,25 @@ def adam(values: Values, at: str) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """dp: replicas; tp: ranks of a layer; ep: of its experts; sp: ranks of a sequence; copies: groups of GPUs that each
-    hold a whole model in shards. room: tokens of a sequence, or of a packed micro-batch, on all ranks of it; micro:
-    sequences of a micro-batch; microbatches: of an update, on all replicas. narrow: the model itself is in 16 bits.
-    program: what it runs otherwise than FSDP by itself; liger: its kernels. streamed: its shards, gradients and
-    optimizer live on the host. whole: weights that a forward gathers stay for its backward, as in ZeRO 2.
-    every: of so many layers one is recomputed."""
+    """Ranks of an FSDP trainer, and what they train on.
+
+    Args:
+        dp: replicas.
+        tp: ranks per layer.
+        ep: ranks that experts are split over.
+        sp: ranks per sequence (Ulysses).
+        copies: groups of GPUs that each hold all shards of a model.
+        room: tokens of a sequence, or of a packed micro-batch, over all its ranks.
+        micro: sequences per micro-batch.
+        microbatches: per update, over all replicas.
+        recompute: whether layers are recomputed.
+        every: one layer in this many is recomputed.
+        narrow: whether the model itself is in 16 bits, without a master copy.
+        program: kernels and framework fields that differ from plain FSDP.
+        liger: whether Liger's kernels are used.
+        streamed: whether shards, gradients and optimizer states are offloaded to the host.
+        whole: whether gathered weights stay from forward to backward, as in ZeRO 2.
+    """
 
     dp: int
     sp: int
@@ -69,7 +86,10 @@ class Workers:
 
 
 def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
-    """Return verl's workers of a role on so many GPUs, as its keys say them. optimizer: its section."""
+    """Return verl's FSDP workers of a role on `gpus` GPUs; `room` and `microbatches` are still 0.
+
+    optimizer: the section of the optimizer's keys.
+    """
     sp, size = values.whole(f"{role}.parallel.cp") or 1, values.number(f"{role}.shards")
     stepping = adam(values, f"{optimizer}.override_optimizer_config")
     return Workers(
@@ -87,7 +107,10 @@ def stated(values: Values, role: str, optimizer: str, gpus: int) -> Workers:
 
 
 def run(workers: Workers, model: Described, cluster: ClusterDescriptor) -> Run:
-    """Return the run of a model on such workers."""
+    """Return the run of a model on FSDP workers: ZeRO 3, or ZeRO 2 if weights stay gathered.
+
+    The options' ZeRO stage is 0 if each GPU holds a copy of its own.
+    """
     program, model = workers.program, replace(model, model=built(model.model, "fsdp"))
     if workers.liger:
         program = replace(program, implementation={**program.implementation, **LIGER})

@@ -68,23 +68,24 @@ _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 
 @dataclass(slots=True)
 class Reader(Script):
-    """One configuration on so many GPUs; what is wrong is gathered."""
+    """Reader of one configuration on `gpus` GPUs; collects problems and assumptions."""
 
     TRAINER: ClassVar[Trainer] = NEMO
 
     @property
     def keys(self) -> Keys:
+        """Return the table of keys for the kind of workers."""
         return KEYS[self.workers.name]
 
     @property
     def workers(self) -> Workers:
-        """Return what trains."""
+        """Return Megatron-Core's workers if the configuration enables them, else DTensor's."""
         bridge = Arguments(self.reading.options).switch(f"{_MEGATRON}.enabled")
         return replace(MEGATRON, target="nemo-rl") if bridge else DTENSOR
 
     @property
     def apart(self) -> int:
-        """Return the GPUs of an engine of its own; 0 where it has the policy's."""
+        """Return the GPUs of the inference engine alone; 0 if it shares the policy's GPUs or there is none."""
         values, at = self.values, f"{POLICY}.generation.colocated"
         if not values.given(f"{POLICY}.generation.backend") or values.switch(f"{at}.enabled"):
             return 0
@@ -93,24 +94,27 @@ class Reader(Script):
 
     @property
     def _trained_gpus(self) -> int:
+        """Return the GPUs that the policy trains on."""
         return self.gpus - self.apart
 
     def _degree(self, name: str) -> int:
+        """Return a degree of DTensor's workers; 1 if not given."""
         return self.values.whole(f"actor.parallel.{name}") or 1
 
     @property
     def _sharing(self) -> int:
-        """Return the GPUs of a replica."""
+        """Return the GPUs per replica."""
         if self.workers.options:
             return bridged.split(Namespace(self.megatron(), flags(self.version())))
         return self._degree("tp") * self._degree("cp")
 
     @property
     def _dp(self) -> int:
+        """Return the number of replicas, at least 1."""
         return max(1, self._trained_gpus // self._sharing)
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of, whatever the program does."""
+        """Yield problems of training itself: no GPU left for it, and fp32."""
         if self._trained_gpus < 1:
             what = "leaves no GPU to train on"
             yield self.problem(f"{POLICY}.generation.colocated.resources.num_nodes", what, got=f"{self.apart}")
@@ -118,11 +122,14 @@ class Reader(Script):
             yield self.problem(f"{POLICY}.precision", "training in 32 bits is not predicted", got="float32")
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the adapters that the model is trained by; None where all of it is trained."""
+        """Return the fields of the LoRA adapter; None if it is off and all weights are trained."""
         return Script.adapter(self, model) if self.values.switch("adapter.enabled") else None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
-        """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
+        """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
+
+        length: tokens of a micro-batch's sequence (or packed sequences); micro: sequences per micro-batch.
+        """
         if self.workers.options:
             return self._of_megatron(model, microbatches, length, micro)
         values = self.values
@@ -146,6 +153,7 @@ class Reader(Script):
         return fsdp.run(layers, model, self.known_cluster)
 
     def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
+        """Return the run of the model on Megatron-Core's workers; parameters as of `_trained`. Raises InputError."""
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
@@ -153,7 +161,10 @@ class Reader(Script):
         return bridged.run(names, self._trained_gpus, self.known_cluster, self.supplied, model, wrong)
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return what Megatron-Core is told as Megatron-LM's options; nothing of DTensor's."""
+        """Return the settings of Megatron-Core's workers as Megatron-LM's options; empty for DTensor.
+
+        Keys that are null, or listed in `_ASIDE`, are left out.
+        """
         if not self.workers.options:
             return ()
         values, passed = self.values, []
@@ -171,6 +182,7 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *bridged.options(passed))
 
     def _recompute(self) -> list[str]:
+        """Return the words of Megatron-LM's options for recomputation; empty without activation checkpointing."""
         values = self.values
         if not values.switch(f"{_MEGATRON}.activation_checkpointing"):
             return []
@@ -181,13 +193,15 @@ class Reader(Script):
 
     @property
     def _method(self) -> str:
-        """Return what is done: grpo, dpo, sft."""
+        """Return the algorithm by the sections that the configuration has: "grpo", "dpo", "sft" and others.
+
+        It is "grpo" if none is there.
+        """
         heads = {each.name.partition(".")[0] for each in self.reading.settings}
         return next((name for name in METHODS if name in heads), "grpo")
 
     def run(self) -> Run:
-        """Return the policy's run with what is around it. Raises InputError with all that keeps it from being
-        predicted."""
+        """Return the policy's run with its step (GRPO) or its update (others). Raises InputError with all problems."""
         self.problems += [*self._refused(), *self._untrained()]
         model, run = self.model(f"{POLICY}.model_name"), None
         if not self.problems and model is not None:
@@ -197,7 +211,7 @@ class Reader(Script):
         return replace(run, assumed=(*run.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of."""
+        """Yield problems: an algorithm or, for GRPO, an inference engine that is not predicted."""
         if self._method not in _PREDICTED:
             what, need = "this program is not predicted", ", ".join(_PREDICTED)
             yield self.reading.start.problem(what, got=self._method, need=need)
@@ -208,22 +222,26 @@ class Reader(Script):
 
     @property
     def _longest(self) -> int:
+        """Return the longest sequence in tokens, prompt and response together; 1 if not given."""
         return self.values.whole(f"{POLICY}.max_total_sequence_length") or 1
 
     @property
     def _packs(self) -> bool:
-        """Tell whether micro-batches have as many sequences as there is room for."""
+        """Return whether micro-batches are filled by tokens (sequence packing or dynamic batching)."""
         return any(self.values.switch(f"{POLICY}.{way}.enabled") for way in ("sequence_packing", "dynamic_batching"))
 
     def _room(self, phase: str, sequences: int) -> int:
-        """Return the tokens that a micro-batch of a phase has room for."""
+        """Return the tokens that a micro-batch of a phase ("train" or "logprob") may hold.
+
+        Without a stated number it is `sequences` times the longest sequence.
+        """
         ways = ("sequence_packing", "dynamic_batching")
         on = next((way for way in ways if self.values.switch(f"{POLICY}.{way}.enabled")), None)
         stated = None if on is None else self.values.whole(f"{POLICY}.{on}.{phase}_mb_tokens")
         return stated or sequences * self._longest
 
     def _alone(self, model: Described) -> Run:
-        """Return the run of a model that trains on what is there, as if all were as long as it may be."""
+        """Return the run of SFT, DPO or a reward model; every sequence is assumed to have the maximal length."""
         values, each = self.values, 2 if self._method in _PAIRED else 1
         batch = values.whole(f"{POLICY}.train_global_batch_size") or 1
         micro = (values.whole(f"{POLICY}.train_micro_batch_size") or 1) * each
@@ -241,7 +259,10 @@ class Reader(Script):
         return replace(run, alone=alone)
 
     def _step(self, model: Described) -> Run | None:
-        """Return the run of an actor with the step around it."""
+        """Return the actor's run with the step around it; None if sizes of the step are missing or invalid.
+
+        A reward model is left out, and that is recorded as an assumption.
+        """
         values, rl = self.values, self._rl()
         if rl is None:
             return None
@@ -278,6 +299,10 @@ class Reader(Script):
         return replace(run, step=step, assumed=left)
 
     def _rl(self) -> Rl | None:
+        """Return the step as a job's section; None if prompts, samples or batch are missing or make no step.
+
+        A longest prompt is assumed, and recorded, if no key limits it below the whole sequence.
+        """
         values, engine = self.values, self.values.text(f"{_GENERATION}.backend") or _ENGINES[0]
         prompts, samples = values.whole("rl.prompts"), values.whole("rl.samples")
         batch = values.whole(f"{POLICY}.train_global_batch_size")

@@ -34,21 +34,22 @@ _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of
 
 @dataclass(slots=True)
 class Reader(Script):
-    """One script on so many GPUs; what is wrong is gathered."""
+    """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     TRAINER: ClassVar[Trainer] = OPENRLHF
 
     @property
     def workers(self) -> Workers:
+        """Return DeepSpeed's workers."""
         return DEEPSPEED
 
     @property
     def _program(self) -> str:
+        """Return the name of OpenRLHF's program; an empty string if there is none."""
         return program(self.reading) or ""
 
     def run(self) -> Run:
-        """Return the trained model's run, with the step around it where there is one. Raises InputError with all that
-        keeps it from being predicted."""
+        """Return the trained model's run, for PPO with the step and the critic. Raises InputError with all problems."""
         self.problems += self._refused()
         model = self.model("actor.model_name_or_path")
         rl = self._rl() if self._program == RAY else None
@@ -68,7 +69,9 @@ class Reader(Script):
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of."""
+        """Yield problems: a program that is not predicted, and a reference on another number of GPUs than the
+        actor's.
+        """
         if self._program not in (RAY, *_ALONE):
             what, need = "this program is not predicted", ", ".join((RAY, *_ALONE))
             yield Problem(what, self.reading.file, got=self._program, need=need)
@@ -78,6 +81,7 @@ class Reader(Script):
 
     @property
     def _pools(self) -> dict[str, int]:
+        """Return the number of GPUs by role; roles without GPUs of their own are absent."""
         values = self.values
         return dict(
             pools(
@@ -88,7 +92,7 @@ class Reader(Script):
         )
 
     def _rewarded(self, step: Step, gpus: int) -> Step:
-        """Return the step with its network of rewards, where no service or agent gives them."""
+        """Return the step with its reward model; unchanged if a remote service or an agent computes the rewards."""
         values = self.values
         if values.given("reward.remote_url") or values.given("train.agent_func_path"):
             return step
@@ -97,24 +101,31 @@ class Reader(Script):
 
     @property
     def _critic(self) -> str:
-        """Return the option that names the critic's model: by itself, as the reward's, or as the actor's."""
+        """Return the option that names the critic's model: its own, else the reward model's, else the actor's."""
         names = ("critic.model_name_or_path", "reward.model_name_or_path")
         return next((name for name in names if self.values.given(name)), "actor.model_name_or_path")
 
     @property
     def _tp(self) -> int:
+        """Return DeepSpeed's degree of tensor parallelism; 1 if not given."""
         return self.values.whole("ds.tensor_parallel_size") or 1
 
     @property
     def _ring(self) -> int:
+        """Return the degree of ring attention; 1 if not given."""
         return self.values.whole("ds.ring_attn_size") or 1
 
     @property
     def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch."""
+        """Return the ranks that share a micro-batch: tensor parallelism x ring attention."""
         return self._tp * self._ring
 
     def _rl(self) -> Rl | None:
+        """Return the step as a job's section.
+
+        None if sizes are missing, or with a problem recorded (also without vLLM). Missing limits of prompt and response
+        follow from data.max_len; the prompt's is recorded as an assumption.
+        """
         values, served = self.values, self._pools.get("vllm", 0)
         prompts, samples = values.whole("rollout.batch_size"), values.whole("rollout.n_samples_per_prompt")
         batch, engines = values.whole("train.batch_size"), values.whole("vllm.num_engines")
@@ -136,11 +147,11 @@ class Reader(Script):
         return self.step_section(prompt, response, prompts, samples, batch, _ALGORITHMS, reference=reference, **placed)
 
     def _packed(self, rl: Rl, gpus: int) -> Packed:
-        """Return the micro-batches of an update."""
+        """Return the micro-batches of an update on `gpus` GPUs."""
         return self._room("train", rl).within(rl, max(1, gpus // self._sharing))
 
     def _room(self, phase: str, rl: Rl) -> Packed:
-        """Return the micro-batches of a phase."""
+        """Return the micro-batches of a phase ("train" or "rollout") before they are limited to a replica's share."""
         values, tokens = self.values, None
         if values.switch("train.dynamic_batch_enable"):
             tokens = (values.whole(f"{phase}.max_tokens_per_gpu") or 1) * self._sharing
@@ -148,7 +159,13 @@ class Reader(Script):
         return Packed.of(rl, sequences, tokens=tokens, packs=values.switch("ds.packing_samples"))
 
     def _trained(self, model: Described, microbatches: int, room: int, gpus: int, micro: int = 1) -> Run:
-        """Return the run of a model by the JSON that OpenRLHF makes for DeepSpeed."""
+        """Return the run of a model by the JSON that OpenRLHF builds for DeepSpeed. Raises InputError.
+
+        Args:
+            microbatches: per update, over all replicas.
+            room: tokens of a micro-batch's sequence.
+            micro: sequences per micro-batch.
+        """
         values, tp = self.values, self._tp
         zero: dict[str, object] = {
             "stage": int(values.number("ds.zero_stage") or 0),
@@ -182,11 +199,13 @@ class Reader(Script):
 
     @property
     def _streams(self) -> bool:
-        """Tell whether a reference comes from the host: by offload_param, which does nothing below ZeRO-3."""
+        """Return whether the reference's weights are streamed from the host: ref.offload, which has an effect with
+        ZeRO-3 only.
+        """
         return self.values.switch("ref.offload") and self.values.number("ds.zero_stage") == 3
 
     def _step(self, rl: Rl, actor: Run, packed: Packed) -> Step:
-        """Return the step around the actor's run."""
+        """Return the step around the actor's run. packed: micro-batches of the actor's update."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         read = self._room("rollout", rl).read(rl, degrees.dp)
         sleeps = values.switch("ds.enable_sleep") and not values.switch("ds.adam_offload")
@@ -209,7 +228,7 @@ class Reader(Script):
         )
 
     def _tuned(self, model: Described) -> Run:
-        """Return the run of a model that trains alone, as if each sequence was as long as it may be."""
+        """Return the run of SFT, DPO or a reward model; every sequence is assumed to have the maximal length."""
         values, each = self.values, _ALONE[self._program]
         longest, micro = values.whole("data.max_len") or 1, values.whole("train.micro_batch_size") or 1
         batch = values.whole("train.batch_size") or 1

@@ -26,8 +26,10 @@ from symconfig.plans.rl import PlannedReward
 
 
 def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> Described:
-    """Return the model. A folder that is not known may still have a known name. Raises InputError where nothing does
-    say it."""
+    """Return the model that a setting names, or the supplied one, without its vision tower.
+
+    Raises InputError if the name or folder is not known.
+    """
     assumed: list[Assumed] = []
     word = setting.values[-1] if setting is not None and setting.values else None
     if supplied.model is not None:
@@ -42,7 +44,7 @@ def described(reading: Reading, setting: Setting | None, supplied: Supplied) -> 
 
 
 def without_images(described: Described) -> Described:
-    """Return a model without the tower that reads images."""
+    """Return the model without its vision tower, with an assumption that says so; unchanged if it has none."""
     if described.model.vision is None:
         return described
     model = described.model.model_copy(update={"vision": None})
@@ -51,7 +53,7 @@ def without_images(described: Described) -> Described:
 
 
 def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) -> Described:
-    """Return the model with an adapter of these fields. Raises InputError where it has no such adapter."""
+    """Return the model with an adapter of these fields. Raises InputError if they are not valid for it."""
     problems: list[Problem] = []
     made = with_adapter(model.model, fields, problems)
     if made is None:
@@ -60,6 +62,7 @@ def adapted(model: Described, reading: Reading, fields: Mapping[str, object]) ->
 
 
 def _unknown(reading: Reading, setting: Setting | None) -> Problem:
+    """Return the problem that a setting names no known model, or that there is no such setting."""
     if setting is None or not setting.values:
         return unnamed(None, Problem("", reading.file))
     place, word = setting.place, setting.values[-1]
@@ -76,7 +79,12 @@ MANY = 4  # micro-batches of an update on each replica, at least, that are full 
 
 @dataclass(slots=True)
 class Script:
-    """One script on so many GPUs; what is wrong and what is assumed is gathered. cluster: where a run is asked for."""
+    """Base of the readers of one script; collects problems and assumptions in lists.
+
+    Args:
+        gpus: all of the launch.
+        cluster: None until a run is asked for.
+    """
 
     TRAINER: ClassVar[Trainer]
 
@@ -93,20 +101,25 @@ class Script:
 
     @property
     def keys(self) -> Keys:
-        """Return the table of its keys."""
+        """Return the table of the trainer's keys."""
         return self.TRAINER.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
-        """Return a Problem about an option, where it stands. words: its got and need."""
+        """Return a problem about an option, with its place, or the script's file if it is not given.
+
+        words: got, need, hint.
+        """
         return self.values.problem(key, what, self.reading.file, **words)
 
     def refusal(self) -> InputError:
-        """Return all that keeps it from being predicted, each once."""
+        """Return an InputError with all collected problems, without duplicates; it is not raised here."""
         return InputError(list(dict.fromkeys([*self.problems, *self.values.arguments.problems])))
 
     def model(self, option: str, *, adapts: bool = True) -> Described | None:
-        """Return the model that an option names, with the adapters that it is trained by where it adapts; None with why
-        in `problems`."""
+        """Return the model that an option names, with its adapter if `adapts`.
+
+        None with the reason appended to `problems`.
+        """
         try:
             named = described(self.reading, self._setting(option), self.supplied)
             fields = self.adapter(named.model) if adapts and named.model.adapter is None else None
@@ -116,10 +129,14 @@ class Script:
             return None
 
     def _setting(self, option: str) -> Setting | None:
+        """Return the setting of an option; None if it is not given."""
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:
-        """Return the fields of the adapters that the model is trained by; None where all of it is trained."""
+        """Return the fields of the LoRA adapter; None if the rank is 0 or absent, so that all weights are trained.
+
+        All linear layers are adapted if no modules are named.
+        """
         values = self.values
         if not (rank := values.number("adapter.r")):
             return None
@@ -135,12 +152,15 @@ class Script:
 
     @property
     def assumes_lengths(self) -> bool:
-        """Tell whether nobody says how long sequences are in the mean."""
+        """Return whether a mean length of prompts or responses has to be assumed, as the user supplied none."""
         return None in (self.supplied.prompt_length, self.supplied.response_length)
 
     def section(self, prompt: int, response: int, **fields: object) -> Rl | None:
-        """Return the script's numbers as a job's section; None with why they make no step in `problems`. prompt,
-        response: tokens of the longest."""
+        """Return a step's numbers as a job's section; None with the reason appended to `problems` if they are invalid.
+
+        prompt, response: longest, in tokens. Mean lengths are the supplied ones, else assumed and recorded in
+        `assumed`.
+        """
         mean = self.supplied
         fields |= {
             "prompt_length": lengths(prompt, mean.prompt_length, "prompt", self.assumed),
@@ -155,8 +175,17 @@ class Script:
     def step_section(
         self, prompt: int, response: int, prompts: int, samples: int, batch: int, names: Mapping[str, str], **own: Any
     ) -> Rl | None:
-        """Return a step's section with what all programs say alike. prompt, response: tokens of the longest. batch:
-        samples of an update. names: algorithms by the program's advantages. own: fields that it says otherwise."""
+        """Return a step's section with the fields that all programs share; None with the reason in `problems`.
+
+        An unknown or absent algorithm is GRPO. Updates per step are prompts x samples // batch, or 1 if the samples do
+        not divide by that.
+
+        Args:
+            prompt, response: longest, in tokens.
+            batch: samples per update.
+            names: job's algorithm by the program's name of it.
+            own: fields that replace the shared ones.
+        """
         values, updates = self.values, max(1, prompts * samples // batch)
         engine, most = values.text("rl.rollout.engine"), values.whole("engine.max_num_seqs")
         rollout = {
@@ -179,8 +208,10 @@ class Script:
         return self.section(prompt, response, **fields | own | {"rollout": rollout | own.get("rollout", {})})
 
     def rewarded(self, step: Step, option: str, reward: PlannedReward) -> Step:
-        """Return the step with the network that an option names, which stands as `reward` says; where no name is known
-        without it, and that is said."""
+        """Return the step with the reward model that `option` names, placed as `reward` says.
+
+        If its model is not known the step is returned without it, and an assumption is recorded.
+        """
         try:
             model = described(self.reading, self._setting(option), replace(self.supplied, model=None))
         except InputError:
@@ -195,34 +226,38 @@ class Script:
 
     @property
     def whole(self) -> bool:
-        """Tell whether Megatron-LM is told its model in the options, and by nothing else."""
+        """Return whether Megatron-LM's options alone describe the model."""
         return False
 
     @property
     def apart(self) -> int:
-        """Return the GPUs of an engine of its own; 0 where it has those that train."""
+        """Return the GPUs of the inference engine alone; 0 if it shares those that train."""
         return 0
 
     @property
     def workers(self) -> Workers:
-        """Return what trains."""
+        """Return the kind of workers that train."""
         raise NotImplementedError
 
     def version(self) -> str:
-        """Return the Megatron-LM release that its workers are read as."""
+        """Return the Megatron-LM version that the workers' options are read as: the supplied one, else the one
+        fitting best.
+        """
         return resolve(self.supplied.megatron_version or version_of([each.name for each in self.megatron()]))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return what its workers are told as Megatron-LM's options; nothing of others."""
+        """Return the workers' settings as Megatron-LM's options; empty for other workers."""
         return ()
 
     def run(self) -> Run:
-        """Return the trained model's run with the step around it. Raises InputError with all that keeps it from being
-        predicted."""
+        """Return the trained model's run with the step around it.
+
+        Raises InputError with all that prevents a prediction.
+        """
         raise NotImplementedError
 
     @property
     def known_cluster(self) -> ClusterDescriptor:
-        """Return the cluster of a run."""
+        """Return the cluster; to be used only where a run is asked for, as it is asserted not to be None."""
         assert self.cluster is not None, "is there where a run is asked for"
         return self.cluster

@@ -20,7 +20,10 @@ _MEAN = 0.5  # of the longest, where nothing says how long sequences are in the 
 
 
 def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
-    """Return the lengths of prompts or responses. mean: as a person says it."""
+    """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
+
+    Without a mean half of the longest is taken, and recorded in `assumed`. what: "prompt" or "response".
+    """
     if mean is None:
         why = f"half of the longest; --{what}-length says another mean"
         assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
@@ -28,7 +31,7 @@ def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed])
 
 
 def section(file: str, **fields: object) -> Rl:
-    """Return the numbers of a script as a job's section. Raises InputError where they make no step."""
+    """Return the fields as a job's section of reinforcement learning. Raises InputError if they are invalid."""
     try:
         return Rl.model_validate(fields, strict=False)
     except ValidationError as error:
@@ -37,13 +40,15 @@ def section(file: str, **fields: object) -> Rl:
 
 
 def padded(rl: Rl, sequences: int) -> float:
-    """Return the tokens of a sequence in a micro-batch of so many, in the mean: as many as its longest has."""
+    """Return the mean tokens per sequence of a micro-batch of `sequences`, each padded to the longest of them."""
     return min(float(rl.longest), rl.prompt_length.mean + longest_of(rl.response_length, sequences))
 
 
 def together(rl: Rl, sequences: int) -> int:
-    """Return the tokens of the fullest of many micro-batches of so many sequences without padding: their mean and three
-    standard deviations, as if sums were normal; a sequence may be the longest."""
+    """Return the tokens of the largest of many micro-batches of `sequences` packed sequences.
+
+    Mean plus three standard deviations of a normal sum, at least one longest sequence, at most all of them longest.
+    """
     lengths = (rl.prompt_length, rl.response_length)
     spread = hypot(*((each.high - each.mean) / NormalDist().inv_cdf(0.95) for each in lengths))
     usual = sequences * rl.mean_tokens + _RARE * spread * sqrt(sequences)
@@ -51,9 +56,11 @@ def together(rl: Rl, sequences: int) -> int:
 
 
 def in_a_row(degrees: Degrees) -> int:
-    """Return of how many micro-batches a replica has a multiple: stages of several chunks take them in groups (verl
-    0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py: of
-    microbatch_group_size_per_vp_stage, which is the number of stages)."""
+    """Return the number that a replica's micro-batches must be a multiple of: pp with interleaved stages, else 1.
+
+    verl 0.9.1, workers/engine/megatron/transformer_impl.py; slime 0.3.1, utils/dp_schedule.py:
+    microbatch_group_size_per_vp_stage, which equals the number of stages.
+    """
     return degrees.pp if degrees.vpp > 1 else 1
 
 
@@ -61,8 +68,10 @@ def in_a_row(degrees: Degrees) -> int:
 class Packed:
     """Micro-batches of a trained model.
 
-    room: tokens of one, on all ranks of context parallelism. length: of a sequence in the mean, padding included.
-    sequences: in each; None: as many as there is room for.
+    Args:
+        room: tokens of one, over all ranks of context parallelism.
+        length: mean tokens per sequence, padding included.
+        sequences: in each micro-batch; None: as many as fit.
     """
 
     room: int
@@ -73,9 +82,14 @@ class Packed:
     def of(
         cls, rl: Rl, sequences: int, *, tokens: int | None = None, packs: bool = True, widest_of: int | None = None
     ) -> Packed:
-        """Return micro-batches of so many tokens, of which a longer sequence has one by itself; where no number of them
-        is stated, of so many sequences. packs: these have no padding. widest_of: sequences to the longest of which
-        they are padded; None: those of the micro-batch."""
+        """Return micro-batches of at most `tokens` tokens, else of `sequences` sequences if `tokens` is None.
+
+        A sequence longer than `tokens` has a micro-batch alone, so the room is at least the longest sequence.
+
+        Args:
+            packs: whether sequences are packed without padding.
+            widest_of: number of sequences to whose longest each is padded; None: those of the micro-batch.
+        """
         if tokens is not None:
             return cls(room=max(tokens, rl.longest), length=rl.mean_tokens)
         if packs:
@@ -83,32 +97,41 @@ class Packed:
         return cls(room=sequences * rl.longest, length=padded(rl, widest_of or sequences), sequences=sequences)
 
     def within(self, rl: Rl, dp: int) -> Packed:
-        """Return the same with no more room than a replica's share of an update needs."""
+        """Return a copy with the room limited to what a replica's share of an update needs, at least the longest
+        sequence.
+        """
         share = max(1, ceil(rl.batch / dp))
         return replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
 
     def spread(self, rl: Rl, dp: int, group: int = 1) -> int:
-        """Return how many micro-batches an update has on all replicas. group: as of `in_a_row`."""
+        """Return the number of micro-batches per update over all `dp` replicas.
+
+        Each replica has a multiple of `group`.
+        """
         return dp * self._passes(rl.batch / dp, group)
 
     def read(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches in which each replica reads its share of a step's samples, which may be fewer than
-        one has room for."""
+        """Return the micro-batches in which each replica reads its share of a step's samples, without training.
+
+        Their room is limited to what that share needs.
+        """
         share = rl.sequences / dp
         packed = replace(self, room=min(self.room, max(rl.longest, ceil(share * self.length))))
         passes = packed._passes(share, group)
         return Read(room=packed.room, passes=passes, fill=share * self.length / (passes * packed.room))
 
     def as_trained(self, rl: Rl, dp: int, group: int = 1) -> Read:
-        """Return the micro-batches of a program that reads samples in those of its updates."""
+        """Return the micro-batches of a program that reads a step's samples in those that it trains on."""
         passes = rl.updates * self._passes(rl.batch / dp, group)
         return Read(room=self.room, passes=passes, fill=rl.sequences / dp * self.length / (passes * self.room))
 
     def _passes(self, share: float, group: int) -> int:
-        """Count the micro-batches of so many sequences."""
+        """Return the number of micro-batches for `share` sequences of a replica, rounded up to a multiple of
+        `group`.
+        """
         each = share * self.length / self.room if self.sequences is None else share / self.sequences
         return max(1, ceil(each / group)) * group
 
     def fill(self, rl: Rl, microbatches: int) -> float:
-        """Return the share of the room of an update's micro-batches that has tokens."""
+        """Return the share (0 to 1) of an update's `microbatches` that holds tokens, the rest being empty room."""
         return rl.batch * self.length / (microbatches * self.room)

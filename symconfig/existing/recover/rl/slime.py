@@ -46,33 +46,38 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 
 @dataclass(slots=True)
 class Reader(Script):
-    """One script on so many GPUs; what is wrong is gathered."""
+    """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     TRAINER: ClassVar[Trainer] = SLIME
 
     @property
     def whole(self) -> bool:
-        """Tell whether Megatron-LM is told its model in the options."""
+        """Return whether the script's options, rather than a file that is not read, describe Megatron-LM's model."""
         return not model_hidden(self.reading)
 
     @property
     def workers(self) -> Workers:
+        """Return Megatron-LM's workers."""
         return MEGATRON
 
     def version(self) -> str:
-        """Return the Megatron-LM release that its workers are read as."""
+        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
+        them.
+        """
         names = [item.name for item in self.reading.settings if first_with(item.name)]
         return resolve(self.supplied.megatron_version or version_of(names))
 
     def megatron(self) -> tuple[Setting, ...]:
-        """Return Megatron-LM's options, with those that slime sets."""
+        """Return Megatron-LM's options of the script, and those that slime sets.
+
+        The options of batch and sequence length are left out.
+        """
         own = ALWAYS if not self.values.given("fp16") else ALWAYS[1:]
         known = (item for item in self.reading.options if first_with(item.name) and item.name not in _BATCH)
         return (*settings(own, self.reading.file), *known)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
-        predicted."""
+        """Return the actor's run with the step around it, or of SFT alone. Raises InputError with all problems."""
         values = self.values
         if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
             return self._alone()
@@ -88,10 +93,15 @@ class Reader(Script):
 
     @property
     def apart(self) -> int:
-        """Return the GPUs of an engine of its own."""
+        """Return the GPUs of the inference engine alone; 0 if colocated or not given."""
         return 0 if self.values.switch("colocate") else self.values.whole("rollout_num_gpus") or 0
 
     def _rl(self, served: int) -> Rl | None:
+        """Return the step as a job's section; None with the reason appended to `problems`.
+
+        A longest prompt and SGLang's share of memory are assumed, and recorded, if not given. Samples that fill no
+        whole update are dropped.
+        """
         values = self.values
         prompts, samples = values.whole("rollout_batch_size"), values.whole("n_samples_per_prompt") or 1
         response = values.whole("rollout_max_response_len")
@@ -136,13 +146,16 @@ class Reader(Script):
         )
 
     def _names(self) -> Namespace:
-        """Return Megatron-LM's options, without those of a model that is called by its name."""
+        """Return Megatron-LM's options; without those of the model's shape if it is identified by its name."""
         named = self.values.given("spec") or model_hidden(self.reading)
         options = (item for item in self.megatron() if not (named and item.name in _OF_THE_NAME))
         return Namespace(tuple(options), flags(self.version()))
 
     def _trained(self, names: Namespace, gpus: int, batch: int, room: int) -> Run:
-        """Return the run of the trained model in so many micro-batches of so many tokens."""
+        """Return the run of the trained model with `batch` micro-batches per update of `room` tokens.
+
+        Raises InputError.
+        """
         own = ["--micro-batch-size", "1", "--global-batch-size", str(batch), "--seq-length", str(room)]
         whole = Namespace((*names.settings, *settings(own, self.reading.file)), names.table)
         unsaid = model_hidden(self.reading) or not names.given("num_layers") or self.values.given("spec")
@@ -153,7 +166,11 @@ class Reader(Script):
         return replace(run, assumed=(*model.assumed, *run.assumed))
 
     def _alone(self) -> Run:
-        """Return the run of a model that is trained on what is there, in micro-batches of packed sequences."""
+        """Return the run of training without generation (SFT) on packed sequences.
+
+        Raises InputError without max_tokens_per_gpu or a batch; sequences are assumed as long as the room without mean
+        lengths.
+        """
         values, names = self.values, self._names()
         tokens = values.whole("max_tokens_per_gpu")
         samples = values.whole("global_batch_size") or values.whole("rollout_batch_size")
@@ -174,6 +191,7 @@ class Reader(Script):
         return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
+        """Return the actor's run with the step, and the critic if there is one (it has the actor's run)."""
         values, names = self.values, self._names()
         cp, dp = _split(names, gpus)
         packed = self._packed(cp, rl)
@@ -206,13 +224,13 @@ class Reader(Script):
         return replace(run, step=step, critic=critic, assumed=(*run.assumed, *self.assumed))
 
     def _packed(self, cp: int, rl: Rl) -> Packed:
-        """Return micro-batches on all ranks of a sequence."""
+        """Return the micro-batches of an update over `cp` ranks of a sequence."""
         values = self.values
         tokens = values.whole("max_tokens_per_gpu") if values.switch("use_dynamic_batch_size") else None
         return Packed.of(rl, values.whole("micro_batch_size") or 1, tokens=None if tokens is None else tokens * cp)
 
 
 def _split(names: Namespace, gpus: int) -> tuple[int, int]:
-    """Return the ranks that share a sequence, and the replicas."""
+    """Return (context parallel ranks, data parallel replicas); at least one replica."""
     tp, pp, cp = (names.whole(f"{name}_parallel_size") for name in ("tensor_model", "pipeline_model", "context"))
     return cp, max(1, gpus // (tp * pp * cp))

@@ -13,8 +13,13 @@ from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Micro-batches of a step's samples that are read and not learnt from. room: tokens of one, on all ranks of context
-    parallelism. passes: of them on each replica. fill: the share of their room that has tokens."""
+    """Micro-batches in which a step's samples are read for log-probabilities, without training.
+
+    Args:
+        room: tokens of one, over all ranks of context parallelism.
+        passes: number of them on each replica.
+        fill: share of their room that holds tokens, 0 to 1.
+    """
 
     room: int
     passes: int
@@ -23,9 +28,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """An update of a model that nothing is generated for, by these workers. preference: what answers it is of;
-    classifies: of a model that gives labels of sequences. reference: where a copy of it is that reads them, too. fill:
-    of its micro-batches.
+    """An update of a trainer that generates nothing: SFT, preferences, or a classifier.
+
+    Args:
+        preference: loss and pairs, if it trains on preferences.
+        classifies: whether the model classifies sequences.
+        reference: where the frozen copy is that also reads the pairs.
+        fill: share of the micro-batches' room that holds tokens, 0 to 1.
     """
 
     trainer: Trainer
@@ -37,23 +46,29 @@ class Alone:
 
     @property
     def scores(self) -> bool:
-        """Tell whether the model gives numbers of a sequence, and no logits."""
+        """Return whether the model's head gives scores per sequence instead of logits over the vocabulary."""
         return self.classifies or (self.preference is not None and self.preference.means.scores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step around the run of its actor.
+    """A step of reinforcement learning around the run of its actor.
 
-    rl: in a job's terms, each number as the script says it. fill, critic_fill: of the micro-batches of each. read,
-    reference_read: micro-batches whose log-probabilities are computed, of the actor and the reference. away: parts of
-    the trained models that are in host memory while they are not needed; reference: where it is meanwhile.
-    weight_bytes: of a weight in the engine. fused_logits: the loss is made with no logits in memory; chunked_logits:
-    log-probabilities are made chunk by chunk; scaled_logits: of logits over a temperature that is not one.
-    assumed_lengths: nobody says how long sequences are in the mean, and what a phase holds depends on it. apart: roles
-    with GPUs of their own.
-    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
-    generate meanwhile. reward_model: of a network that rewards, which stands as reward says.
+    Args:
+        rl: the step as a job's section.
+        fill, critic_fill: share of their micro-batches' room that holds tokens, 0 to 1.
+        read, reference_read: micro-batches of the actor's and the reference's log-probabilities.
+        reward_model, reward: the reward model, and its placement; None without one.
+        away: parts of trained models that are offloaded to the host while not needed.
+        reference: where the reference is while it is not needed.
+        weight_bytes: bytes per weight in the inference engine.
+        fused_logits: whether the loss is computed without logits in memory.
+        chunked_logits: whether log-probabilities are computed chunk by chunk.
+        scaled_logits: whether logits are divided by a temperature other than 1.
+        apart: roles with GPUs of their own.
+        sleeps: whether a colocated engine frees its memory while the others train.
+        waits: whether a separate engine is idle during training.
+        assumed_lengths: whether the memory of a phase depends on mean lengths that were assumed.
     """
 
     trainer: Trainer

@@ -52,7 +52,10 @@ _UNPREDICTED = ("use_galore", "use_apollo", "use_badam", "use_adam_mini", "use_m
 
 @dataclass(slots=True)
 class TunerWorkers(Script):
-    """One script, whose workers are predicted; `program` is which of their programs it starts."""
+    """Base reader of a script of TRL, LLaMA-Factory, ms-swift or Transformers' Trainer; makes the trained model's run.
+
+    program: which of their programs the script starts. launched: what Accelerate sets.
+    """
 
     program: tuners.Program = field(init=False)
     launched: Launched = field(init=False)
@@ -73,10 +76,12 @@ class TunerWorkers(Script):
 
     @property
     def tuner(self) -> Tuner:
+        """Return the program's family: TRL, LLaMA-Factory, ms-swift or another."""
         return self.program.tuner
 
     @property
     def workers(self) -> Workers:
+        """Return the kind of workers: Megatron-Core, DeepSpeed, FSDP, else plain replicas (DDP)."""
         if self.program.megatron:
             return replace(MEGATRON, target=self.tuner.name)
         kind = DEEPSPEED
@@ -87,7 +92,10 @@ class TunerWorkers(Script):
 
     @property
     def config(self) -> Mapping[str, Any] | None:
-        """Return the JSON of DeepSpeed: a file's, one that comes with the program, or what Accelerate makes."""
+        """Return DeepSpeed's JSON: of a file, else of the program's preset, else built by Accelerate.
+
+        None without DeepSpeed. Empty if the file holds no JSON object.
+        """
         if (tree := self.reading.deepspeed) is not None:
             return tree.data if isinstance(tree.data, dict) else {}
         if (preset := tuners.DEEPSPEED_PRESETS.get(self.values.text("deepspeed") or "")) is not None:
@@ -98,6 +106,10 @@ class TunerWorkers(Script):
         return self.launched.config
 
     def megatron(self) -> tuple[Setting, ...]:
+        """Return the workers' settings as Megatron-LM's options; empty unless the program trains by Megatron-Core.
+
+        Options that mean something else there, and those with the value "none" or "null", are left out.
+        """
         if not self.program.megatron:
             return ()
         own = [f"--{self.precision or 'bf16'}"]
@@ -109,31 +121,42 @@ class TunerWorkers(Script):
 
     @property
     def _names(self) -> Namespace:
+        """Return Megatron-LM's options as its parser holds them."""
         return Namespace(self.megatron(), flags(self.version()))
 
     @property
     def _tp(self) -> int:
+        """Return DeepSpeed's degree of tensor parallelism; 1 if not given."""
         return self.values.whole("deepspeed_autotp_size") or 1
 
     @property
     def _sp(self) -> int:
-        """Return how many ranks share a sequence."""
+        """Return the ranks that share a sequence, of Accelerate's mesh, else of `sequence_parallel_size`.
+
+        1 if not given.
+        """
         mesh = self.launched.parallel
         stated = mesh.get("sp_size") or mesh.get("cp_size")
         return stated if isinstance(stated, int) and stated > 0 else self.values.whole("sequence_parallel_size") or 1
 
     @property
     def _sharing(self) -> int:
-        """Return the ranks that share a micro-batch."""
+        """Return the ranks that share a micro-batch: sequence x tensor parallelism, and pipeline stages with
+        Megatron-Core.
+        """
         return bridged.split(self._names) if self.program.megatron else self._tp * self._sp
 
     @property
     def _dp(self) -> int:
+        """Return the number of replicas, at least 1."""
         return max(1, self.gpus // self._sharing)
 
     @property
     def _kind(self) -> str:
-        """Return how weights are trained: full, lora, or another by its name."""
+        """Return how weights are trained: "full", "lora" or another method's name.
+
+        The program's default if not given.
+        """
         if self.tuner.switched:
             return "lora" if self.values.switch("use_peft") or self.values.switch("use_lora") else "full"
         if self.values.given("finetuning_type"):
@@ -142,11 +165,12 @@ class TunerWorkers(Script):
 
     @property
     def _dtype(self) -> str:
+        """Return the option `dtype` without a prefix such as "torch."; an empty string if not given."""
         return (self.values.text("dtype") or "").rpartition(".")[2]
 
     @property
     def precision(self) -> Precision | None:
-        """Return what is computed in; None: 32 bits."""
+        """Return the precision of computation; None means fp32."""
         values, given = self.values, self.values.given
         if not (given("bf16") or given("fp16")) and self.launched.precision in ("bf16", "fp16"):
             return "bf16" if self.launched.precision == "bf16" else "fp16"
@@ -158,13 +182,14 @@ class TunerWorkers(Script):
 
     @property
     def _in_16_bits(self) -> bool:
-        """Return whether weights that replicas hold are themselves in 16 bits."""
+        """Return whether replicas hold the weights themselves in 16 bits."""
         if self.tuner.casts:  # model/adapter.py, cast_trainable_params_to_fp32
             return self._kind in _ADAPTERS or self.values.switch("pure_bf16")
         return self._dtype in (*_BF16, *_FP16) or self.tuner.halves
 
     @property
     def recomputes(self) -> bool:
+        """Return whether activations are recomputed."""
         values = self.values
         if values.given("disable_gradient_checkpointing"):
             return not values.switch("disable_gradient_checkpointing")
@@ -173,7 +198,7 @@ class TunerWorkers(Script):
 
     @property
     def recomputed_every(self) -> int:
-        """Return n where each n-th layer is recomputed (Transformers' trainer.py)."""
+        """Return n if every n-th layer is recomputed (Transformers' trainer.py); 1 means all layers."""
         for name in ("activation", "gradient"):
             given = self.values.text(f"{name}_checkpointing_kwargs")
             if given and (stated := re.search(r"every_n_layers\W+(\d+)", given)):
@@ -182,19 +207,23 @@ class TunerWorkers(Script):
 
     @property
     def _eager(self) -> bool:
+        """Return whether attention runs without a fused kernel."""
         return self.values.text("attn_implementation") in ("eager", "disabled")
 
     @property
     def _loss(self) -> LossKernel | None:
-        """Return the loss's kernel: Liger's, but losses of preferences do without its fused linear one; else that of
-        TRL's SFT (trainer/sft_trainer.py); None: the framework's."""
+        """Return the loss kernel of Liger or of TRL's SFT; None means the framework's own.
+
+        Liger's fused linear loss is used for (pre-)training on text only; preference losses and classifiers take
+        "fused".
+        """
         plain = self.program.method in ("pt", "sft") and self.values.text("task_type") != "seq_cls"
         if self.values.switch("use_liger_kernel"):
             return LOSSES[deepspeed.liger_loss(self.values.arguments) if plain else "fused"]
         return LossKernel.TILED if plain and self.tuner is TRL else None
 
     def _untrained(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of, whatever the program does."""
+        """Yield problems of training itself: tuning methods, fp32 and degrees that are not predicted."""
         if self._kind not in ("full", *_ADAPTERS):
             what, need = "weights that are trained in this way are not predicted", "full or lora"
             yield self.problem("finetuning_type", what, got=self._kind, need=need)
@@ -209,8 +238,7 @@ class TunerWorkers(Script):
             yield self.problem("sequence_parallel_size", what, got=f"{self.gpus} GPUs for {self._sharing}")
 
     def _spread(self) -> Problem | None:
-        """Return why a process of ms-swift's with several GPUs is not predicted: it puts layers on one after the
-        other."""
+        """Return the problem that one process of ms-swift spreads the layers over several GPUs; None if it does not."""
         environment = self.reading.environment
         seen, each = environment.get("CUDA_VISIBLE_DEVICES"), environment.get("NPROC_PER_NODE")
         alone = self.tuner.spreads and not self.program.megatron and not self.reading.launcher
@@ -224,7 +252,10 @@ class TunerWorkers(Script):
         return seen.place.problem(what, field="CUDA_VISIBLE_DEVICES", got=got, need=f"NPROC_PER_NODE={devices}")
 
     def _model(self) -> Described | None:
-        """Return the model that is trained, with its adapters; None with why in `problems`."""
+        """Return the trained model with its adapter and without a vision tower.
+
+        None with the reason appended to `problems`. Adapters have rank 8, alpha 2 x rank and no dropout by default.
+        """
         values, adapts, words = self.values, self._kind in _ADAPTERS, list[str]()
         rank, dropout = values.whole("lora_r") or 8, values.number("lora_dropout") or 0.0
         alpha = values.number("lora_alpha") or 2.0 * rank
@@ -247,7 +278,10 @@ class TunerWorkers(Script):
             return None
 
     def _trained(self, model: Described, microbatches: int, length: int, micro: int = 1) -> Run:
-        """Return the run of a model in so many micro-batches of all replicas. Raises InputError."""
+        """Return the run of a model with `microbatches` micro-batches per update over all replicas. Raises InputError.
+
+        length: tokens per sequence; micro: sequences per micro-batch.
+        """
         if self.program.megatron:
             return self._of_megatron(model, microbatches, length, micro)
         if (config := self.config) is not None:
@@ -259,6 +293,7 @@ class TunerWorkers(Script):
     def _of_deepspeed(
         self, config: Mapping[str, Any], model: Described, microbatches: int, length: int, micro: int
     ) -> Run:
+        """Return the run by DeepSpeed's JSON with sizes, precision and degrees of the script. Raises InputError."""
         values, optimizer = self.values, self.values.text("optim")
         own = {key: value for key, value in config.items() if key not in (TRAIN, "bf16", "fp16", "bfloat16")}
         own |= {MICRO: micro, ACCUMULATION: max(1, microbatches // self._dp)}
@@ -272,7 +307,7 @@ class TunerWorkers(Script):
         return deepspeed.made(own, words, model, self.reading, self.known_cluster, supplied)
 
     def _of_torch(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run of shards or replicas."""
+        """Return the run by PyTorch's FSDP, or by replicas (DDP)."""
         values, sharded, precision = self.values, self.launched.sharded, self.precision
         assert precision is not None, "is refused"
         given = [word.upper() for word in values.words("fsdp")]  # the Trainer's "full_shard auto_wrap"
@@ -319,6 +354,7 @@ class TunerWorkers(Script):
         return replace(run, optimizer=optimizer, configuration=made, assumed=(*run.assumed, *taken))
 
     def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
+        """Return the run by Megatron-Core; parameters as of `_trained`. Raises InputError."""
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         names = self._names
@@ -329,11 +365,15 @@ class TunerWorkers(Script):
 
 
 def _of_adapters(setting: Setting) -> bool:
+    """Return whether the setting is an option of adapters."""
     return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
-    """Yield the fields of Megatron-Core's configuration that ms-swift's megatron_extra_kwargs holds, or the option."""
+    """Yield a setting per field of ms-swift's JSON `megatron_extra_kwargs`; any other setting is yielded as it is.
+
+    Nothing is yielded if the JSON is malformed. The prefix `megatron_extra_kwargs.` is removed.
+    """
     name = tuners.plain(setting)
     if name != _EXTRA:
         yield replace(setting, name=name.removeprefix(f"{_EXTRA}."))

@@ -40,16 +40,19 @@ _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 
 @dataclass(slots=True)
 class Reader(TunerWorkers):
-    """One script on so many GPUs; what is wrong is gathered."""
+    """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
     @property
     def TRAINER(self) -> Trainer:  # type: ignore[override]  # noqa: N802
-        """Return whose program it is."""
+        """Return the trainer whose program the script starts."""
         return TUNERS[self.tuner.name]
 
     def run(self) -> Run:
-        """Return the trained model's run with what is around it. Raises InputError with all that keeps it from being
-        predicted."""
+        """Return the trained model's run with its step or update.
+
+        Raises InputError with all that prevents a prediction. A program whose code is not read is assumed to train as
+        Transformers' Trainer does.
+        """
         program = self.reading.program
         if self.tuner is TRANSFORMERS and program is not None and not tuners.is_example(self.reading):
             why = "its code is not read; its options are those of Transformers' Trainer"
@@ -74,13 +77,13 @@ class Reader(TunerWorkers):
 
     @property
     def _micro(self) -> int:
-        """Return the examples of a micro-batch, on each replica."""
+        """Return the examples per micro-batch of each replica; 1 if not given."""
         name = "micro_batch_size" if self.program.megatron else "per_device_train_batch_size"
         return self.values.whole(name) or self.values.whole("per_device_train_batch_size") or 1
 
     @property
     def _accumulated(self) -> int:
-        """Return the micro-batches of an update, on each replica."""
+        """Return the micro-batches per update of each replica; the program's default if not given, at least 1."""
         values, each = self.values, self._micro * self._dp
         if self.program.megatron and (batch := values.whole("global_batch_size")) is not None:
             return max(1, batch // each)
@@ -90,7 +93,10 @@ class Reader(TunerWorkers):
         return steps or 1
 
     def _alone(self, model: Described | None) -> Run | None:
-        """Return the run of a model that trains on what is there."""
+        """Return the run of training without generation: SFT, preferences or a classifier.
+
+        None if a problem was recorded.
+        """
         method, values = self.program.method, self.values
         length = self._length()
         if self.problems or model is None or length is None:
@@ -108,7 +114,10 @@ class Reader(TunerWorkers):
         return replace(run, alone=alone)
 
     def _length(self) -> int | None:
-        """Return the tokens of each sequence, as if all were as long as they may be."""
+        """Return the tokens per sequence, for all alike: supplied, else max_length, else the supplied means.
+
+        The latter two are recorded in `assumed`. None, with a problem recorded, if nothing gives a length.
+        """
         supplied, cut = self.supplied, self.values.whole("max_length")
         if supplied.seq_length is not None:
             return supplied.seq_length
@@ -125,7 +134,10 @@ class Reader(TunerWorkers):
         return None
 
     def _step(self, model: Described | None) -> Run | None:
-        """Return the run of an actor with the step around it."""
+        """Return the actor's run with the step around it; None if a problem was recorded or there is no model.
+
+        Reward and teacher models are left out, which is recorded as an assumption.
+        """
         rl = None if model is None else self._rl(model)
         if self.problems or rl is None or model is None:
             return None
@@ -160,7 +172,7 @@ class Reader(TunerWorkers):
         return replace(run, step=step, assumed=(*run.assumed, *left))
 
     def _rl(self, model: Described) -> Rl | None:
-        """Return the step in a job's terms."""
+        """Return the step as a job's section; None with the reason appended to `problems`."""
         values, samples, accumulated = self.values, self.values.whole("num_generations") or 1, self._accumulated
         update = self._micro * self._dp * accumulated
         generated = values.whole("generation_batch_size")
@@ -200,7 +212,7 @@ class Reader(TunerWorkers):
         )
 
     def _prompt(self, response: int) -> int:
-        """Return the tokens of the longest prompt."""
+        """Return the tokens of the longest prompt; an assumed 1024, recorded in `assumed`, if nothing limits it."""
         values, whole = self.values, self.values.whole("vllm_max_model_length")
         stated = next((length for name in self.tuner.prompts if (length := values.whole(name)) is not None), None)
         if stated is None and whole is not None and whole > response:
@@ -212,15 +224,17 @@ class Reader(TunerWorkers):
 
     @property
     def _apart(self) -> bool:
-        """Tell whether the engine is a server with GPUs of its own."""
+        """Return whether the inference engine is a server with GPUs of its own."""
         values = self.values
         named = any(values.given(name) for name in ("vllm_server_host", "vllm_server_base_url"))
         return (values.text("vllm_mode") or ("server" if named else "colocate")) == "server"
 
     def _engine(self, model: Described) -> tuple[int, int] | None:
-        """Return the GPUs of a replica of the engine, and all those of its own, 0 where it has the actor's; None with
-        why it is not predicted. Of a server that is started elsewhere a replica has the fewest GPUs that hold its
-        weights in half of their memory, and all replicas a node."""
+        """Return (GPUs per engine replica, GPUs of the engine alone), the latter 0 if colocated.
+
+        None, with a problem recorded, without vLLM. For a server started elsewhere a replica is assumed to have the
+        fewest GPUs (a power of two) that hold the weights in half of their memory, and the engine a node.
+        """
         values, tp = self.values, self.values.whole("vllm_tensor_parallel_size") or 1
         usual = self.program.megatron and not values.given("use_vllm")  # whose default is on
         if not (usual or values.switch("use_vllm")):
@@ -241,7 +255,7 @@ class Reader(TunerWorkers):
 
 
 def _number(words: Sequence[str], name: str) -> int | None:
-    """Return a number that a command is given, with or without vLLM's own prefix."""
+    """Return the integer after an option in a command's words, with or without the prefix `vllm_`; None if absent."""
     for word, value in zip(words, [*words[1:], ""], strict=True):
         option, joined, own = word.lstrip("-").replace("-", "_").partition("=")
         text = own if joined else value

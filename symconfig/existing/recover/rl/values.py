@@ -22,8 +22,13 @@ from symconfig.formats.verl import TUNING
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """What trains a model. options: it takes Megatron-LM's. predicted: False for those of which a name alone is known.
-    planned, target: the backend and the target of a better layout; None: the trainer's own."""
+    """A kind of workers that train a model.
+
+    Args:
+        options: whether they take Megatron-LM's options.
+        predicted: False if only the name is known.
+        planned, target: backend and target of a better layout; a target of None means the trainer's own.
+    """
 
     name: str
     options: bool = False
@@ -42,16 +47,22 @@ _OF_VERL = {each.name: each for each in (MEGATRON, FSDP)}
 
 
 def of_verl(name: str) -> Workers:
-    """Return verl's workers of a name."""
+    """Return verl's workers by name; ones that are not predicted if the name is unknown."""
     return _OF_VERL.get(name, Workers(name, predicted=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """A trainer. release: whose defaults hold. longest: its options of the longest prompt and response. dashes: how an
-    option's name is spelled on the command line, by what stands before it and between its words. offload: what brings a
-    reference that is not read to the host, as a person writes it. whole: its option of the longest of both together.
-    keys: all that it is told, by name."""
+    """A trainer of reinforcement learning or fine-tuning.
+
+    Args:
+        release: version whose defaults hold.
+        longest: its options for the longest prompt and response.
+        dashes: prefix of an option on the command line, and separator of its words.
+        offload: option that moves an unused reference to the host.
+        whole: option for the longest prompt and response together.
+        keys: its options by name.
+    """
 
     name: str
     release: str
@@ -62,7 +73,7 @@ class Trainer:
     keys: Keys = field(default_factory=dict, compare=False)
 
     def spelled(self, key: str) -> str:
-        """Return an option as a person writes it."""
+        """Return the option as it is written on the command line."""
         return self.dashes[0] + key.replace("_", self.dashes[1])
 
 
@@ -97,8 +108,10 @@ _NULL = ("", "null", "none", "~")
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Settings of a trainer, each by the field of its table or by its key. What is wrong with a value that is asked for
-    is in `arguments.problems`."""
+    """Settings of a trainer with its defaults, each by its field in the table or by its key.
+
+    Reading a malformed value records a problem in `arguments.problems`.
+    """
 
     trainer: Trainer
     settings: Sequence[Setting]
@@ -112,16 +125,23 @@ class Values:
             self._names.setdefault(key.field, []).append(name)
 
     def name(self, key: str) -> str:
-        """Return the key of a field: the one that the script says, else the first that has a default."""
+        """Return the key of a field: the one the script gives, else the first with a default, else the first.
+
+        A field that is not in the table is its own key.
+        """
         names = self._names.get(key, [key])
         given = (name for name in names if self.arguments.given(name))
         return next(given, None) or next((name for name in names if self._unset(name) is not None), names[0])
 
     def _unset(self, name: str) -> Value:
+        """Return a key's default; None if it has none or is unknown."""
         return self.keys[name].unset if name in self.keys else None
 
     def _decides(self, key: str) -> tuple[str, Value]:
-        """Return the key whose value holds, and its default; None where the script says it."""
+        """Return the key whose value holds, and its default, which is None if the script gives the key.
+
+        A default that refers to another key ("=key") is followed.
+        """
         name = self.name(key)
         if self.arguments.given(name):
             return name, None
@@ -131,25 +151,25 @@ class Values:
         return name, usual
 
     def given(self, key: str) -> bool:
-        """Return whether the script says it."""
+        """Return whether the script gives a value for the key; defaults do not count."""
         return self.arguments.given(self.name(key))
 
     def problem(self, key: str, what: str, file: str, **words: Any) -> Problem:
-        """Return a Problem about an option: where it stands, or in a file that does not have it."""
+        """Return a problem about an option, with its place; if it is not given, with the file's name only."""
         if (setting := self.arguments.find(self.name(key))) is not None:
             return setting.problem(what, **words)
         return Problem(what, file, field=self.trainer.spelled(self.name(key)), **words)
 
     def place(self, key: str) -> Place | None:
-        """Return where the script says it."""
+        """Return where the script gives the value; None if it does not."""
         return self.arguments.place(self.name(key))
 
     def words(self, key: str) -> tuple[str, ...]:
-        """Return all values of a list that the script says."""
+        """Return all values of a list in the script; empty if it is not given (defaults do not count)."""
         return self.arguments.words(self.name(key))
 
     def text(self, key: str) -> str | None:
-        """Return the value as text; None where there is none, or where it is not known."""
+        """Return the value or default as text; None if there is none, it is null, or it is not known."""
         name, usual = self._decides(key)
         if self.arguments.given(name):
             text = self.arguments.text(name)
@@ -157,21 +177,27 @@ class Values:
         return None if usual is None else str(usual)
 
     def whole(self, key: str) -> int | None:
-        """Return a whole number above zero."""
+        """Return the value or default as an integer; None if there is none.
+
+        None, with a problem recorded, also if the script's value is not positive.
+        """
         name, usual = self._decides(key)
         if self.text(name) is None:
             return None
         return self.arguments.whole(name) if self.arguments.given(name) else int(usual or 0)
 
     def number(self, key: str) -> float | None:
-        """Return a number."""
+        """Return the value or default as a float.
+
+        None if there is none, or with a problem recorded if it is no number.
+        """
         name, usual = self._decides(key)
         if self.text(name) is None:
             return None
         return self.arguments.number(name) if self.arguments.given(name) else float(usual or 0)
 
     def switch(self, key: str) -> bool:
-        """Return whether it is on; a flag without a value is."""
+        """Return whether the switch is on; one given without a value is, and one without value and default is off."""
         name, _ = self._decides(key)
         if self.arguments.text(name) == "":
             return True

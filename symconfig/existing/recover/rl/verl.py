@@ -43,28 +43,32 @@ _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name
 
 @dataclass(slots=True)
 class Reader(Script):
-    """The actor, the critic and the step of one script; gpus: all of them."""
+    """Reader of verl's actor, critic and step on `gpus` GPUs in total; collects problems and assumptions."""
 
     TRAINER: ClassVar[Trainer] = VERL
 
     @property
     def keys(self) -> Keys:
+        """Return the table of keys for the kind of workers; FSDP's for an unknown kind."""
         return KEYS.get(self.workers.name, KEYS["fsdp"])
 
     @property
     def workers(self) -> Workers:
+        """Return the kind of workers that the overrides choose."""
         return of_verl(dialect.workers(self.reading.settings))
 
     @property
     def apart(self) -> int:
-        """Return the GPUs of an engine of its own; 0 where it has the actor's."""
+        """Return the GPUs of the inference engine alone; 0 if it shares the actor's."""
         world = dialect.world(self.reading.settings)
         trained = (self.values.whole("world.nodes") or 1) * (self.values.whole("world.gpus") or 8)
         return max(0, (world.gpus or 0) - trained)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it. Raises InputError with all that keeps it from being
-        predicted."""
+        """Return the actor's run with the step around it, and the critic's if there is one.
+
+        Raises InputError with all problems.
+        """
         self.problems += self._refused()
         model = self.model("actor.model")
         rl, packed = self._rl(), None
@@ -89,7 +93,7 @@ class Reader(Script):
         return replace(actor, step=step, critic=critic, assumed=(*actor.assumed, *self.assumed))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of."""
+        """Yield problems: workers or an engine that are not predicted, and adapters read from a folder."""
         values = self.values
         if not self.workers.predicted:
             yield self.problem("actor.strategy", "workers of this kind are not predicted", got=self.workers.name)
@@ -102,7 +106,7 @@ class Reader(Script):
             yield self.problem("adapter.path", what)
 
     def _rewarded(self, step: Step) -> Step:
-        """Return the step with its network of rewards."""
+        """Return the step with its reward model; unchanged if it is not enabled."""
         values = self.values
         if not values.switch("rewards.enabled"):
             return step
@@ -112,6 +116,11 @@ class Reader(Script):
         return self.rewarded(step, "rewards.model", reward)
 
     def _rl(self) -> Rl | None:
+        """Return the step as a job's section.
+
+        None if a size is missing, or if the numbers are invalid (see `problems`). Prompts are rounded down to whole
+        updates; without train_batch_size (fully_async) a step is one update.
+        """
         values = self.values
         samples, batch = values.whole("rl.samples"), values.whole("rl.update_prompts")
         # Of fully_async, whose samples come one by one, it is 0: a step is an update.
@@ -126,7 +135,7 @@ class Reader(Script):
         )
 
     def _packed(self, role: str, rl: Rl) -> Packed | None:
-        """Return the micro-batches of an update."""
+        """Return the micro-batches of an update; None with a problem recorded if no option gives their size."""
         packed = self._filled(role, self._degree(role), rl, role)
         if packed is None:
             names = (self.values.name(f"{role}.{word}") for word in ("micro", "dynamic"))
@@ -136,8 +145,10 @@ class Reader(Script):
         return packed
 
     def _filled(self, phase: str, cp: int, rl: Rl, role: str = "actor") -> Packed | None:
-        """Return a phase's micro-batches by the options that say their tokens or their sequences; None where these say
-        nothing. role: the model that reads them."""
+        """Return a phase's micro-batches by their tokens or sequences; None if no option gives either.
+
+        role: the model that reads them.
+        """
         values, tokens, sequences = self.values, None, None
         if values.switch(f"{phase}.dynamic"):
             tokens = values.whole(f"{phase}.tokens")
@@ -150,7 +161,7 @@ class Reader(Script):
         return Packed.of(rl, sequences or 1, tokens=None if tokens is None else tokens * cp, packs=packs)
 
     def _step(self, rl: Rl, actor: Run, packed: Packed, fill: float) -> Step:
-        """Return the step around the actor's run."""
+        """Return the step around the actor's run. fill: share of the actor's micro-batches that holds tokens."""
         values, degrees, room = self.values, actor.configuration.degrees, actor.configuration.seq_length
         limit, own = packed.room, replace(packed, room=room)
         read = {
@@ -175,7 +186,7 @@ class Reader(Script):
         )
 
     def _depends(self, rl: Rl, actor: Run) -> bool:
-        """Return whether what a phase holds depends on lengths that nobody says."""
+        """Return whether the memory of a phase depends on mean lengths that had to be assumed."""
         if not self.assumes_lengths:
             return False
         phases = ["actor", "rollout", *["reference"] * rl.reference, *["critic"] * rl.has_critic]
@@ -184,21 +195,26 @@ class Reader(Script):
         return few or not all(self.values.switch(f"{phase}.dynamic") for phase in phases)
 
     def _degree(self, role: str) -> int:
-        """Return how many ranks share a sequence."""
+        """Return the ranks that share a sequence; 1 if not given."""
         return self.values.whole(f"{role}.parallel.cp") or 1
 
     @property
     def _trained_gpus(self) -> int:
+        """Return the GPUs that train."""
         return self.gpus - self.apart
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
-        """Return the run of a model that is trained, and the fill of its micro-batches."""
+        """Return the run of a trained model, and the share of its micro-batches that holds tokens.
+
+        Raises InputError.
+        """
         make = self._of_megatron if self.workers.options else self._of_fsdp
         run = make(role, model, rl, packed)
         c = run.configuration
         return run, replace(packed, room=c.seq_length).fill(rl, c.global_batch)
 
     def _of_megatron(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
+        """Return the run by Megatron's workers; the global batch is the number of micro-batches of one packed row."""
         at, table = SECTIONS[role], flags(self.version(role))
         unfused = self._unfused(f"{at}.megatron.override_transformer_config", model.model)
         dp = max(1, self._trained_gpus // bridged.split(Namespace(self.megatron(role), table)))
@@ -211,7 +227,9 @@ class Reader(Script):
         return replace(run, configuration=replace(run.configuration, global_batch=count))
 
     def _unfused(self, at: str, model: ModelDescriptor) -> tuple[Setting, ...]:
-        """Return options that switch off what neither the script nor Megatron-Bridge has in one kernel."""
+        """Return options that disable fusions of activation and rope that neither the script nor Megatron-Bridge
+        enables.
+        """
         kernels = {
             "bias_activation_fusion": ("--no-bias-swiglu-fusion", FUSES_ACTIVATION),
             "apply_rope_fusion": ("--no-rope-fusion", FUSES_ROPE),
@@ -226,13 +244,17 @@ class Reader(Script):
         return settings(words, self.reading.file)
 
     def version(self, role: str = "actor") -> str:
-        """Return the Megatron-LM release that its workers are read as."""
+        """Return the Megatron-LM version that options are read as: the supplied one, else the one that has most of
+        them.
+        """
         own = [item.name for item in self.megatron(role)]
         return resolve(self.supplied.megatron_version or version_of(own))
 
     def megatron(self, role: str = "actor", room: int | None = None) -> tuple[Setting, ...]:
-        """Return what its Megatron workers are told, as Megatron-LM's options; nothing of others. room: tokens of a
-        micro-batch; None: not asked."""
+        """Return the settings of a role's Megatron workers as Megatron-LM's options; empty for other workers.
+
+        room: tokens of a micro-batch; with None its size is left out.
+        """
         if not self.workers.options:
             return ()
         renamed = []
@@ -253,6 +275,10 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *options)
 
     def _of_fsdp(self, role: str, model: Described, rl: Rl, packed: Packed) -> Run:
+        """Return the run by FSDP's workers.
+
+        Raises InputError if degrees do not divide the GPUs or the key/value heads.
+        """
         values, gpus, sp = self.values, self._trained_gpus, self._degree(role)
         layers = fsdp.stated(values, role, SECTIONS[role] + ".optim", gpus)
         size = values.number(f"{role}.shards")
@@ -272,17 +298,18 @@ class Reader(Script):
 
 @dataclass(slots=True)
 class Tuning(Script):
-    """verl's trainer of fine-tuning with FSDP's workers, on sequences as long as they may be."""
+    """Reader of verl's SFT with FSDP workers; every sequence is assumed to have the maximal length."""
 
     TRAINER: ClassVar[Trainer] = VERL_TUNING
 
     @property
     def workers(self) -> Workers:
+        """Return FSDP's workers, or ones that are not predicted if another strategy is given."""
         name = self.values.text("actor.strategy") or FSDP.name
         return replace(FSDP, target=None) if name.startswith(FSDP.name) else Workers(name, predicted=False)
 
     def run(self) -> Run:
-        """Return the run of the model. Raises InputError with all that keeps it from being predicted."""
+        """Return the run of the model. Raises InputError with all that prevents a prediction."""
         values = self.values
         self.problems += self._refused()
         model = self.model("actor.model")
@@ -301,7 +328,7 @@ class Tuning(Script):
         return replace(run, assumed=(*run.assumed, *self.assumed, *[stated] * (not self.supplied.seq_length)))
 
     def _refused(self) -> Iterator[Problem]:
-        """Yield what no prediction is made of."""
+        """Yield problems: verl's old SFT trainer (before 0.8), and workers other than FSDP's."""
         program = self.reading.program
         if program is not None and "fsdp_sft_trainer" in program.text:
             what = "verl's first trainer of fine-tuning, with keys of its own (before 0.8), is not predicted"
