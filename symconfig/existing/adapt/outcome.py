@@ -90,12 +90,14 @@ class Adapted:
 
     @property
     def done(self) -> bool:
-        """Tell whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
+        """Return whether nothing is left to do by hand: no value unplaced, and no error left in the audit of the
+        result.
+        """
         return not self.unplaced and not self.flaws
 
     @property
     def diff(self) -> str:
-        """Return all that changes, as `diff -u` prints it."""
+        """Return the unified diff of all changed files, in the order in which they were read; empty if none changed."""
         return "".join(
             _unified(text.file, text.data, self.files[text.file])
             for text in self.reading.texts
@@ -103,7 +105,7 @@ class Adapted:
         )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """Return the contract of --json. written: whether the files have it now."""
+        """Return the document that --json prints. written: whether the changed files are on disk already."""
         return {
             "schema": SCHEMA,
             "file": self.reading.file,
@@ -146,13 +148,14 @@ class Adapted:
 
 
 def _stands(place: Place | None) -> dict[str, Any]:
+    """Return the keys "file" and "line" of a place; both None without one."""
     return {"file": place and place.file, "line": place and place.line}
 
 
 def _unified(file: str, before: bytes, after: bytes) -> str:
-    """Show two versions of a file as `diff -u` does, whatever their line ends; nothing where they are the same.
+    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal.
 
-    `patch` takes it.
+    Carriage returns stay in the lines; bytes that are not UTF-8 are replaced.
     """
     name = file.lstrip("/")
     lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
@@ -160,6 +163,6 @@ def _unified(file: str, before: bytes, after: bytes) -> str:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Return lines as diff knows them: only a line feed ends one."""
+    """Return the lines with their line feeds, split at line feeds only; bytes that are not UTF-8 are replaced."""
     parts = data.decode("utf-8", "replace").split("\n")
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -78,16 +78,20 @@ class Configuration:
         self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return every rule that is broken."""
+        """Return a finding for each rule that is broken. cluster: None: rules that need one find nothing."""
         raise NotImplementedError
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run in the planner's terms. Raises InputError for what it does not know."""
+        """Return the run that the configuration describes. Raises InputError for what the planner does not support."""
         raise NotImplementedError
 
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
-    """Return a reading as its framework takes it. Raises InputError for a Megatron-LM version that is not known."""
+    """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
+
+    A program that nothing identifies becomes a DeepSpeedConfiguration with an unknown backend. Raises InputError for an
+    unknown Megatron-LM version.
+    """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
@@ -103,14 +107,18 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
 
 
 def _is_megatron(reading: Reading) -> bool:
-    """Return whether options that other trainers share may be Megatron-LM's: nothing says that another one has them."""
+    """Return whether options that other trainers share are Megatron-LM's: by the program's name or a distinctive
+    option.
+
+    True also for what is not a bash script or has no program.
+    """
     if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
         return True
     return any(setting.name in _DISTINCTIVE for setting in reading.settings)
 
 
 def _names_deepspeed(reading: Reading) -> bool:
-    """Return whether the program is given DeepSpeed's JSON, which may not have been readable."""
+    """Return whether an option that begins with "deepspeed" is given, whose JSON may not have been readable."""
     return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
 
 
@@ -131,28 +139,28 @@ class MegatronConfiguration(Configuration):
 
     @property
     def trained_gpus(self) -> int | None:
-        """Return the GPUs that Megatron-LM has."""
+        """Return the GPUs that Megatron-LM trains on; None if not known."""
         return self.gpus
 
     @property
     def parsed(self) -> bool:
-        """Tell whether Megatron-LM's own parser reads the options."""
+        """Return whether Megatron-LM's own parser reads the options (a bash script), not a recipe or another trainer."""
         return self.reading.format == "bash"
 
     @property
     def complete(self) -> bool:
-        """Tell whether an option that is not there has its default: what overrides leave out, a recipe or a
-        base says.
-        """
+        """Return whether an option that is not given has its default; not so for overrides, where a recipe may set it."""
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     @property
     def dealt(self) -> bool:
-        """Return whether Megatron-Core deals the layers out to stages by nothing but the options."""
+        """Return whether Megatron-Core distributes the layers over the stages by these options alone."""
         return False
 
     def names(self) -> Namespace:
-        """Return the options, of which nobody has asked any yet."""
+        """Return the options by destination, with the defaults of the version; a new object that has recorded no
+        look-ups.
+        """
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
@@ -189,8 +197,9 @@ class MegatronConfiguration(Configuration):
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
-        """Yield why the options do not say what runs: a recipe decides the rest, or one of them was meant to be
-        another.
+        """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
+
+        Nothing is yielded for unknown options if any is not a misspelling: they are a fork's.
         """
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
@@ -205,6 +214,7 @@ class MegatronConfiguration(Configuration):
             yield self._of_recipe(", ".join(open_), "overrides that say them")
 
     def _of_recipe(self, what: str, hint: str) -> Problem:
+        """Return the problem that the recipe, which is not read, decides `what`."""
         word = self.reading.recipe
         assert word is not None, "is asked for of a recipe"
         what = f"decides what its overrides leave open, and symconfig does not read it: {what}"
@@ -232,7 +242,7 @@ class DeepSpeedConfiguration(Configuration):
 
 
 def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Finding]:
-    """Return what is found in a DeepSpeed JSON, with what compares it with the model where that is known."""
+    """Return the findings in a DeepSpeed JSON, with those about the model where it is known; [] without a JSON."""
     if reading.deepspeed is None:
         return []
     model = described(reading, Arguments(reading.options), supplied, [])
@@ -265,6 +275,7 @@ class RlConfiguration(MegatronConfiguration):
 
     @property
     def trained_gpus(self) -> int | None:
+        """Return the GPUs without those of a separate inference engine, at least 1; None if not known."""
         return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
 
     @property
@@ -272,7 +283,9 @@ class RlConfiguration(MegatronConfiguration):
         return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
-        """Return the options of its workers, with the layers of the model that they are given by name."""
+        """Return the workers' Megatron-LM options; the number of layers is added from the model where only its name is
+        given.
+        """
         names = super().names()
         if not self.dealt or names.given("num_layers"):
             return names
@@ -281,6 +294,9 @@ class RlConfiguration(MegatronConfiguration):
         return Namespace((*self.settings, *settings(named, self.reading.file)), names.table)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return the broken rules: of Megatron-LM where they hold of the trainer, of its DeepSpeed JSON, and of the
+        trainer.
+        """
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
@@ -288,7 +304,7 @@ class RlConfiguration(MegatronConfiguration):
         return [*own, *findings(rl_rules.RULES, facts)]
 
     def _respelled(self, finding: Finding) -> Finding:
-        """Return what a rule about Megatron-LM finds, with options as the trainer's users write them."""
+        """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""
         problem, trainer = finding.problem, self.reader.TRAINER
 
         def spelled(text: str | None) -> str | None:
