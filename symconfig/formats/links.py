@@ -62,6 +62,11 @@ class Link:
     wrong: str = ""
 
     def write_to(self, out: Writer, model: object) -> None:
+        """Add the option for the model's field to `out`; refuse the field there if the release lacks the option and
+        `why` is given.
+
+        Nothing is added for None, False or the default.
+        """
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
         if written is None or written is False or (self.default is not None and value == self.default):
@@ -75,6 +80,9 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
+        """Set the field in `out` from the option, to its default where the option says nothing; refuse there a value
+        that no field has.
+        """
         if not self.name or not self._heeded(out.args.table):
             return
         dests = destinations(self.option)
@@ -88,7 +96,9 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value. Raises ValueError for one that no field has."""
+        """Return the field's value for an option's value, None if there is none. Raises ValueError then if `wrong` is
+        given.
+        """
         for value, word in self.words.items():
             if word == given:
                 return value
@@ -97,7 +107,7 @@ class Link:
         return None
 
     def _heeded(self, table: FlagTable) -> bool:
-        """Return whether this release's model gets what the option says."""
+        """Return whether this release is within `since` and `until`."""
         return (not self.since or table.at_least(self.since)) and not (self.until and table.at_least(self.until))
 
 
@@ -120,32 +130,38 @@ class Only:
     dests: tuple[str, ...] | None = None
 
     def write_to(self, out: Writer, model: object) -> None:
+        """Refuse the field in `out` if its value is none of these, in releases from `since` on."""
         value = value_of(model, self.name)
         if value not in self.values and (not self.since or out.table.at_least(self.since)):
             edit = None if self.edit is None or value is None else self.edit.format(value)
             out.refuse(self.about or self.name, self.why, value, edit=edit)
 
     def read_from(self, out: Reader) -> None:
+        """Set the field in `out` to its first value, if `dests` is given and the release is from `since` on."""
         if self.dests is not None and (not self.since or out.args.table.at_least(self.since)):
             out.put(self.name, self.values[0], *self.dests)
 
 
 def write(links: Iterable[Link | Only], out: Writer, model: object) -> None:
-    """Add the options of a model's or a plan's fields; refuse the fields that this release cannot express."""
+    """Add to `out` the options of all links whose conditions the model (or plan) meets, and refusals of what has no
+    option.
+    """
     for link in links:
         if all(value_of(model, name) == value for name, value in link.when.items()):
             link.write_to(out, model)
 
 
 def read(links: Iterable[Link | Only], out: Reader) -> None:
-    """Recover the fields of options, each with the destinations that it is from; refuse values that no field has."""
+    """Set in `out` the fields of all links whose conditions hold of the fields read so far, and refusals
+    of bad values.
+    """
     for link in links:
         if all(out.get(name) == value for name, value in link.when.items()):
             link.read_from(out)
 
 
 def value_of(model: Any, field: str) -> Any:
-    """Return a model's field, with a dot for one of a section; None where there is none."""
+    """Return an attribute by dotted path; None as soon as one part is missing."""
     for part in field.split("."):
         model = getattr(model, part, None)
     return model
@@ -153,6 +169,6 @@ def value_of(model: Any, field: str) -> Any:
 
 @cache
 def destinations(option: str) -> tuple[str, ...]:
-    """Return the destinations that an option has had, the newest release's first."""
+    """Return the parser's destinations of an option over all releases, newest first; () for an unknown option."""
     having = [flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option)]
     return tuple(dict.fromkeys(flag.dest for flag in having))

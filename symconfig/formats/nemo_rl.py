@@ -18,12 +18,14 @@ ALGORITHMS = ("grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus")
 
 
 def _of(algorithm: str, value: object) -> Any:
-    """Return what writes what makes an algorithm (docs/guides/grpo.md and examples of NeMo-RL)."""
+    """Return a function that gives `value` for runs of this algorithm, else None."""
     return lambda run: value if run.rl.algorithm == algorithm else None
 
 
 def _ending(end: str) -> Any:
-    """Return what writes the layers of the first or of the last stage, where they differ from the others'."""
+    """Return a function that gives the layers of the "first" or "last" stage; None where it has as many
+    as the others.
+    """
 
     def layers(run: Any) -> object:
         options, ends = run.actor.options, ("embedding", "loss")
@@ -37,14 +39,17 @@ def _ending(end: str) -> Any:
 
 
 def _experts(value: object) -> Any:
+    """Return a function that gives `value` for models with experts, else None."""
     return lambda run: value if run.model.experts else None
 
 
 def _without_reference(run: Any) -> object:
+    """Return True for runs without a reference model, else None."""
     return not run.rl.reference or None
 
 
 def _deepep(run: Any) -> object:
+    """Return whether the flex dispatcher runs on DeepEP; None or the falsy setting without one."""
     return run.actor.flex and run.actor.flex.by == "deepep"
 
 

@@ -34,7 +34,11 @@ class Renamed:
     first: Collection[str] = ()
 
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the values by the program's names, as JSON has them, and a refusal of each option without a name."""
+        """Return the values by the program's names, as JSON data, and a problem for each option that has no name there.
+
+        options: each a name (perhaps with `=value`) and its values. Raises KeyError for an option that this release
+        does not have.
+        """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []
         for option in options:
@@ -49,12 +53,13 @@ class Renamed:
         return fields, problems
 
     def keys(self) -> dict[str, str]:
-        """Return the destinations by those names, without their sections, that are others than the option's own."""
+        """Return Megatron-LM's destinations by the program's names, without sections; equal names are left out."""
         last = ((dest, path.rpartition(".")[2]) for dest, paths in self.names.items() for path in paths)
         return {name: dest for dest, name in last if name != dest}
 
 
 def _value(flag: Flag, words: Sequence[str], name: str) -> Any:
+    """Return an option's parsed value as JSON data; list expressions become lists."""
     value = parsed(flag, words, name)
     if flag.type in _LISTS:
         value = layer_pattern(f"({value})")

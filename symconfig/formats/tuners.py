@@ -71,12 +71,14 @@ class Tuner:
     megatron: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return values by Transformers' or TRL's names under the program's own."""
+        """Return the values under the program's own names; names that it does not rename stay."""
         own = {name: mine for mine, name in reversed(list(self.names.items()))}
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
-        """Return what Transformers or TRL call an option."""
+        """Return the name that Transformers or TRL have for an option, without dashes and prefixes; the option's own by
+        default.
+        """
         bare = option.lstrip("-").replace("-", "_")
         for prefix in self.prefixes:
             bare = bare.removeprefix(prefix)
@@ -84,6 +86,7 @@ class Tuner:
 
 
 def _unset(**values: str | float | bool) -> Keys:
+    """Return keys by field names, each with the program's default."""
     return keys("", **{name: (name, value) for name, value in values.items()})
 
 
@@ -194,7 +197,7 @@ TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they
 
 
 def _where(field: str, **constants: object) -> Keys:
-    """Return keys that are written where a run has a field."""
+    """Return keys that are written with a constant where the run's field is true, and else left out."""
     return keys(
         "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
     )

@@ -286,7 +286,9 @@ def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...
 
 
 def _with(data: Any, wish: KeyWish) -> Any:
-    """Return a copy of the data with the key set or removed; a section left empty by that is removed, too (one level)."""
+    """Return a copy of the data with the key set or removed; a section left empty by that is removed,
+    too (one level).
+    """
     done = copy.deepcopy(data)
     inner: Any = done
     parents: list[tuple[Any, str | int]] = []

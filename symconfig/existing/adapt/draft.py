@@ -191,7 +191,9 @@ class Progress:
         return replace(self, draft=draft, changes=(*self.changes, change))
 
     def lacking(self, unplaced: Unplaced) -> Progress:
-        """Return the progress with one unplaced value more; unchanged if the same option and value is listed already."""
+        """Return the progress with one unplaced value more; unchanged if the same option and value is
+        listed already.
+        """
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))

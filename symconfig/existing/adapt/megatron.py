@@ -98,7 +98,9 @@ def original(reading: Reading, plan: Plan) -> Run:
 
 
 def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
-    """Return the option families that differ from the plan; values that could not be read are taken to be the plan's."""
+    """Return the option families that differ from the plan; values that could not be read are taken to
+    be the plan's.
+    """
     reading = draft.reading
     return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
 

@@ -90,7 +90,9 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
-    """Yield one edit or group of edits that removes a key, with its comma, and with its line if nothing else is on it."""
+    """Yield one edit or group of edits that removes a key, with its comma, and with its line if nothing
+    else is on it.
+    """
     data, span = tree.text.data, tree.spans[path]
     first = _first(span)
     start, end = first.start, _content_end(data, span.value)

@@ -96,7 +96,9 @@ def _changed(draft: Draft, setting: Setting, wish: Wish) -> Draft | None:
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace an option's only value: its word, then the text behind the `=` of `key=$TP`."""
+    """Yield alternative edits that replace an option's only value: its word, then the text behind the
+    `=` of `key=$TP`.
+    """
     yield from words.changed(setting.values[0], value, draft.texts)
     text = draft.texts.get(setting.place.file)
     if text is None or not (setting.joined or not setting.spelled.startswith("-")):

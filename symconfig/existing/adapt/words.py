@@ -106,7 +106,9 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
 
 
 def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
-    """Return whether the option's name is written literally at its place in one of `texts`, not in a variable's value."""
+    """Return whether the option's name is written literally at its place in one of `texts`, not in a
+    variable's value.
+    """
     if setting.place.file not in texts:
         return False
     return texts[setting.place.file].at(setting.place).lstrip("'\"").startswith(setting.spelled)

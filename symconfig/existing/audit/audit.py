@@ -241,7 +241,9 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _remedy(problem: Problem) -> str | None:
-    """Return a hint on how to supply a variable or script argument that a value depends on; None for any other reason."""
+    """Return a hint on how to supply a variable or script argument that a value depends on; None for any
+    other reason.
+    """
     if unset := _UNSET.search(problem.what):
         return f"--set {unset[1]}=VALUE"
     if _ARGUMENT.search(problem.what):

@@ -144,12 +144,16 @@ class MegatronConfiguration(Configuration):
 
     @property
     def parsed(self) -> bool:
-        """Return whether Megatron-LM's own parser reads the options (a bash script), not a recipe or another trainer."""
+        """Return whether Megatron-LM's own parser reads the options (a bash script), not a recipe or
+        another trainer.
+        """
         return self.reading.format == "bash"
 
     @property
     def complete(self) -> bool:
-        """Return whether an option that is not given has its default; not so for overrides, where a recipe may set it."""
+        """Return whether an option that is not given has its default; not so for overrides, where a
+        recipe may set it.
+        """
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     @property

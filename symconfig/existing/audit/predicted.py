@@ -110,7 +110,9 @@ def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
 
 
 def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
-    """Yield one problem about the fullest of the named phases that exceed the GPU's memory (not only what is usable)."""
+    """Yield one problem about the fullest of the named phases that exceed the GPU's memory (not only
+    what is usable).
+    """
     over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _memory(plan)]
     if over:
         yield _fullest(plan, over, "runs out of memory", hint)

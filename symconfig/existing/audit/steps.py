@@ -123,7 +123,9 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Return whether two configurations differ in this decision of `DECISIONS`; fields without effect are not compared."""
+    """Return whether two configurations differ in this decision of `DECISIONS`; fields without effect
+    are not compared.
+    """
     mine, theirs = _meant(one), _meant(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
@@ -254,7 +256,9 @@ def _ends(c: Configuration) -> str:
 
 
 def recompute(c: Configuration) -> str:
-    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or the modules joined by "+"."""
+    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or the modules
+    joined by "+".
+    """
     if c.block_layers:
         return f"full {c.block_layers}/chunk"
     if LAYER in c.modules:

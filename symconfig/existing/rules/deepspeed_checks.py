@@ -83,7 +83,8 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that neither the Trainer fills in nor DeepSpeed ignores, so that DeepSpeed fails.
+    """Yield a problem for each "auto" that neither the Trainer fills in nor DeepSpeed ignores, so that
+    DeepSpeed fails.
     """
     whose = (
         "the Trainer does not fill in"
@@ -96,7 +97,8 @@ def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
-    """Yield a problem for each "auto" that the Trainer does not fill in and DeepSpeed silently replaces by its default.
+    """Yield a problem for each "auto" that the Trainer does not fill in and DeepSpeed silently replaces
+    by its default.
     """
     for path in autos(facts.tree.data):
         if not _dropped(path) or (facts.trainer and fills(path, facts.stage)):

@@ -274,6 +274,7 @@ class MegatronFacts(Mapping[str, Value]):
 
 
 def undivided(value: float, by: float) -> bool:
-    """Return whether both are positive and `value` is not a multiple of `by`; other numbers have a rule of their own.
+    """Return whether both are positive and `value` is not a multiple of `by`; other numbers have a rule
+    of their own.
     """
     return value > 0 and by > 0 and value % by > 0

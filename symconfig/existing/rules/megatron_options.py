@@ -20,7 +20,8 @@ def _hint(facts: MegatronFacts, name: str) -> str | None:
 
 
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
-    """Return the problem of an option, with the range of versions that have it and the option that is probably meant.
+    """Return the problem of an option, with the range of versions that have it and the option that is
+    probably meant.
     """
     known = [version for version in versions() if flags(version).known(setting.name)]
     need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
@@ -88,7 +89,7 @@ def old_option(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option that is given more than once."""
+    """Yield a problem for each option that overrides an earlier one of the same destination."""
     for setting in facts.names.repeated:
         yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
 
@@ -107,5 +108,5 @@ def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def refused_value(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield the parser's problems of values that need another one."""
+    """Yield the parser's problems of option values that name what is needed instead; others are left out."""
     yield from (problem for problem in facts.names.problems if problem.need is not None)

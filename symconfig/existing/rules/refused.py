@@ -317,7 +317,8 @@ WORDINGS: Mapping[Constraint, Wording] = {
 
 
 def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
-    """Return the rules made of the table of constraints, one per name; those in `but` or without options are left out.
+    """Return the rules made of the table of constraints, one per name; those in `but` or without options
+    are left out.
     """
     by_name: dict[str, list[Constraint]] = {}
     for one in table.MEGATRON:
@@ -332,7 +333,8 @@ def _worded(constraint: Constraint) -> Wording:
 
 
 def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
-    """Return one rule for constraints of one name, with the first one's severity and title and the last one's example.
+    """Return one rule for constraints of one name, with the first one's severity and title and the last
+    one's example.
     """
     first, example = constraints[0], constraints[-1].example
 
@@ -362,7 +364,8 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
 
 def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
-    """Return the problem of a failing constraint, at the option of its wording or the first given one that it asks for.
+    """Return the problem of a failing constraint, at the option of its wording or the first given one
+    that it asks for.
     """
     wording = _worded(constraint)
     dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
