@@ -75,12 +75,13 @@ class Learns:
     reads_apart: bool = False
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
-        """Return the level at which an engine sleeps. adapts: beside adapters it keeps its weights, which no update
-        changes."""
+        """Return the engine's sleep level: the job's, else 1 with adapters (its weights do not change), else the usual
+        one.
+        """
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of the step the program `name` cannot be told."""
+        """Yield a problem for each setting of the RL step that the program `name` does not support."""
         rl = section(plan)
         choices = {
             "rl.algorithm": (rl.algorithm, self.algorithms),
@@ -112,7 +113,7 @@ class Learns:
             yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
 
     def _of_rewards(self, rl: Rl, name: str) -> Iterator[Problem]:
-        """Yield what of a network of rewards the program `name` cannot be told."""
+        """Yield a problem if the program `name` does not run a reward model in this placement, or none at all."""
         if rl.reward_model is None or rl.reward_model.placement in self.rewards:
             return
         if not self.rewards:
@@ -123,7 +124,9 @@ class Learns:
         yield Problem(what, field="rl.reward_model.placement", got=rl.reward_model.placement, need=need)
 
     def _of_engine(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of its engine the program `name` cannot be told."""
+        """Yield problems of the engine's sleep level and data-parallel degree that the program `name`
+        does not support.
+        """
         rollout, chosen = section(plan).rollout, plan.rl[0].rollout_dp if plan.rl else 1
         level, dp = rollout.sleep_level, max(rollout.dp or 1, chosen)
         if level is not None and level not in self.sleep_levels:
@@ -153,19 +156,21 @@ class Compares:
     both_heads: bool = False
 
     def micro(self, means: Loss) -> int:
-        """Count the sequences of the smallest micro-batch."""
+        """Return the fewest sequences of a micro-batch: whole pairs, and enough for the loss's KL term."""
         return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
-        """Return the model with the head that the program trains."""
+        """Return the model with a scalar head in place of the vocabulary's, if the program trains one; else the model
+        itself.
+        """
         return model.scoring if self._scores(job) else model
 
     def _scores(self, job: Job) -> bool:
-        """Tell whether the program puts a head of one number in the place of that over the vocabulary."""
+        """Return whether the program replaces the head over the vocabulary by one with a single output."""
         return job.preference is not None and job.preference.means.scores and not self.both_heads
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of the preferences the program `name` cannot be told."""
+        """Yield a problem for each setting of preference training that the program `name` does not support."""
         sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
@@ -188,8 +193,9 @@ class Compares:
 
 
 def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
-    """Return what a target is for: its own tasks, and what its `compares` and `learns` add. One that says nothing
-    trains plainly."""
+    """Return a target's tasks: its own (plain training if it has neither these nor others), and RL or
+    preference tasks.
+    """
     special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
     special |= {"rl"} if learns else set()
     added = tuple(task for task in TASKS if task in special)
@@ -197,14 +203,15 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
 
 
 def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
-    """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
+    """Raise InfeasibleError with all of the step that the program `name` does not support, and `others`; nothing if
+    there is none.
+    """
     if problems := (*kind.untold(plan, name), *others):
         raise InfeasibleError(problems)
 
 
 def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
-    """Yield the refusal of a program that gives each data-parallel rank as many samples of an update, which `what`
-    says."""
+    """Yield a problem if dp does not divide the samples of an update. what: the sentence."""
     batch, dp = section(plan).batch, plan.best.parallel.dp
     if batch % dp:
         pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
@@ -212,14 +219,16 @@ def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
 
 
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
-    """Yield the refusal of a program that resumes from what it saved itself alone, which `what` says."""
+    """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
         yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield the refusal of a model whose published weights a program cannot load into Megatron-LM and hand to its
-    engine. known: the families that it can."""
+    """Yield a problem if the model's type is not in `known`, or it has a vision tower.
+
+    Such weights cannot be converted to Megatron-LM and handed to the engine.
+    """
     model = plan.model
     if model.model_type not in known or model.vision is not None:
         what = f"{name} has no way to bring this model's weights to Megatron-LM and its engine"
@@ -227,7 +236,7 @@ def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]
 
 
 def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program cannot run that packs sequences for the flash attention of Transformers' modules."""
+    """Yield what does not work with sequences packed for Transformers' flash attention: scans, sinks, own attention."""
     model = Fixed.of(plan.model)
     if model.scans:
         what = f"{name} packs sequences, whose borders the scans and convolutions of Transformers' blocks do not see"
@@ -243,7 +252,9 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program's workers of PyTorch's FSDP do not run."""
+    """Yield what workers of PyTorch's FSDP do not run: what packing forbids, other precisions than bf16, recompute of
+    some layers.
+    """
     options = plan.best.options
     yield from of_transformers(plan, name)
     if options.precision != "bf16":
@@ -255,7 +266,7 @@ def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield the refusal of stages that a program cannot be told: by a layout string, or in a pattern of layers."""
+    """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
         what = f"{name} is told the layers of the first and of the last stage alone"
@@ -266,8 +277,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what programs of reinforcement learning do not run of Megatron-LM's options: their sequences have any
-    length, and their workers reduce gradients for the distributed optimizer."""
+    """Yield a problem for each option of Megatron-LM that RL programs do not run.
+
+    Their sequences vary in length, and their workers reduce gradients for the distributed optimizer.
+    """
     chosen = plan.best.options
     if plan.job.optimizer.name != "adam":
         yield Problem(f"{name} trains with Adam", field="optimizer", got=plan.job.optimizer.name, need="adam")
@@ -292,11 +305,12 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _always(name: str) -> tuple[str]:
+    """Return the pin that switches this option off."""
     return (f"{name}={ALWAYS[name]}",)
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a line for each option that has a value: its name with its values; a switch that is on has none."""
+    """Return a tuple per option, its name followed by its values; None and False are left out, True has no value."""
     given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [
         (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
@@ -305,14 +319,17 @@ def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def section(plan: Plan) -> Rl:
-    """Return the section `rl` of a plan's job, which `target.target` has seen there."""
+    """Return the section `rl` of a plan's job, which must have one."""
     assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
 
 
 def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
-    """Return a plan as tables of keys name its parts (`formats.keys`); what it has not is None or not there. targets,
-    kind: the layers of its adapter and its kind, as the program calls them."""
+    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`).
+
+    Fields that do not apply are None or missing. targets, kind: the adapted layers and the adapter's kind in the
+    program's terms.
+    """
     rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
     (nodes, gpus), clip, adapter = rewarding.nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
@@ -360,7 +377,9 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
 
 
 def critic(plan: Plan) -> str | None:
-    """Return the published name of the critic, "" where it starts as the actor; None where none is trained."""
+    """Return the published name of the critic's weights; "" if it starts as a copy of the actor, None
+    without a critic.
+    """
     rl = section(plan)
     if not rl.has_critic:
         return None
@@ -368,23 +387,26 @@ def critic(plan: Plan) -> str | None:
 
 
 def preference(plan: Plan) -> Preference:
-    """Return the section `preference` of a plan's job, which `target.target` has seen there."""
+    """Return the section `preference` of a plan's job, which must have one."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
 
 
 def dtype(plan: Plan) -> str:
-    """Name the 16 bits that a plan trains in, as torch does."""
+    """Return torch's name of the plan's 16-bit type."""
     return DTYPES[plan.best.options.precision]
 
 
 def per_example(plan: Plan) -> int:
-    """Count the sequences of an example, as programs count examples: pairs have two."""
+    """Return the sequences per example as programs count them: 2 for preference pairs, else 1."""
     return 1 if plan.job.preference is None else plan.job.preference.means.sequences
 
 
 def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
-    """Yield the fields whose values the program `name` knows nothing of."""
+    """Yield a problem for each chosen value that is not among those that the program `name` supports.
+
+    choices: by field, the chosen value and the supported ones.
+    """
     for chosen, (got, able) in choices.items():
         if got not in able:
             yield Problem(f"{name} knows no such", field=chosen, got=got, need=" or ".join(able))

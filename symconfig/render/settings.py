@@ -43,10 +43,10 @@ class Chosen:
 
 
 def split(launcher: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a launcher and what follows it. A comma belongs to a value unless a setting's name and =
-    follow.
+    """Return the name of a launcher and its settings, of a text like slurm:partition=big,time=2:00:00.
 
-    Raises InputError where something is no setting, or is set twice.
+    A comma belongs to the value unless `name=` follows. Raises InputError for a part without `=` at first and for a
+    setting given twice.
     """
     name, _, rest = launcher.partition(":")
     settings: dict[str, str] = {}
@@ -66,7 +66,11 @@ def split(launcher: str) -> tuple[str, dict[str, str]]:
 
 
 def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> Chosen:
-    """Put what was given over the defaults. Raises InputError with every setting that is wrong or does not exist."""
+    """Return the launcher's settings, defaults included, and the variables for launch.sh (`env.NAME`).
+
+    Raises InputError with every setting that is unknown or has a wrong value, and every variable that the launcher
+    itself sets.
+    """
     known = {setting.name: setting for setting in settings}
     problems = []
     for key, value in given.items():
