@@ -129,7 +129,9 @@ def _offloaded(plan: Plan) -> Json | None:
 
 
 def _live(plan: Plan) -> int:
-    """Return stage3_max_live_parameters in elements: two largest layers, or one and an embedding."""
+    """Return stage3_max_live_parameters in elements: two largest layers, or one and an embedding, at
+    least `MIN_LIVE`.
+    """
     layer = _largest_layer(plan)
     return max(2 * layer, layer + plan.model.vocab_size * plan.model.hidden_size, MIN_LIVE)
 

@@ -110,8 +110,9 @@ def _replicated(plan: Plan) -> bool:
 
 
 def _gather_overlapped(value: bool, plan: Plan) -> bool:
-    """Return whether the gather of weights overlaps with compute; always with ZeRO-3, which Megatron-FSDP overlaps by
-    itself.
+    """Return whether the gather of weights overlaps with compute: as the plan says from ZeRO-1 on, always with ZeRO-3.
+
+    False on a single rank of dp x cp, or if gradients are not overlapped.
     """
     zero, reduced = plan.best.options.zero_stage, plan.best.options.overlap.grad_reduce or _fsdp(plan)
     return _replicated(plan) and reduced and (zero == 3 or (value and zero >= 1))

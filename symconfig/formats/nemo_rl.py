@@ -28,6 +28,7 @@ def _ending(end: str) -> Any:
     """
 
     def layers(run: Any) -> object:
+        """Return the layers of the first or last stage; None if the plan sets none."""
         options, ends = run.actor.options, ("embedding", "loss")
         counted = [getattr(options, f"account_for_{each}") for each in ends]
         if not any(counted):
@@ -49,7 +50,7 @@ def _without_reference(run: Any) -> object:
 
 
 def _deepep(run: Any) -> object:
-    """Return whether the flex dispatcher runs on DeepEP; None or the falsy setting without one."""
+    """Return whether the flex dispatcher runs on DeepEP; None without a flex dispatcher."""
     return run.actor.flex and run.actor.flex.by == "deepep"
 
 

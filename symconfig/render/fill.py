@@ -191,6 +191,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Return the YAML node of a text: bare if every reader takes it for text, else quoted, or in block style over
+    several lines.
+    """
     plain = _A_WORD.fullmatch(text) and text.lower() not in _NO_TEXTS
     style = None if plain else "'"
     if "\n" in text:  # lines after a first one that is empty or begins with a blank count their indent from the parent

@@ -335,6 +335,9 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
     (nodes, gpus), clip, adapter = rewarding.nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
 
     def trained(parallel: Degrees, options: Options) -> Run:
+        """Return the namespace of one trained model: its degrees, options, recompute and offload, in the tables' field
+        names.
+        """
         recompute, flex = options.recompute, options.moe_dispatcher == "flex"
         layers = Run(**asdict(recompute) | {"modules": [*recompute.modules] or None})
         return Run(

@@ -89,6 +89,9 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
     apart = _differing(progress.draft.reading, plan)
 
     def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
+        """Yield the progress with the finding's key set to the plan's value, and then with the key removed, where that
+        can be done.
+        """
         tree = now.draft.reading.deepspeed
         path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
         for value in (at(config, path), None) if path else ():
@@ -160,6 +163,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
     }
 
     def differs(field: str) -> bool:
+        """Return whether the configuration's value of this field differs from the plan's."""
         where, _, name = field.partition(".")
         mine, wanted = pairs[where]
         return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)

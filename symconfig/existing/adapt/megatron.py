@@ -80,6 +80,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
     apart = _other_meanings(progress.draft, goal)
 
     def sound(draft: Draft) -> bool:
+        """Return whether the draft still has the plan's model, and no further option family differs from the plan."""
         try:
             check(goal.known(draft.reading, goal.hidden(draft.reading)), plan)
         except InputError:

@@ -55,6 +55,7 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
     options = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
 
     def right(after: Meaning) -> bool:
+        """Return whether all options gained are wanted, none lost was, and nothing but decided options changed."""
         gained, lost = (Counter(a.settings) - Counter(b.settings) for a, b in ((after, before), (before, after)))
         return (
             replace(after, settings=before.settings) == before

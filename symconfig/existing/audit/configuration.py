@@ -168,6 +168,9 @@ class MegatronConfiguration(Configuration):
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return a finding for each broken rule about Megatron-LM; only rules about meaning if another program parses
+        the options.
+        """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
         facts = MegatronFacts(
@@ -187,6 +190,10 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default. Raises InputError.
+
+        The number of GPUs must be known.
+        """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
         if unsaid := list(self._unsaid(names)):
@@ -236,9 +243,11 @@ class DeepSpeedConfiguration(Configuration):
         self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return the findings in the DeepSpeed JSON; [] without one."""
         return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run. Raises InputError, also for an unknown trainer."""
         if self.backend == UNKNOWN:
             start = self.reading.start
             raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
@@ -271,10 +280,12 @@ class RlConfiguration(MegatronConfiguration):
 
     @property
     def parsed(self) -> bool:
+        """Return False: the trainer, not Megatron-LM's parser, reads the options."""
         return False
 
     @property
     def complete(self) -> bool:
+        """Return whether an option that is not given has its default, also as far as the trainer's reader knows."""
         return super().complete and self.reader.whole
 
     @property
@@ -284,6 +295,9 @@ class RlConfiguration(MegatronConfiguration):
 
     @property
     def dealt(self) -> bool:
+        """Return whether a fine-tuning program passes Megatron-Core options, and so distributes layers
+        by them alone.
+        """
         return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
@@ -317,5 +331,6 @@ class RlConfiguration(MegatronConfiguration):
         return replace(finding, problem=replace(problem, field=spelled(problem.field), hint=spelled(problem.hint)))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run of the trainer's reader. Raises InputError. The number of GPUs must be known."""
         assert self.gpus is not None, "is asked for where the GPUs are known"
         return replace(self.reader, gpus=self.gpus, cluster=cluster).run()

@@ -68,9 +68,9 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def released(self) -> bool:
-        """Return whether the options are those of a known Megatron-LM release, not of a fork or of an older one.
+        """Return whether the options are those of a known Megatron-LM release; False if a fork's program parses them.
 
-        So it is if the user gave the version, or every unknown option is a misspelling of a known one.
+        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one.
         """
         return not self.fork and (
             self.version_given

@@ -64,7 +64,7 @@ def restarts(chosen: Chosen) -> int:
 
 
 def label(text: str) -> str:
-    """Return a valid Kubernetes name: a-z, 0-9 and dashes, at most 40 or so characters, a letter first."""
+    """Return a valid Kubernetes name: a-z, 0-9 and dashes, a letter first, at most 44 characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")[:40].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
 
