@@ -71,7 +71,7 @@ class Link:
         written = self.words.get(value) if self.words else self.write(value, model)
         if written is None or written is False or (self.default is not None and value == self.default):
             return
-        heeded, known = self._heeded(out.table), out.table.known(self.option)
+        heeded, known = self._in_force(out.table), out.table.known(self.option)
         if heeded and (known or not (self.why or self.optional)):
             out.put(self.option, *(written if isinstance(written, tuple) else (written,)))
         elif self.why:
@@ -83,7 +83,7 @@ class Link:
         """Set the field in `out` from the option, to its default where the option says nothing; refuse there a value
         that no field has.
         """
-        if not self.name or not self._heeded(out.args.table):
+        if not self.name or not self._in_force(out.args.table):
             return
         dests = destinations(self.option)
         given = out.args.value(*dests)
@@ -106,7 +106,7 @@ class Link:
             raise ValueError(" or ".join(self.words.values()))
         return None
 
-    def _heeded(self, table: FlagTable) -> bool:
+    def _in_force(self, table: FlagTable) -> bool:
         """Return whether this release is within `since` and `until`."""
         return (not self.since or table.at_least(self.since)) and not (self.until and table.at_least(self.until))
 

@@ -114,7 +114,7 @@ def _listed(model: ModelDescriptor, layers: Iterable[bool]) -> str:
     return pattern(of_mixers(model, tuple(layers), False))
 
 
-def _turned(value: Any, out: Any) -> object:
+def _rope_layers(value: Any, out: Any) -> object:
     """Return the layers with rope, as a bool for each; None if all have it, OPEN if the option is absent or 0.
 
     Raises ValueError if a number does not divide the layers (transformer_config.py, __post_init__).
@@ -138,7 +138,7 @@ HEADS = (
     Only("attention_gate", (None, "channel"), {}, "its gate is one of each channel of the heads"),
     Only("attention_gate", (None,), MLA, "multi-latent attention has no gate"),
     Link("attention_gate", "--attention-output-gate", words={"channel": True}, why="attention has no gate"),
-    Link("rope_layers", "--no-rope-freq", read=_turned, why="every layer has rope, or none",
+    Link("rope_layers", "--no-rope-freq", read=_rope_layers, why="every layer has rope, or none",
          write=lambda v, m: None if v is None or all(v) or m.position != "rope" else _listed(m, (not x for x in v)),
          wrong="layers without rope are not said"),
 )  # fmt: skip
@@ -252,7 +252,7 @@ ENDS = (
 )
 
 
-def _chosen_groups(value: int | None, model: Any) -> int | None:
+def _group_option(value: int | None, model: Any) -> int | None:
     """Return the value; None (no option) unless experts are chosen within more than one group."""
     return value if (model.experts.n_group or 1) > 1 else None
 
@@ -299,8 +299,8 @@ EXPERTS = (
     Link("experts.norm_topk_prob", "--moe-router-pre-softmax", {"experts.scoring_func": "softmax"},
          write=lambda v, m: not v and not m.experts.softmax_after_topk, read=lambda v, _: not v),
     Link("", "--moe-router-dtype", write=router_dtype),
-    Link("experts.n_group", "--moe-router-num-groups", write=_chosen_groups, read=_both_groups),
-    Link("experts.topk_group", "--moe-router-group-topk", write=_chosen_groups, read=_both_groups),
+    Link("experts.n_group", "--moe-router-num-groups", write=_group_option, read=_both_groups),
+    Link("experts.topk_group", "--moe-router-group-topk", write=_group_option, read=_both_groups),
     Link("experts.routed_scaling_factor", "--moe-router-topk-scaling-factor", default=1.0),
     Only("experts.scoring_func", ("sigmoid",), {"experts.e_score_correction_bias": True},
          "a bias of the choice needs sigmoid scores", about="experts.e_score_correction_bias"),

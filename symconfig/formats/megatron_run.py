@@ -65,7 +65,7 @@ def iterations(plan: Plan) -> int:
     return max(end, plan.history.spanned(end, plan.best.batch.global_))
 
 
-def _collected(value: int | None, plan: Plan) -> int | None:
+def _gc_interval(value: int | None, plan: Plan) -> int | None:
     """Return --manual-gc-interval in steps: the job's, else 100; None (no option) for 0, or by default
     on a single GPU.
     """
@@ -84,12 +84,12 @@ def _tensorboard(value: str | None, plan: Plan) -> str | None:
     return value or (f"{_folder(plan)}tensorboard" if plan.training.wandb_project is not None else None)
 
 
-def _counted(plan: Plan) -> bool:
+def _stages_by_counts(plan: Plan) -> bool:
     """Return whether numbers of layers describe the stages: pp above 1, and neither a layout nor a hybrid pattern."""
     return plan.best.parallel.pp > 1 and not hybrid(plan.model) and plan.best.options.pipeline_layout is None
 
 
-def _sequences_cut(plan: Plan) -> bool:
+def _sequence_parallel(plan: Plan) -> bool:
     """Return whether sequence parallelism is on and tp above 1."""
     return plan.best.options.sequence_parallel and plan.best.parallel.tp > 1
 
@@ -173,8 +173,8 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         *_same("training", "lr_warmup_iters"),
         Link("training.wsd_decay_iters", "--lr-wsd-decay-iters", WSD),
         always("--lr-wsd-decay-style", WSD, "linear"),  # as every other format decays; the default is exponential
-        Link("training.manual_gc_interval", "--manual-gc", write=lambda v, p: _collected(v, p) is not None),
-        Link("training.manual_gc_interval", "--manual-gc-interval", write=_collected),
+        Link("training.manual_gc_interval", "--manual-gc", write=lambda v, p: _gc_interval(v, p) is not None),
+        Link("training.manual_gc_interval", "--manual-gc-interval", write=_gc_interval),
         _best("fused_loss", "--cross-entropy-loss-fusion"),
         _best("fused_loss", "--cross-entropy-fusion-impl", words={True: "te"}),
         _best("cuda_graphs", "--cuda-graph-impl", optional=True,
@@ -215,17 +215,17 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         Link("best.parallel.ep", "--expert-model-parallel-size", write=_if(lambda p: p.model.experts)),
         # By default it is tp, not 1.
         Link("best.parallel.etp", "--expert-tensor-parallel-size", write=_if(lambda p: p.model.experts)),
-        _best("sequence_parallel", "--sequence-parallel", write=_if(_sequences_cut)),
-        _best("overlap.tp_comm", "--tp-comm-overlap", write=_if(_sequences_cut)),
+        _best("sequence_parallel", "--sequence-parallel", write=_if(_sequence_parallel)),
+        _best("overlap.tp_comm", "--tp-comm-overlap", write=_if(_sequence_parallel)),
         Link("model", "--hybrid-layer-pattern",
              write=lambda v, p: pattern(v, p.best.chunks) if hybrid(v) and known(v) else None),
-        Link("best.parallel.vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_counted)),
+        Link("best.parallel.vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_stages_by_counts)),
         _best("pipeline_layout", "--pipeline-model-parallel-layout", why="it has no layouts of stages",
                  write=_if(lambda p: p.best.parallel.pp > 1 and not hybrid(p.model))),
-        _best("first_stage_layers", "--decoder-first-pipeline-num-layers", write=_if(_counted)),
-        _best("last_stage_layers", "--decoder-last-pipeline-num-layers", write=_if(_counted)),
-        _best("account_for_embedding", "--account-for-embedding-in-pipeline-split", write=_if(_counted)),
-        _best("account_for_loss", "--account-for-loss-in-pipeline-split", write=_if(_counted)),
+        _best("first_stage_layers", "--decoder-first-pipeline-num-layers", write=_if(_stages_by_counts)),
+        _best("last_stage_layers", "--decoder-last-pipeline-num-layers", write=_if(_stages_by_counts)),
+        _best("account_for_embedding", "--account-for-embedding-in-pipeline-split", write=_if(_stages_by_counts)),
+        _best("account_for_loss", "--account-for-loss-in-pipeline-split", write=_if(_stages_by_counts)),
         _best("microbatch_group_size", "--microbatch-group-size-per-virtual-pipeline-stage",
                  write=lambda v, p: v if 1 < p.best.parallel.pp != v and p.best.parallel.vpp > 1 else None),
         # With two stages Megatron insists on the overlap.

@@ -87,13 +87,13 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "model_type": plan.model.model_type,
         "template": ms_swift.template(plan.model, TEMPLATES),
         "torch_dtype": learning.dtype(plan),
-        "attn_impl": "flash_attn" if _in_one_row(plan) else deepspeed.attention(plan),
+        "attn_impl": "flash_attn" if _without_padding(plan) else deepspeed.attention(plan),
         **tuner,
     }
     data = {
         "max_length": plan.best.batch.seq_length,
         "packing": _packs(plan),
-        "padding_free": _in_one_row(plan),
+        "padding_free": _without_padding(plan),
         "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,
         **({"dataset": list(training.data_path)} if training.data_path else {}),
     }
@@ -114,7 +114,7 @@ def _packs(plan: Plan) -> bool:
     return ms_swift.stage(plan) == "pt" or (lengths is not None and lengths.batching == "packed")
 
 
-def _in_one_row(plan: Plan) -> bool:
+def _without_padding(plan: Plan) -> bool:
     """Return whether the sequences of a micro-batch are concatenated without padding, each attending only to itself."""
     lengths = plan.job.sequences
     return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
@@ -134,7 +134,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if model.vision is not None or model.model_type not in TEMPLATES:
         what, need = "ms-swift is written for other families of models", " or ".join(TEMPLATES)
         yield Problem(what, field="model_type", got=model.model_type, need=need)
-    if _in_one_row(plan) and deepspeed.attention(plan) == "eager":
+    if _without_padding(plan) and deepspeed.attention(plan) == "eager":
         what = "ms-swift puts sequences into one row for flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.training.loads_its_own:

@@ -53,8 +53,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
-    for wish in _unsaid(reading, config):
-        progress = _granted(progress, wish)
+    for wish in _missing_batch_keys(reading, config):
+        progress = _with_key(progress, wish)
     for _ in range(_ROUNDS):
         differing = _differing(progress.draft.reading, plan)
         if not differing or differing == before:
@@ -63,7 +63,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         for field in differing:
             progress = _recompute(progress, plan) if field == _RECOMPUTE else progress
             for wish in _wishes(progress.draft.reading, config, field):
-                progress = _granted(progress, wish)
+                progress = _with_key(progress, wish)
     return launcher.numbers(progress, plan)
 
 
@@ -95,7 +95,7 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
         tree = now.draft.reading.deepspeed
         path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
         for value in (at(config, path), None) if path else ():
-            after = _granted(now, KeyWish(path, value))
+            after = _with_key(now, KeyWish(path, value))
             if len(after.changes) > len(now.changes):
                 yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
 
@@ -106,11 +106,11 @@ def original(reading: Reading, plan: Plan) -> Run:
     """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
     none. Raises InputError.
     """
-    stated = _supplied(plan)
+    stated = _stated_by_plan(plan)
     return run(reading, plan.cluster, replace(stated, gpus=reading.world.gpus or stated.gpus))
 
 
-def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
+def _missing_batch_keys(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
     """Yield the plan's micro batch or accumulation steps where the JSON has "auto" and the Trainer's argument is
     missing.
 
@@ -122,7 +122,7 @@ def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
             yield KeyWish(path, at(config, path))
 
 
-def _supplied(plan: Plan) -> Supplied:
+def _stated_by_plan(plan: Plan) -> Supplied:
     """Return the plan's model, number of GPUs and sequence length, as if a user had given them."""
     return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
@@ -152,7 +152,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
     configuration is invalid.
     """
     try:
-        have = run(reading, plan.cluster, _supplied(plan))
+        have = run(reading, plan.cluster, _stated_by_plan(plan))
     except InputError:
         return _FIELDS[:-1]
     best, now = plan.best, have.configuration
@@ -189,7 +189,7 @@ def _by_argument(reading: Reading, path: KeyPath) -> bool:
     return trainer.name_of(reading, path) is not None
 
 
-def _granted(progress: Progress, wish: KeyWish) -> Progress:
+def _with_key(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
 
     If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
@@ -198,7 +198,7 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     assert tree is not None, "adapt has looked"
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
-        return _argument(progress, wish)
+        return _with_argument(progress, wish)
     progress = keyed(progress, wish)
     if progress.draft.meaning.deepspeed == tree.data:
         return progress
@@ -207,7 +207,7 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     return trainer.valued(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
-def _argument(progress: Progress, wish: KeyWish) -> Progress:
+def _with_argument(progress: Progress, wish: KeyWish) -> Progress:
     """Return the progress with the Trainer's argument for a key set or added; unchanged where the Trainer derives the
     value.
 
@@ -252,7 +252,7 @@ def keyed(progress: Progress, wish: KeyWish) -> Progress:
     tree = progress.draft.reading.deepspeed
     assert tree is not None, "is asked for where there is one"
     have = tree.get(*wish.path)
-    goal = progress.draft.meaning.configured(_with(tree.data, wish))
+    goal = progress.draft.meaning.configured(_data_with(tree.data, wish))
     after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
@@ -289,7 +289,7 @@ def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...
     yield from trees.inserted(tree, path[:size], str(path[size]), value)
 
 
-def _with(data: Any, wish: KeyWish) -> Any:
+def _data_with(data: Any, wish: KeyWish) -> Any:
     """Return a copy of the data with the key set or removed; a section left empty by that is removed,
     too (one level).
     """

@@ -66,11 +66,11 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
     """
     launcher = reading.launcher
     for given in launcher_options(launcher):
-        outer = given.launcher in _OUTER and bool(_starters(launcher[given.at :]))
+        outer = given.launcher in _OUTER and bool(_process_starters(launcher[given.at :]))
         number = _number(LAUNCHERS[given.launcher].counts, given.key, nodes, outer)
         if number is not None:
             yield from _count(given.at, given.option, launcher[given.at], given.value, number)
-    starts = _starters(launcher)
+    starts = _process_starters(launcher)
     for option, word in reading.scheduler.items():
         number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
         if number is not None:
@@ -95,7 +95,7 @@ def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
             yield Count(name, name, Word.of(str(tree.get(name)), place, literal=True), "", number, "accelerate")
 
 
-def _starters(launcher: Sequence[Word]) -> list[str]:
+def _process_starters(launcher: Sequence[Word]) -> list[str]:
     """Return the launchers among the words that start one process per GPU themselves (torchrun, but not srun or
     mpirun).
     """
@@ -138,12 +138,12 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
     if not wrong:
         return progress
     goal = _goal(draft.meaning, reading, nodes)
-    own, literals = _own(goal), [_literals(wrong, draft)]
+    own, literals = _without_scheduler_variables(goal), [_literals(wrong, draft)]
     # Programs beside the training may hang on the number of nodes, as one that reads so many lines of a host file.
     free = replace(own, others=())
     after = (
-        draft.tried(literals, lambda meaning: _own(meaning) == own)
-        or draft.tried(literals, lambda meaning: replace(_own(meaning), others=()) == free)
+        draft.tried(literals, lambda meaning: _without_scheduler_variables(meaning) == own)
+        or draft.tried(literals, lambda meaning: replace(_without_scheduler_variables(meaning), others=()) == free)
         or _at_use(draft, wrong, goal)
     )
     if after is None:
@@ -196,7 +196,9 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
     )
     plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
     every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
-    return draft.tried([tuple(every)], lambda meaning: _own(meaning) == _own(goal))
+    return draft.tried(
+        [tuple(every)], lambda meaning: _without_scheduler_variables(meaning) == _without_scheduler_variables(goal)
+    )
 
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
@@ -212,10 +214,10 @@ def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _own(meaning: Meaning) -> Meaning:
+def _without_scheduler_variables(meaning: Meaning) -> Meaning:
     """Return the meaning without the SLURM_ variables, in all runs: the scheduler derives them from its options."""
     environment = tuple(item for item in meaning.environment if not item[0].startswith(_FOLLOWS))
-    return replace(meaning, environment=environment, runs=tuple(map(_own, meaning.runs)))
+    return replace(meaning, environment=environment, runs=tuple(map(_without_scheduler_variables, meaning.runs)))
 
 
 def written(word: Word) -> Place:
@@ -235,7 +237,7 @@ def moved(progress: Progress, before: frozenset[str], was: str, now: str) -> Pro
     """
     new = [check for check in progress.draft.reading.stops if _source(progress.draft, check) not in before]
     for check in reversed(new):  # from the end, so that the places of the others stay
-        progress = _moved(progress, check, was, now)
+        progress = _corrected_check(progress, check, was, now)
     return progress
 
 
@@ -245,7 +247,7 @@ def _source(draft: Draft, check: Place) -> str:
     return text.at(check) if text is not None else ""
 
 
-def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
+def _corrected_check(progress: Progress, check: Place, was: str, now: str) -> Progress:
     """Return the progress with the number in one check replaced, if it occurs there once and the check then passes.
 
     Else the number is listed as unplaced.

@@ -59,7 +59,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
-    progress = _demanded(progress, goal, goal.names(draft.reading))
+    progress = _make_reshardable(progress, goal, goal.names(draft.reading))
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
     if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
         progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
@@ -106,7 +106,7 @@ def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
     return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
 
 
-def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
+def _make_reshardable(progress: Progress, goal: Goal, before: Namespace) -> Progress:
     """Return the progress with checkpoint options that allow loading in another layout; unchanged where the layout is
     the same.
 
@@ -118,14 +118,14 @@ def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
         return progress
     if now["ckpt_format"] == "torch" and not now["use_megatron_fsdp"]:
         why = "the format torch has a file for every rank of one layout, and torch_dist is read in any"
-        progress = _demand(progress, goal, before, "ckpt_format", ("torch_dist",), why)
+        progress = _set_companion(progress, goal, before, "ckpt_format", ("torch_dist",), why)
     if now["ckpt_fully_parallel_save"] is False and now["use_distributed_optimizer"]:
         why = "without parallel saving the distributed optimizer's state cannot be read in another layout"
-        progress = _demand(progress, goal, before, "ckpt_fully_parallel_save", None, why)
+        progress = _set_companion(progress, goal, before, "ckpt_fully_parallel_save", None, why)
     return progress
 
 
-def _demand(
+def _set_companion(
     progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
 ) -> Progress:
     """Return the progress with an option that is given set to `values` (None: removed); unchanged where it is not
@@ -168,16 +168,16 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
-            why = hidden or _why(setting, progress.draft.reading)
+            why = hidden or _why_unplaced(setting, progress.draft.reading)
             progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
             progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
-            progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
-            progress = _followers(progress, goal, wish, names, before)
+            progress = _note_detached(progress, setting, having(goal.names(after.reading), wish.dest))
+            progress = _record_side_changes(progress, goal, wish, names, before)
     return progress
 
 
-def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
+def _record_side_changes(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
     """Return the progress with a record of each other decided option that changed along with `wish`, through a shared
     variable.
 
@@ -193,7 +193,7 @@ def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, befor
     return progress
 
 
-def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
+def _note_detached(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
     """Return the progress with a note if the option had its value by a variable and now has a literal one."""
     if was is None or now is None or _variables(now):
         return progress
@@ -211,7 +211,7 @@ def _variables(setting: Setting) -> list[str]:
     return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
 
 
-def _why(setting: Setting | None, reading: Reading) -> str:
+def _why_unplaced(setting: Setting | None, reading: Reading) -> str:
     """Return why an option cannot be written, as a clause to follow "because". setting: None: it is not given."""
     if setting is None:
         return NO_PLACE

@@ -68,8 +68,10 @@ def valued(progress: Progress, name: str, now: str) -> Progress:
     assert setting is not None, "it has been asked for"
     if setting.texts == (now,) or (now == "True" and (not setting.texts or setting.texts[0].lower() in TRUE)):
         return progress
-    value = None if not setting.values and now == "False" else _like(setting.text, now)
-    after = draft.tried(_ways(draft, setting, value), lambda meaning: _right(draft.meaning, name, value, meaning))
+    value = None if not setting.values and now == "False" else _in_same_case(setting.text, now)
+    after = draft.tried(
+        _ways(draft, setting, value), lambda meaning: _changed_alone(draft.meaning, name, value, meaning)
+    )
     if after is None:
         why = "to write it there would change something else as well"
         return progress.lacking(Unplaced(setting.spelled, value, why, setting.place))
@@ -89,7 +91,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
         for anchor in anchors
         for way in together([_added(draft, each, name, value) for each in alike(draft.reading, anchor)])
     )
-    after = draft.tried(ways, lambda meaning: _right(draft.meaning, name, value, meaning))
+    after = draft.tried(ways, lambda meaning: _changed_alone(draft.meaning, name, value, meaning))
     if after is None:
         return progress.lacking(Unplaced(name, value, NO_PLACE))
     there = _find(after.reading, name)
@@ -102,7 +104,7 @@ def _find(reading: Reading, name: str) -> Setting | None:
     return Arguments(reading.settings).find(name)
 
 
-def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
+def _changed_alone(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
     """Return whether every run now has this value of the argument (None: lacks it), and nothing else changed."""
     wanted = None if value is None else (value.lower(),)
     values = (run.says(name) for run in (after, *after.runs))
@@ -111,7 +113,7 @@ def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> boo
     )
 
 
-def _like(old: str, new: str) -> str:
+def _in_same_case(old: str, new: str) -> str:
     """Return `new`, in lower case if it is a switch and the old text is in lower case."""
     return new.lower() if new in ("True", "False") and old[:1].islower() else new
 

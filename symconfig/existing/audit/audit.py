@@ -114,7 +114,10 @@ def audited(
     A run whose step has phases is returned unjudged, in `stated`.
     """
     reading = reader.reading
-    findings, unpredicted = (*_launcher(reading, supplied, cluster), *reader.findings(cluster)), _dark(reader, cluster)
+    findings, unpredicted = (
+        (*_launcher(reading, supplied, cluster), *reader.findings(cluster)),
+        _prediction_blockers(reader, cluster),
+    )
     if unpredicted or cluster is None:
         return Audit(reader, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -186,7 +189,7 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
-def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
+def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
     """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs; []
     if none.
     """
@@ -194,11 +197,11 @@ def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Prob
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
-        result.append(helped(_uncounted(reader.reading)))
+        result.append(helped(_unknown_gpu_count(reader.reading)))
     return result
 
 
-def _uncounted(reading: Reading) -> Problem:
+def _unknown_gpu_count(reading: Reading) -> Problem:
     """Return the problem that the number of GPUs is not known, at the launcher's unreadable word if there is one."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:

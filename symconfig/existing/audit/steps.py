@@ -126,7 +126,7 @@ def differs(name: str, one: Configuration, other: Configuration) -> bool:
     """Return whether two configurations differ in this decision of `DECISIONS`; fields without effect
     are not compared.
     """
-    mine, theirs = _meant(one), _meant(other)
+    mine, theirs = _normalised(one), _normalised(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
 
@@ -135,7 +135,7 @@ def _value(c: Configuration, field: str) -> object:
     return getattr(c.degrees if field in DEGREES else c, field)
 
 
-def _meant(c: Configuration) -> Configuration:
+def _normalised(c: Configuration) -> Configuration:
     """Return the configuration with fields that have no effect at its degrees reset, so that comparing it is
     meaningful.
     """

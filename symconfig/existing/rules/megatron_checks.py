@@ -218,7 +218,7 @@ def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
 WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 
 
-def _way(facts: MegatronFacts) -> tuple[str, ...]:
+def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
     """Return the options by which the split into stages is given; () if none is, so that the stages are equal.
 
     Raises NotKnown if it is given in several ways, which has a rule of its own.
@@ -229,12 +229,12 @@ def _way(facts: MegatronFacts) -> tuple[str, ...]:
     return ways[0] if ways else ()
 
 
-def _ends(facts: MegatronFacts) -> dict[str, int]:
+def _end_stage_layers(facts: MegatronFacts) -> dict[str, int]:
     """Return the layers of the first and of the last stage by destination, as far as they are given."""
     return {dest: value for dest in (FIRST, LAST) if (value := facts.maybe(dest)) is not None}
 
 
-def _named(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
+def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
     """Return the options of these destinations as the user spelled them, joined by blanks; those not given are left
     out.
     """
@@ -247,7 +247,9 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
-        yield facts.problem("say the stages in several ways", given[0], field=_named(facts, given), need="one of them")
+        yield facts.problem(
+            "say the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
+        )
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
@@ -256,12 +258,14 @@ def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
     """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
-    if _way(facts) in ((), ACCOUNTS):
-        for each in divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,)):
-            yield replace(each, hint=_evened(facts))
+    if _stage_split(facts) in ((), ACCOUNTS):
+        for each in divides(
+            facts, "the layers", "num_layers", _layers_counted(facts), by=facts.pp, named="pp", related=(PP,)
+        ):
+            yield replace(each, hint=_evening_options(facts))
 
 
-def _evened(facts: MegatronFacts) -> str | None:
+def _evening_options(facts: MegatronFacts) -> str | None:
     """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers; None if
     none do.
     """
@@ -272,16 +276,16 @@ def _evened(facts: MegatronFacts) -> str | None:
     return None
 
 
-def _counted(facts: MegatronFacts) -> int:
+def _layers_counted(facts: MegatronFacts) -> int:
     """Return the number of layers, plus one each for the embedding and the loss if they are counted as layers."""
     return facts.number("num_layers") + sum(facts.on(dest) for dest in ACCOUNTS)
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, or of vpp."""
-    if _way(facts) not in ((), ACCOUNTS):
+    if _stage_split(facts) not in ((), ACCOUNTS):
         return
-    held = _counted(facts) // facts.pp
+    held = _layers_counted(facts) // facts.pp
     if (per_chunk := facts.maybe(PER_CHUNK)) is not None:
         yield from divides(
             facts, "a stage's layers", PER_CHUNK, held, by=per_chunk, named="the layers of a virtual stage"
@@ -294,8 +298,8 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if the layers left by given first and last stages do not divide among the stages between, at
     least one each.
     """
-    ends = _ends(facts)
-    if not ends or _way(facts) != (FIRST, LAST):
+    ends = _end_stage_layers(facts)
+    if not ends or _stage_split(facts) != (FIRST, LAST):
         return
     layers = facts.number("num_layers")
     left, stages = layers - sum(ends.values()), facts.pp - len(ends)
@@ -303,7 +307,7 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
         yield facts.problem(
             "the stages do not hold all layers",
             next(iter(ends)),
-            field=_named(facts, ends),
+            field=_options_as_given(facts, ends),
             got=" + ".join(map(str, ends.values())),
             need=f"what leaves an equal share of {layers} layers to each of {max(stages, 0)} stages between",
         )
@@ -313,8 +317,8 @@ def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem for each kind of stage (first, last, between) whose layers vpp does not divide, if the ends are
     given.
     """
-    ends, virtual = _ends(facts), facts.maybe(CHUNKS) or 1
-    if not ends or virtual < 2 or _way(facts) != (FIRST, LAST):
+    ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
+    if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return
     left, stages = facts.number("num_layers") - sum(ends.values()), facts.pp - len(ends)
     if stages > 0 and left > 0 and not left % stages:
@@ -325,7 +329,7 @@ def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
             left // stages,
             by=virtual,
             named="vpp",
-            field=_named(facts, ends),
+            field=_options_as_given(facts, ends),
         )
     for dest, value in ends.items():
         yield from divides(facts, "a stage's layers", dest, value, by=virtual, named="vpp")

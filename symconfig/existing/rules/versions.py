@@ -51,7 +51,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     words = _words(name)
     options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
     spelled = "--" + "-".join(words)
-    longer = [option for option in options if _holds(_words(option), words)]
+    longer = [option for option in options if _contains_words(_words(option), words)]
     if longer:
         return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
     matches = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
@@ -63,7 +63,7 @@ def _words(name: str) -> list[str]:
     return name.lstrip("-").replace("_", "-").lower().split("-")
 
 
-def _holds(option: list[str], words: list[str]) -> bool:
+def _contains_words(option: list[str], words: list[str]) -> bool:
     """Return whether the option contains the words in order, each maybe shortened, and few others.
 
     So --tensor-parallel-size is held by --tensor-model-parallel-size. Always False for a single word.
