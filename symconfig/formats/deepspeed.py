@@ -230,8 +230,12 @@ BY_PATH: Mapping[KeyPath, Key] = {key.path: key for key in KEYS}
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """The section zero_optimization, with DeepSpeed's defaults. overlap: gradients are reduced beside the backward.
-    prefetch: stage 3 gathers weights ahead. scatters: stages 1 and 2 reduce gradients to their owner, not to all."""
+    """The section zero_optimization, with DeepSpeed's defaults.
+
+    offload: shares of the optimizer state, and whether weights, are on the host. overlap: the reduction of gradients
+    overlaps with the backward pass. prefetch: stage 3 gathers weights ahead of use. scatters: stages 1 and 2 reduce
+    each gradient to its owner only.
+    """
 
     stage: ZeroStage = 0
     offload: Offload = field(default_factory=Offload)

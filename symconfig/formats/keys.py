@@ -12,8 +12,11 @@ Write = Callable[[Any], object] | Value
 
 
 class Key(NamedTuple):
-    """field: a path in a run; what is written alone has none. unset: what the program has where nothing says it; "="
-    before another key: what that has. write: a constant, or the value of a run; None: the field's."""
+    """A program's key.
+
+    field: the path of its field in a run; "" if it is only written. unset: the program's default; "=KEY": the value of
+    another key. write: a constant, or a function of the run; None: the field's value.
+    """
 
     field: str
     unset: Value = None

@@ -74,7 +74,10 @@ def _whole(item: Value) -> int:
 
 
 class _Parser:
-    """sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum)."""
+    """A recursive-descent parser of list expressions.
+
+    Grammar: sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum).
+    """
 
     def __init__(self, text: str) -> None:
         if len(text) > _LONGEST:

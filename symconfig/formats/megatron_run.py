@@ -293,10 +293,10 @@ RUN: Mapping[str, tuple[Link, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Fields of a plan that options say together, and these options.
+    """Fields of a plan that options set together.
 
-    fields: of `plans.plan.Candidate`; none: kernels, which are added where the plan has them. also: destinations of
-    Megatron's parser that say them in other words. exclusive: the parser takes only one of its switches.
+    fields: of `plans.plan.Candidate`, separated by blanks; none for kernels, which are only ever added. also: further
+    destinations that set the same. exclusive: switches of which the parser accepts only one.
     """
 
     fields: str

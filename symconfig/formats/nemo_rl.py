@@ -130,6 +130,7 @@ RUN = {
 
 
 def _adapter(at: str) -> dict[str, Key]:
+    """Return the keys of an adapter in the section `at`."""
     names = (f"{at}.{name}" for name in ("dim", "alpha", "dropout", "target_modules"))
     return {**keys(at, enabled="adapter.enabled"), **lora(*names, unset=(8, 32, None))}
 

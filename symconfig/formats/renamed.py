@@ -20,11 +20,11 @@ _LISTS = ("tuple_type", "moe_freq_type", "no_rope_freq_type", "la_freq_type")  #
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """One program's table, by destinations of Megatron-LM's options.
+    """A program's names for Megatron-LM's options, by destination.
 
-    names: the program's names, often one; with a dot for one of a section. omitted: options that it needs no name for.
-    refused: options that it cannot express, beside those that are nowhere here. refusal: how a refusal begins. first:
-    options of several values of which it takes one.
+    names: the program's names (often one), with its section before a dot. omitted: options that it does not need.
+    refused: the reasons against options that it cannot express; any other is refused as missing. refusal: how a refusal
+    begins. first: options of which only the first value is taken.
     """
 
     names: Mapping[str, tuple[str, ...]]

@@ -162,7 +162,7 @@ def _meant(name: str, values: Mapping[str, object]) -> str | None:
 
 
 class Undefined(StrictUndefined):
-    """Jinja's undefined value that says which key of the same mapping is like the missing one."""
+    """Jinja's strict undefined value, whose error names a similar key of the same mapping."""
 
     __slots__ = ()
 
@@ -187,7 +187,7 @@ _NO_TEXTS = ("y", "yes", "on", "true", "n", "no", "off", "false", "null", "nan",
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text is text to every reader; that of several lines stays in lines, where YAML can say it so."""
+    """A YAML dumper that quotes text which any reader might take for another type, and keeps lines of text apart."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:

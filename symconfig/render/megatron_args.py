@@ -18,7 +18,7 @@ GROUPS = ("MODEL_ARGS", *RUN)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One bash array. `options`: each an option with its values, as they reach the parser."""
+    """One bash array of launch.sh. options: each an option with its values, as words."""
 
     name: str
     options: tuple[tuple[str, ...], ...]
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass(slots=True)
 class Arguments:
-    """Collects options for one version. Nothing raises before `groups`, so that all refusals come at once."""
+    """A collector of options for one release. Problems are collected, too; none is raised here."""
 
     table: FlagTable
     edited: frozenset[str] = frozenset()  # fields that the job says Megatron-LM was changed to know

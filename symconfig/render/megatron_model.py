@@ -80,6 +80,7 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
 
 
 def _scaling(model: ModelDescriptor) -> str | None:
+    """Return the type of rope scaling; None without any."""
     return None if model.rope_scaling is None else model.rope_scaling.rope_type
 
 
@@ -182,6 +183,7 @@ def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _option(dest: str) -> str:
+    """Return a destination's option, with dashes."""
     return "--" + dest.replace("_", "-")
 
 
@@ -332,6 +334,7 @@ def _scalar(model: ModelDescriptor) -> float | None:
 
 
 def _of_embeddings(model: ModelDescriptor) -> str:
+    """Return the field that scales the embeddings."""
     return "scale_embeddings" if model.scale_embeddings else "embedding_multiplier"
 
 

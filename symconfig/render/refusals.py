@@ -18,7 +18,9 @@ from symconfig.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A constraint that a plan fails, in the words of one plan."""
+    """A constraint that a plan fails: its sentence with the plan's values, the value that fails, and pins that avoid
+    it.
+    """
 
     constraint: Constraint
     sentence: str

@@ -17,7 +17,9 @@ ResumeCommand = Callable[[Plan, Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a run is told to save. word: what a command has that says so. command: the one that does."""
+    """How a run is told to save checkpoints. word: the text that a command with saving contains. command: an example of
+    one.
+    """
 
     word: str
     command: str

@@ -13,11 +13,11 @@ from symconfig.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarding:
-    """How a program runs a network that rewards responses.
+    """How a program runs a reward model.
 
-    by: an engine of inference, workers with the trained model's layout, workers that shard it over all of their GPUs,
-    or a service elsewhere. overlaps: what its GPUs work beside, where they are its own. together: all responses of a
-    data-parallel rank are in one forward.
+    by: an inference engine, workers laid out like the trained model, workers that shard it over all their GPUs, or an
+    external service. overlaps: what it runs in parallel with, if it has GPUs of its own. together: one forward pass has
+    all responses of a data-parallel rank.
     """
 
     by: Literal["engine", "workers", "shards", "service"]

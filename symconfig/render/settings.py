@@ -22,7 +22,7 @@ _SETTING = re.compile(r"[a-z][a-z0-9-]*|env\.[^=,]*")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that people change. default: None is left out of the files."""
+    """A launcher's setting. default: None: it is left out of the files."""
 
     name: str
     does: str
@@ -36,7 +36,7 @@ LABEL = {"pattern": r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", "need": "at most 53 of a
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The settings of one launcher as they hold, and variables for launch.sh."""
+    """The values of one launcher's settings, and variables for launch.sh."""
 
     values: Mapping[str, str | None]
     environment: Mapping[str, str]

@@ -34,9 +34,9 @@ PACKING = (
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A module that an option of a plan wants. attribute: a name that it must have; nothing: any build will do.
+    """A Python module that an option of a plan needs.
 
-    named: the module with that name, in words.
+    attribute: a name that the module must have; "": any build will do. named: the module and attribute in words.
     """
 
     option: str
@@ -60,7 +60,7 @@ def modules_wanted(plan: Plan) -> tuple[Want, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: a name and what is said of it."""
+    """One line of a table: its name and its cells."""
 
     name: str
     cells: tuple[str, ...]
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes that the GPUs are spread over: `count` of them with `gpus` each."""
+    """The nodes of a run: `count` of them with `gpus` each."""
 
     count: int
     gpus: int

@@ -231,17 +231,19 @@ def _with_argument(progress: Progress, wish: KeyWish) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class KeyWish:
-    """One key to have this value; None: it has to go."""
+    """A key of the DeepSpeed JSON and the value that it should have; None: it should be removed."""
 
     path: KeyPath
     value: Any
 
     @property
     def name(self) -> str:
+        """Return the key's path with dots."""
         return dotted(self.path)
 
     @property
     def now(self) -> str | None:
+        """Return the value as JSON text; None if the key should be removed."""
         return None if self.value is None else trees.spelled(self.value, "json")
 
 

@@ -21,10 +21,12 @@ Reader = Callable[[Mapping[str, bytes]], Reading]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A configuration's whole meaning, without where it is said: what an edit may change, and what it may not.
+    """All that a configuration says, without places, to compare before and after an edit.
 
-    deepspeed, accelerate: data of the files of these. runs: of the same program with the same degrees and batch, which
-    change alike. others: all else that the script starts.
+    settings: names and values of the program's options. launcher: the words before the program. environment, scheduler:
+    pairs of name and value. deepspeed, accelerate: data of these files, None without one. unread: what was not read,
+    and why. runs: further runs of the same program, which are changed alike. others: words of all other commands of the
+    script.
     """
 
     settings: tuple[tuple[str, tuple[str, ...]], ...]
@@ -134,7 +136,11 @@ def _key(word: Word) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """reading: of the files as they are now. files: those that differ from the disk."""
+    """A configuration under edit.
+
+    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of the files that
+    differ from the disk, by name.
+    """
 
     read: Reader
     reading: Reading
@@ -142,10 +148,12 @@ class Draft:
 
     @property
     def texts(self) -> dict[str, Text]:
+        """Return the files that were read, by name."""
         return {text.file: text for text in self.reading.texts}
 
     @property
     def meaning(self) -> Meaning:
+        """Return the meaning of the draft as it is now."""
         return Meaning.by(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
@@ -179,7 +187,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a configuration is on its way to a plan. draft: with every change so far in it."""
+    """A draft, with the changes made so far, the values that could not be placed, and notes."""
 
     draft: Draft
     changes: tuple[Change, ...] = ()
@@ -237,6 +245,7 @@ def why_apart(reading: Reading) -> str:
 
 
 def _program(reading: Reading) -> str:
+    """Return the file name of the program; "the program" if there is none."""
     return Path(reading.program.text).name if reading.program is not None else "the program"
 
 

@@ -45,7 +45,9 @@ Hidden = tuple[tuple[str, Unplaced], ...]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One option to say something. values: as the program should get them; None: the option has to go."""
+    """An option and the values that it should have; (): a switch, None: it should be removed. dest: the parser's
+    destination.
+    """
 
     dest: str
     option: str
@@ -53,6 +55,7 @@ class Wish:
 
     @property
     def now(self) -> str | None:
+        """Return the values joined by blanks; None if the option should be removed."""
         return None if self.values is None else " ".join(self.values)
 
 
@@ -119,7 +122,9 @@ def neighbours(dest: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """settings: the plan's own options."""
+    """What a plan wants of Megatron-LM's options. table: the options of its release. settings: the options that the
+    plan renders.
+    """
 
     plan: Plan
     table: flags.FlagTable
@@ -134,13 +139,16 @@ class Goal:
 
     @property
     def wanted(self) -> Namespace:
+        """Return the plan's options by destination."""
         return Namespace(self.settings, self.table)
 
     @property
     def gpus(self) -> int:
+        """Return the plan's number of GPUs."""
         return self.plan.best.parallel.world_size
 
     def names(self, reading: Reading) -> Namespace:
+        """Return the configuration's options by destination, as the plan's release parses them."""
         return Namespace(reading.settings, self.table)
 
     def dest(self, setting: Setting) -> str | None:

@@ -31,8 +31,12 @@ _FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, w
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number. at: index of its word in the launcher, or the name of what has it in `of`. word: its digits. head:
-    what stands before them in the same word. number: what it has to be, or a list of so many."""
+    """A number of nodes, processes or GPUs in a script.
+
+    at: index of its word in the launcher, or its name in the scheduler's options, the environment or Accelerate's file
+    (`of`). option: its name in messages. word: the digits as they stand. head: the text before them in the same word.
+    number: the number that is needed (of GPUs in a list).
+    """
 
     at: int | str
     option: str

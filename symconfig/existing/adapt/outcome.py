@@ -18,10 +18,10 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One option, launcher number, variable or key that says something else now.
+    """A changed option, launcher number, environment variable or key.
 
-    was, now: its value; None: it was not there, or is not any more; "" for a switch. place: where it stood; of what was
-    added, where it stands now. why: of what no plan decides, what asks for it, as a clause.
+    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was; for an
+    addition, where it is now. why: the reason as a clause, if the plan is not the reason.
     """
 
     option: str
@@ -31,6 +31,7 @@ class Change:
     why: str = ""
 
     def __str__(self) -> str:
+        """Return the change on one line with its place."""
         if self.was is None:
             done = f"{f'{self.option} {self.now}'.strip()} added"
         elif self.now is None:
@@ -42,9 +43,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """Something that the plan decides and that a person has to put in. now: the value; None: the option has to go.
+    """A value of the plan that could not be written and has to be set by hand.
 
-    why: a clause that follows "because". place: where to look.
+    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look, if
+    known.
     """
 
     option: str
@@ -53,6 +55,7 @@ class Unplaced:
     place: Place | None = None
 
     def __str__(self) -> str:
+        """Return what to do by hand, with the place and the reason."""
         where = f"{self.place}: " if self.place is not None else ""
         what = f"remove {self.option}" if self.now is None else f"put {f'{self.option} {self.now}'.strip()}"
         return f"{where}{what} by hand, because {self.why}"
@@ -60,25 +63,24 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """An error that `symconfig audit` finds in the result, and that no change was found to mend.
-
-    rule: of the audit, by its name. before: the configuration had it as it was.
-    """
+    """An error in the audit of the result that no change repaired. rule: its name. before: the original had it, too."""
 
     rule: str
     problem: Problem
     before: bool
 
     def __str__(self) -> str:
+        """Return the problem, the rule, and whether the original had it."""
         whose = "It was there before." if self.before else "The plan's values bring it."
         return f"{self.problem} [{self.rule}] {whose}"
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """reading: the configuration as it was. files: the bytes of every file that changes, by its name.
+    """The result of adapting a configuration.
 
-    notes: what a person should know of the result, as sentences. flaws: what an audit of the result calls errors.
+    reading: the original. files: new bytes of the changed files, by name. unplaced: values to be set by hand. notes:
+    sentences about the result. flaws: errors left in its audit.
     """
 
     reading: Reading

@@ -74,6 +74,7 @@ def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> It
 
 
 def _shown(value: object) -> str:
+    """Return the value as text; "nothing" for None."""
     return "nothing" if value is None else str(value)
 
 

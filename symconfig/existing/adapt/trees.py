@@ -183,6 +183,7 @@ def _content_end(data: bytes, place: Place) -> int:
 
 
 def _line_start(data: bytes, at: int) -> int:
+    """Return the offset of the start of the line."""
     return data.rfind(b"\n", 0, at) + 1
 
 

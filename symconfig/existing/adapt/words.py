@@ -115,7 +115,12 @@ def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
 
 
 class _Line:
-    """The line or lines around bytes of a file. before, after: what else stands on them, without the line end."""
+    """The line or lines around an option.
+
+    start, end: offsets of the lines. before, after: other text on them, without the line end. only: the lines are one
+    statement that appends the option. alone: nothing else is on them. commented: only a comment follows. continued,
+    follows: a backslash ends it, or the line before. joint: offset of the end of the line before.
+    """
 
     def __init__(self, data: bytes, place: Place) -> None:
         self.start = data.rfind(b"\n", 0, place.start) + 1
@@ -135,4 +140,5 @@ class _Line:
 
     @property
     def indentation(self) -> str:
+        """Return the text before the option on its line."""
         return self.before.decode("utf-8", "replace")

@@ -30,11 +30,12 @@ _ALIKE = 0.005  # of a step, that no plan is better by
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """reader: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
+    """The result of an audit.
 
-    better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
-    nothing fits. way: from the run to it, one change after the other. stated: a run whose step has phases, which
-    `runs.rl.stated` judges with the step around it.
+    reader: the configuration of its framework. judged: the predicted run; None: `unpredicted` has the reasons. better:
+    the best plan; None if none was asked for, nothing is predicted, or nothing fits (`infeasible`). way: the steps from
+    the run to the plan, one change each. stated: a run whose step has phases, which `runs.rl.stated` judges with the
+    whole step.
     """
 
     reader: Configuration

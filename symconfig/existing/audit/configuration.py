@@ -64,8 +64,11 @@ _READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], S
 
 
 class Configuration:
-    """What a reading is to its framework. label: the framework's name. version: of the framework that it is read as;
-    version_given: because a person said so; version_guessed: by the options that it has. gpus: None: not known."""
+    """A configuration as its framework reads it.
+
+    label: the framework's name. version: the release by which it is read; version_given: the user stated it;
+    version_guessed: it was inferred from the options. gpus: all GPUs; None if not known.
+    """
 
     backend: str
     label: str
@@ -123,7 +126,7 @@ def _names_deepspeed(reading: Reading) -> bool:
 
 
 class MegatronConfiguration(Configuration):
-    """Options of Megatron-LM."""
+    """Options of Megatron-LM on a command line, or as overrides of a recipe."""
 
     backend = "megatron"
     label = MEGATRON.label
@@ -233,7 +236,7 @@ class MegatronConfiguration(Configuration):
 
 
 class DeepSpeedConfiguration(Configuration):
-    """A DeepSpeed JSON with the arguments of the program that loads it; or a program of which nothing is known."""
+    """A DeepSpeed JSON with the arguments of the program that loads it; also any program that nothing identifies."""
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
@@ -264,7 +267,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
 
 
 class RlConfiguration(MegatronConfiguration):
-    """A script of a trainer of reinforcement learning: what its workers are told, and the step around them."""
+    """A script of an RL or fine-tuning trainer: options of its workers, and its step."""
 
     def __init__(self, reading: Reading, supplied: Supplied, reader: Script) -> None:
         Configuration.__init__(self, reading, supplied)
@@ -326,6 +329,7 @@ class RlConfiguration(MegatronConfiguration):
         problem, trainer = finding.problem, self.reader.TRAINER
 
         def spelled(text: str | None) -> str | None:
+            """Return the text with each --option spelled as the trainer's key; None for None."""
             return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)
 
         return replace(finding, problem=replace(problem, field=spelled(problem.field), hint=spelled(problem.hint)))

@@ -52,7 +52,11 @@ MOST_TOGETHER = 3  # decisions that are tried as one step before all that is lef
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One configuration on the way. gain: share of the step time before that it saves; below 0: it takes longer."""
+    """A configuration on the way to the better plan.
+
+    changes: what changed since the one before, in words. step_s: predicted seconds. device_bytes: of the fullest GPU.
+    gain: share of the previous step time that is saved, below 0 if it is slower.
+    """
 
     changes: tuple[str, ...]
     step_s: float

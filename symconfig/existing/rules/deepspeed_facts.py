@@ -21,10 +21,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedFacts:
-    """A DeepSpeed JSON and what is around it.
+    """What rules may ask of a DeepSpeed JSON and its launch.
 
-    config: the tree's data with "auto" as Transformers' Trainer fills it in. trainer: it does. gpus: None: not known.
-    arguments: of the training program. environment: that it inherits; None: not known. launcher: the words before it.
+    tree: the JSON with its places. trainer: Transformers' Trainer loads it. config: its data, with "auto" filled in if
+    so. arguments: of the training program. gpus, model: None if not known. environment: variables that the script sets;
+    None if not known. launcher: the words before the program.
     """
 
     tree: Tree
@@ -115,14 +116,17 @@ class DeepSpeedFacts:
 
     @property
     def tensor_parallel(self) -> int:
+        """Return the AutoTP degree, at least 1."""
         return max(self.whole("tensor_parallel", "autotp_size"), 1)
 
     @property
     def sequence_parallel(self) -> int:
+        """Return the Ulysses degree, at least 1."""
         return max(self.whole("sequence_parallel_size"), 1)
 
     @property
     def expert_parallel(self) -> int:
+        """Return the AutoEP degree, at least 1."""
         return max(self.whole("expert_parallel", "autoep_size"), 1)
 
     @property

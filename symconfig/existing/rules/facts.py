@@ -23,21 +23,20 @@ PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
 class NotKnown(Exception):
-    """A rule asked for what the configuration leaves dark: it finds nothing there."""
+    """A rule needs a fact that the configuration does not tell; the rule then finds nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MegatronFacts(Mapping[str, Value]):
-    """A launch of Megatron-LM, as far as it is known.
+    """What rules may ask of a launch of Megatron-LM; as a mapping, option values (given or default) by destination.
 
-    As a mapping: values by destination, given or by default. names: the options, of the version to judge by.
-    version_given: by the user; else it was inferred from the options. world_size: GPUs. gpus_per_node, joined,
-    architecture: of the user's cluster; joined: GPUs that its fastest links join. environment: what the program
-    inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not
-    there. environment_known: so is a variable. fork: another program than Megatron-LM's own reads the options. dealt:
-    Megatron-Core deals the layers out, by nothing but the options.
+    names: the options, as the version to judge by parses them. version_given: the user stated the version. world_size:
+    GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs in one domain of its fastest links.
+    environment: variables that the script sets; None: not known. program: its path. complete: all options were read;
+    environment_known: all variables were. fork: another program parses the options. dealt: these options alone
+    distribute the layers over stages.
 
-    Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
+    Access to a value that is not known raises NotKnown, so that no rule is broken by a guess.
     """
 
     names: Namespace

@@ -14,9 +14,10 @@ from symconfig.existing.rules.rule import TEXTS, Language, rules_of
 
 @dataclass(frozen=True, slots=True)
 class LauncherFacts:
-    """world: what the launcher says. gpus: what a person says beside. gpus_per_node: of the cluster; None: unknown.
+    """What rules may ask of a launcher.
 
-    scripts: files that bash reads.
+    world: its numbers of nodes and GPUs. gpus: the number that the user states. gpus_per_node: of the cluster; None if
+    not known. scripts: the bash files.
     """
 
     world: World

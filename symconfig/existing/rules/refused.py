@@ -47,7 +47,9 @@ Read = Callable[[MegatronFacts], Any]
 
 
 class Known:
-    """Facts by their names, each read when it is asked for."""
+    """The facts of a launch by the names that constraints use, each computed on access; UNKNOWN where
+    one is not known.
+    """
 
     __slots__ = ("_facts", "_readers")
 
@@ -260,10 +262,10 @@ def example_options(example: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How the audit tells a constraint, where that does not follow from the table.
+    """How the audit reports a constraint, where the table does not determine it.
 
-    rule: its name; constraints may share one. about: the option that is to blame, before the others that it asks for.
-    need: what that must be. where: what else it takes, since else another rule says it.
+    rule: the rule's name, which constraints may share. about: the destination to report it at. need: the value that it
+    needs. where: a further condition, without which another rule reports the case.
     """
 
     rule: str

@@ -41,7 +41,9 @@ def holds(finding: Finding) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RlFacts:
-    """values: what verl or slime is told. gpus: all of them; None: not known."""
+    """What rules may ask of a script of an RL or fine-tuning trainer. values: the trainer's keys. gpus: all GPUs; None
+    if not known.
+    """
 
     reading: Reading
     values: Values

@@ -64,7 +64,7 @@ Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that is broken, and where."""
+    """A problem that a rule has found, with the rule's name and severity."""
 
     rule: str
     severity: Severity
@@ -94,10 +94,11 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Language(Generic[Facts]):
-    """How the rows about a framework are read.
+    """How rows of rules about one framework are read.
 
-    value: of a name. problem: of the facts, what it is about, and the other keys of a case; None: there is none.
-    name_tests: of a name, what does not follow from its value. bases: of examples, by the $NAME that they begin with.
+    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about and the row's other
+    keys; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples,
+    by $NAME.
     """
 
     value: Callable[[Facts, str], Any]
@@ -172,7 +173,7 @@ TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Looked(dict[str, Any]):
-    """Values by name for the braces of a text, each looked up when it is needed."""
+    """A mapping for `str.format_map` that looks each name up when it is used."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
         self.value = value
@@ -184,7 +185,7 @@ class Looked(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Case(Generic[Facts]):
-    """One way in which a rule is broken."""
+    """One case of a rule: the conditions under which it is broken, and the row with its texts."""
 
     language: Language[Facts]
     row: Row

@@ -27,6 +27,7 @@ class Old:
 
 
 def _old() -> Mapping[str, Old]:
+    """Return the table of old options by name."""
     with opened(Path(__file__).parent / "rows" / "old_options.yaml") as file:
         return {name: Old(**row) for name, row in yaml.load(file, Loader=yaml.SafeLoader).items()}
 
