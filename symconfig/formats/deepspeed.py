@@ -31,12 +31,12 @@ LEARNING_RATE, BETAS = 5e-5, (0.9, 0.999)  # the Trainer's
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key, or a section that is written as a whole.
+    """A key of DeepSpeed's JSON, or a section that is written as a whole.
 
-    name: its path, with dots. write: its value, or the function that returns it, None where the key is left out; by
-    default the value of `field`. field: of a plan's candidate, that the key says; keys of one field say it together.
-    stages: of ZeRO, at which it is written. arguments: the Trainer's for it, then those of other programs; default: the
-    value without them. sized: what the Trainer makes it by the hidden size, unless it is 0, which is a choice.
+    name: the path with dots. write: the value, or a function of the plan that returns it; None: left out; by default
+    the value of `field`. field: the field of a plan's candidate that the key sets, perhaps with other keys. stages: the
+    ZeRO stages at which it is written. arguments: the Trainer's arguments for it, then those of other programs;
+    default: the value without them. sized: the Trainer's value by hidden size, unless the plan's is 0, which is kept.
     """
 
     name: str

@@ -36,14 +36,15 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One field of a model or of a plan and one option; without a field the option is only written.
+    """A field of a model or plan and the option for it; without a field the option is only written.
 
-    when: values of other fields with which it counts, in both directions. words: the option's value by the field's;
-    else write: the option's value of the field's and the model (a tuple: several), None and False leave it out; read:
-    the way back, None where nothing says it. default: the field's value where the option is absent. also: further
-    destinations that the field depends on. since, until: the releases whose model gets it. why: the refusal where a
-    release does not; without one the option is left out, and with `optional` also where it is not known. wrong: what
-    is wrong with a value that is no word, or for which `read` raises a ValueError, whose text says what is needed.
+    when: values of other fields under which the link holds, for writing and reading. words: option values by field
+    values; else write: a function of the field's value and the model that returns the option's value (a tuple: several
+    values; None or False: no option); read: the inverse, None for no value. default: the field's value without the
+    option. also: further destinations that the field depends on. since, until: the releases in which the option has an
+    effect, `until` excluded. why: the reason of the refusal in other releases; without it the option is left out.
+    optional: it is also left out if the release does not know it. wrong: what is wrong with a value that is not in
+    `words`, or for which `read` raises a ValueError.
     """
 
     name: str
@@ -113,10 +114,11 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A field of which the program has these values alone, with the refusal of others.
+    """A field for which the program supports only these values; others are refused.
 
-    about: the field that the refusal names, where it is another. edit: the change of the program's code that makes it
-    run so. since: the first release that it holds of. dests: what the first value is read from; None: it is not read.
+    about: the field to name in the refusal, if another. edit: a change of the program's code that supports the value.
+    since: the first release to which it applies. dests: the destinations from which the first value is read; None: it
+    is not read.
     """
 
     name: str

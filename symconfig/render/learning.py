@@ -47,17 +47,16 @@ _CLIPPED: Final[Mapping[str, tuple[float, float]]] = {"dapo": (0.2, 0.28), "gspo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learns:
-    """What of a step of reinforcement learning a program can be told.
+    """What a program supports of RL.
 
-    engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
-    host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
-    on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
-    tokens, or so many of them that are padded to the longest. reference: where it is while it is not read, on the host
-    or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network that gives them,
-    by its placement. sleep_levels: of an engine beside what is trained, the usual one first. ranks_of_data: engines of
-    which a replica may have several. critic: it may have a layout of its own, has that of the actor, or that and
-    perhaps GPUs of its own, and reads what the actor reads at once. reads_apart: micro-batches whose log-probabilities
-    are computed may have other sizes than an update's.
+    engines: inference engines, the default first. away: sets of model parts that it can keep on the host between phases
+    if the engine shares the GPUs. epochs: several passes over the same samples. adapters: LoRA. sequences: how a
+    micro-batch is made: packed up to a number of tokens, or padded. reference: where the reference model is while it is
+    not in use; "swapped": its weights take the actor's place. rewards: how a reward model runs, by placement.
+    sleep_levels: of an engine that shares the GPUs, the default first. ranks_of_data: engines with data parallelism
+    within a replica. critic: "own": it may have a layout of its own; "alike": it has the actor's; "apart": that, and
+    perhaps GPUs of its own, with micro-batches for log-probabilities like the actor's. reads_apart: log-probabilities
+    may have another micro-batch size than updates.
     """
 
     algorithms: tuple[str, ...]
@@ -139,12 +138,12 @@ class Learns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compares:
-    """What of training on preferences a program can be told.
+    """What a program supports of preference training.
 
-    batching: of its micro-batches, all of which are of whole pairs; padded: losses that it pads always. least: answers
-    of a micro-batch whose KL term is of answers to other questions. copies: the reference is a second copy of the model
-    beside adapters, too. first: what is read before the forward that is learnt from, and not between that and its
-    backward, of the model itself and the reference. both_heads: a model of rewards has its number beside logits.
+    losses: by name. batching: of micro-batches of whole pairs; padded: losses for which it always pads. least: the
+    fewest answers of a micro-batch if the KL term is computed with other questions' answers. copies: the reference is a
+    full second model even with adapters. first: which models' forward passes run before the one that is trained on, not
+    between it and its backward pass. both_heads: a reward model keeps the head over the vocabulary.
     """
 
     losses: tuple[LossName, ...]

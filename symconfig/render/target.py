@@ -38,17 +38,16 @@ _ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--tar
 class Target:
     """A target, or a launcher.
 
-    variables: of its templates, from a plan, of a launcher with the files and the chosen settings. texts: files that no
-    template makes. start: how a person starts a launcher; settings: what may be set of it. assumes: fields of a job
-    that are so where the job does not say otherwise: whose framework it runs on. counts: how its program counts a run
-    that resumes from a checkpoint; resume_command: what a person then does. ignored_fields: fields of training that it
-    does not pass on, and why. saving: how its program is told to save; without it, it saves unasked. tasks: what it is
-    for; with learns (what of a step of reinforcement learning it can be told) or compares (of training on pairs) no
-    others. towers: the multimodal models whose vision tower it trains.
+    variables: a function of a plan (for a launcher also of the files and its settings) that returns the templates'
+    variables. texts: files without a template. start: how a user runs the launcher; settings: what can be set of it.
+    assumes: fields of a job that it sets by default, such as the backend. counts: how its program counts steps of a
+    resumed run; resume_command: the command to resume. ignored_fields: training fields that it does not pass on, with
+    the reasons. saving: how to make its program save; None: it always saves. tasks: the tasks that it supports; learns,
+    compares: what it supports of RL and of preference training, which are then its only tasks unless it lists more.
+    towers: multimodal models whose vision tower it trains.
 
-    Set where it is found: folders, where its templates lie, the first that has one wins; shared, templates that others
-    extend or include, which make no file; foreign, there are templates of a user's own among them; base, the target
-    whose variables a user's own has, and with them what it can be told.
+    Set by `target`: folders, searched for templates in order; shared, templates to extend or include, which make no
+    files; foreign, some templates are the user's; base, the target whose variables a user's target has.
     """
 
     name: str
