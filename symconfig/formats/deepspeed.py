@@ -153,8 +153,9 @@ def _sub_group(plan: Plan) -> int:
 
 
 def _largest_layer(plan: Plan) -> int:
-    """Return the number of weights in the largest layer's matrices on one rank; experts are divided by ep, nothing by
-    tp.
+    """Return the number of weights in the largest layer's matrices on one rank.
+
+    Experts are divided by ep, nothing by tp.
     """
     model, hidden, heads = plan.model, plan.model.hidden_size, plan.model.num_attention_heads
     if (latent := model.latent) is not None:

@@ -135,8 +135,9 @@ class _Parser:
         return value
 
     def _item(self, depth: int) -> _Nested:
-        """Parse and return a number, a list, a tuple (as a list) or a sum in brackets. Raises ValueError, also beyond
-        20 levels.
+        """Parse and return a number, a list, a tuple (as a list) or a sum in brackets.
+
+        Raises ValueError, also beyond 20 levels.
         """
         if depth > _DEEPEST:
             raise ValueError("fewer brackets inside each other")
@@ -156,8 +157,9 @@ class _Parser:
         return int(token)
 
     def _items(self, depth: int, close: str) -> list[int]:
-        """Parse and return numbers up to the closing bracket `close`, and consume it. Raises ValueError for nested
-        lists.
+        """Parse and return numbers up to the closing bracket `close`, and consume it.
+
+        Raises ValueError for nested lists.
         """
         items: list[int] = []
         while not self._take(close):

@@ -63,10 +63,10 @@ class Link:
     wrong: str = ""
 
     def write_to(self, out: Writer, model: object) -> None:
-        """Add the option for the model's field to `out`; refuse the field there if the release lacks the option and
-        `why` is given.
+        """Add the option for the model's field to `out`.
 
-        Nothing is added for None, False or the default.
+        Refuse the field there if the release lacks the option and `why` is given. Nothing is added for None, False or
+        the default.
         """
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
@@ -81,8 +81,9 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
-        """Set the field in `out` from the option, to its default where the option says nothing; refuse there a value
-        that no field has.
+        """Set the field in `out` from the option, to its default where the option says nothing.
+
+        Refuse there a value that no field has.
         """
         if not self.name or not self._in_force(out.args.table):
             return
@@ -97,8 +98,9 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value for an option's value, None if there is none. Raises ValueError then if `wrong` is
-        given.
+        """Return the field's value for an option's value, None if there is none.
+
+        Raises ValueError then if `wrong` is given.
         """
         for value, word in self.words.items():
             if word == given:

@@ -264,8 +264,9 @@ def _both_groups(value: int | None, out: Reader) -> object:
 
 
 def router_dtype(_: object, model: Any) -> str | None:
-    """Return "fp32" for models with many experts or sigmoid scores, as transformers' DeepSeek-V3 computes them; else
-    None.
+    """Return "fp32" for models with many experts or sigmoid scores, as transformers' DeepSeek-V3 computes them.
+
+    Return None otherwise.
     """
     return "fp32" if model.experts.num_experts >= MANY_EXPERTS or model.experts.scoring_func == "sigmoid" else None
 

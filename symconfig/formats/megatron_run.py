@@ -66,8 +66,9 @@ def iterations(plan: Plan) -> int:
 
 
 def _gc_interval(value: int | None, plan: Plan) -> int | None:
-    """Return --manual-gc-interval in steps: the job's, else 100; None (no option) for 0, or by default
-    on a single GPU.
+    """Return --manual-gc-interval in steps: the job's, else 100.
+
+    Return None (no option) for 0, or by default on a single GPU.
     """
     return (COLLECTED_EVERY if plan.best.parallel.world_size > 1 else None) if value is None else value or None
 
@@ -78,8 +79,9 @@ def _folder(plan: Plan) -> str:
 
 
 def _tensorboard(value: str | None, plan: Plan) -> str | None:
-    """Return the TensorBoard folder; a default one with Weights & Biases, to which Megatron-LM logs only with
-    TensorBoard; else None.
+    """Return the TensorBoard folder.
+
+    Return a default one for Weights & Biases, to which Megatron-LM logs only with TensorBoard; otherwise None.
     """
     return value or (f"{_folder(plan)}tensorboard" if plan.training.wandb_project is not None else None)
 
@@ -119,10 +121,9 @@ def _gather_overlapped(value: bool, plan: Plan) -> bool:
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules whose input activations are offloaded to the host; expert ones are left out if "moe" is
-    recomputed.
+    """Return the modules whose input activations are offloaded to the host.
 
-    recomputed: the modules of selective recompute.
+    Expert ones are left out if "moe" is recomputed. recomputed: the modules of selective recompute.
     """
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()

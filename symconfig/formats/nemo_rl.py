@@ -23,8 +23,9 @@ def _of(algorithm: str, value: object) -> Any:
 
 
 def _ending(end: str) -> Any:
-    """Return a function that gives the layers of the "first" or "last" stage; None where it has as many
-    as the others.
+    """Return a function that gives the layers of the "first" or "last" stage.
+
+    Return None where it has as many as the others.
     """
 
     def layers(run: Any) -> object:

@@ -18,8 +18,9 @@ SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 
 
 def _trained(model: str, optimizer: str) -> dict[str, Key]:
-    """Return the keys of a trained model and its optimizer. model, optimizer: names of their sections; model may be
-    empty.
+    """Return the keys of a trained model and its optimizer.
+
+    model, optimizer: names of their sections; model may be empty.
     """
     experts = keys(
         model,

@@ -76,8 +76,9 @@ class Tuner:
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
-        """Return the name that Transformers or TRL have for an option, without dashes and prefixes; the option's own by
-        default.
+        """Return the name that Transformers or TRL have for an option, without dashes and prefixes.
+
+        Return the option's own by default.
         """
         bare = option.lstrip("-").replace("-", "_")
         for prefix in self.prefixes:

@@ -55,8 +55,9 @@ def _megatron(role: str) -> dict[str, Key]:
 
 
 def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
-    """Return the keys of a role's FSDP workers, which are sharded like the actor. config, model: names of their
-    sections.
+    """Return the keys of a role's FSDP workers, which are sharded like the actor.
+
+    config, model: names of their sections.
     """
     at = SECTIONS[role]
     return {

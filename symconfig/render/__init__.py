@@ -38,10 +38,10 @@ def every_launcher() -> dict[str, Target]:
 
 
 def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
-    """Return the target of this name; symconfig's own where `known` is None, importing only the module with that name
-    if there is one.
+    """Return the target of this name.
 
-    Raises InputError, with similar names, for an unknown one.
+    Where `known` is None and symconfig has a target of that name, no other module is imported. Raises InputError, with
+    similar names, for an unknown one.
     """
     if known is None:
         if (alone := _alone(name.lower())) is not None:
@@ -119,8 +119,9 @@ def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[st
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Target]:
-    """Return the target, if one is named, then each launcher with its settings. Raises InputError with all unknown or
-    repeated names.
+    """Return the target, if one is named, then each launcher with its settings.
+
+    Raises InputError with all unknown or repeated names.
     """
     known = _with_own(templates) if templates is not None else None
     wrong: list[Problem] = []

@@ -30,8 +30,9 @@ PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job 
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError with all that cannot be expressed, InputError for bad
-    values.
+    """Return the templates' variables.
+
+    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
     """
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
@@ -81,8 +82,9 @@ def version(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> Sections:
-    """Return the overrides by section, translated from Megatron-LM's options. Raises InfeasibleError with all that
-    Bridge lacks.
+    """Return the overrides by section, translated from Megatron-LM's options.
+
+    Raises InfeasibleError with all that Bridge lacks.
     """
     problems, target = list(_refused(plan)), version(plan)
     try:
@@ -100,8 +102,9 @@ def sections(plan: Plan) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """Return the fields whose defaults differ between Megatron-LM's parser and Bridge's classes; options
-    override them.
+    """Return the fields whose defaults differ between Megatron-LM's parser and Bridge's classes.
+
+    Options override them.
     """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
@@ -275,8 +278,9 @@ def is_gemma3(model: ModelDescriptor) -> bool:
 
 
 def _windows(model: ModelDescriptor) -> int | None:
-    """Return n if the pattern repeats n layers with a window and one without (_is_local_attn_layer); None for any other
-    pattern.
+    """Return n if the pattern repeats n layers with a window and one without (_is_local_attn_layer).
+
+    Return None for any other pattern.
     """
     listed = model.sliding_layers
     if model.sliding_window is None or all(listed) or not any(listed):

@@ -73,8 +73,9 @@ def config(plan: Plan) -> Json:
 
 
 def config_auto(plan: Plan) -> Json:
-    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without monitors. Raises
-    InfeasibleError.
+    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without monitors.
+
+    Raises InfeasibleError.
     """
     refuse(plan)
     return formats.write(plan, auto=True)
@@ -168,8 +169,9 @@ def recompute_layers(plan: Plan) -> int:
 
 
 def default_model(plan: Plan) -> str:
-    """Return the weights to start from by default; empty for random ones, and for Qwen-7B, whose own must be converted
-    first.
+    """Return the weights to start from by default.
+
+    It is empty for random ones, and for Qwen-7B, whose own must be converted first.
     """
     return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
 

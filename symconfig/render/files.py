@@ -81,8 +81,9 @@ def line(value: object) -> str:
 
 
 def slug(value: object) -> str:
-    """Return letters, digits, dots, dashes and underscores of the value, others as "-", at most 64; "job" if none is
-    left.
+    """Return letters, digits, dots, dashes and underscores of the value, others as "-", at most 64.
+
+    Return "job" if none is left.
     """
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 

@@ -38,11 +38,10 @@ _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:
-    """Return a file for each template, named without its ending and executable if it begins with "#!"; blank results
-    are left out.
+    """Return a file for each template, named without its ending and executable if it begins with "#!".
 
-    folders: where templates are looked up; the first match wins. values: are given to them as `plain` makes them.
-    Raises InputError, with the place in the template, for a wrong template.
+    Blank results are left out. folders: where templates are looked up; the first match wins. values: are given to them
+    as `plain` makes them. Raises InputError, with the place in the template, for a wrong template.
     """
     templates, given = _environment(*folders), {name: plain(value, name) for name, value in values.items()}
     texts = ((name.removesuffix(ENDING), _text_of(templates, name, given)) for name in names)
@@ -98,8 +97,9 @@ def _environment(*folders: Path) -> ImmutableSandboxedEnvironment:
 
 
 def _text_of(templates: ImmutableSandboxedEnvironment, name: str, values: Mapping[str, object]) -> str:
-    """Return the text of one filled template. Raises InputError at the line of any error, and for a text that is too
-    long.
+    """Return the text of one filled template.
+
+    Raises InputError at the line of any error, and for a text that is too long.
     """
     try:
         made = StringIO()

@@ -159,8 +159,9 @@ class Compares:
         return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
-        """Return the model with a scalar head in place of the vocabulary's, if the program trains one; else the model
-        itself.
+        """Return the model with a scalar head in place of the vocabulary's, if the program trains one.
+
+        Return the model itself otherwise.
         """
         return model.scoring if self._scores(job) else model
 
@@ -202,8 +203,9 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
 
 
 def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
-    """Raise InfeasibleError with all of the step that the program `name` does not support, and `others`; nothing if
-    there is none.
+    """Raise InfeasibleError with all of the step that the program `name` does not support, and `others`.
+
+    Do nothing if there is none.
     """
     if problems := (*kind.untold(plan, name), *others):
         raise InfeasibleError(problems)
@@ -379,8 +381,9 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
 
 
 def critic(plan: Plan) -> str | None:
-    """Return the published name of the critic's weights; "" if it starts as a copy of the actor, None
-    without a critic.
+    """Return the published name of the critic's weights.
+
+    "" if it starts as a copy of the actor, None without a critic.
     """
     rl = section(plan)
     if not rl.has_critic:

@@ -98,8 +98,9 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError with all that cannot be expressed, InputError for bad
-    values.
+    """Return the templates' variables.
+
+    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
     """
     done, target = groups(plan), version(plan)
     if problems := list(unread(plan, "Megatron-LM")):
@@ -189,8 +190,9 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 
 
 def moe_args(out: Arguments, plan: Plan) -> None:
-    """Add the options of experts, router and dispatcher to MOE_ARGS, and refusals of what has none; nothing for dense
-    models.
+    """Add the options of experts, router and dispatcher to MOE_ARGS, and refusals of what has none.
+
+    Do nothing for dense models.
     """
     model = plan.model
     if model.experts is None:
@@ -220,8 +222,9 @@ def _refuse_router(out: Arguments, experts: Experts) -> None:
 
 
 def _refuse_run(out: Arguments, plan: Plan) -> None:
-    """Refuse recompute modules and pipeline layouts that the release or model lacks. Raises InputError for data without
-    a tokenizer.
+    """Refuse recompute modules and pipeline layouts that the release or model lacks.
+
+    Raises InputError for data without a tokenizer.
     """
     options, training = plan.best.options, plan.training
     chosen, layout = options.recompute.modules, options.pipeline_layout or ""

@@ -104,8 +104,9 @@ class Arguments:
             )
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
-        """Return whether this version has `flag`; if not, add a problem about `name` with the first version that has
-        it.
+        """Return whether this version has `flag`.
+
+        If not, add a problem about `name` with the first version that has it.
         """
         if self.known(flag):
             return True

@@ -210,8 +210,9 @@ VARIANT = "--experimental-attention-variant"
 
 
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the options of Mamba and linear-attention layers and their sizes, or refusals; nothing for a plain
-    transformer.
+    """Add the options of Mamba and linear-attention layers and their sizes, or refusals.
+
+    Do nothing for a plain transformer.
     """
     if not model.mixers and model.mlp_layers is None:
         return
@@ -300,8 +301,9 @@ def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def embedding_factor(model: ModelDescriptor) -> float:
-    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, times the multiplier, if any; 1.0 by
-    default.
+    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, times the multiplier, if any.
+
+    1.0 by default.
     """
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
 

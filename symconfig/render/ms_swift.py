@@ -79,8 +79,9 @@ def stage(plan: Plan) -> str:
 
 
 def sections(plan: Plan) -> dict[str, Values]:
-    """Return the arguments by heading, translated from Megatron-LM's groups. Raises InfeasibleError with all that has
-    none.
+    """Return the arguments by heading, translated from Megatron-LM's groups.
+
+    Raises InfeasibleError with all that has none.
     """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
     plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())

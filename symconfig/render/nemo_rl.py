@@ -57,8 +57,9 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers. Raises InfeasibleError for what NeMo-RL
-    does not support.
+    """Return the templates' variables, for Megatron workers.
+
+    Raises InfeasibleError for what NeMo-RL does not support.
     """
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {
@@ -134,8 +135,9 @@ def sections(plan: Plan) -> dict[str, Any]:
 
 
 def _added(plan: Plan) -> tuple[int, int]:
-    """Return the reward model's nodes and GPUs per node, to be added to those that train; (0, GPUs) if one node holds
-    both.
+    """Return the reward model's nodes and GPUs per node, to be added to those that train.
+
+    Return (0, GPUs) if one node holds both.
     """
     count, gpus = rewarding.nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node

@@ -79,10 +79,9 @@ def _source(folder: Path, known: Mapping[str, Target]) -> Target:
 
 
 def _own(folder: Path, known: Mapping[str, Target]) -> Target:
-    """Return a new target that uses the variables of the one in its target.yaml, and only its own templates. Raises
-    InputError.
+    """Return a new target that uses the variables of the one in its target.yaml, and only its own templates.
 
-    Its templates can extend or include those of any target by their path, as megatron/launch.sh.j2.
+    Raises InputError. Its templates can extend or include those of any target by their path, as megatron/launch.sh.j2.
     """
     document = load_yaml_strict(folder / ABOUT)
     about = validate(document, About)

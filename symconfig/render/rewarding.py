@@ -26,8 +26,9 @@ class Rewarding:
 
 
 def published(plan: Plan) -> str | None:
-    """Return the published name of the reward model; "" if the user has to name one, None if none runs on the job's
-    GPUs.
+    """Return the published name of the reward model.
+
+    It is "" if the user has to name one, None if none runs on the job's GPUs.
     """
     named = plan.job.rl.reward_model if plan.job.rl else None
     if named is None or named.placement == "server":

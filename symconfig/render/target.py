@@ -72,6 +72,7 @@ class Target:
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
         """Return the launcher with these settings; its templates get `settings` and `environment` (for launch.sh).
+
         Raises InputError.
         """
         chosen, inner = choose(self.settings, self.name, given), self.variables
@@ -133,8 +134,9 @@ def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> 
 
 
 def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
-    """Return the files of all sources. Raises InputError if two write the same path, or one's file is
-    another's folder.
+    """Return the files of all sources.
+
+    Raises InputError if two write the same path, or one's file is another's folder.
     """
     whose: dict[str, Target] = {}
     problems = []
@@ -185,18 +187,19 @@ def common(
 
 
 def discovered(package: ModuleType, folder: Path) -> dict[str, Target]:
-    """Return the targets or launchers of a package by name, sorted. folder: the one that holds their
-    template folders.
+    """Return the targets or launchers of a package by name, sorted.
+
+    folder: the one that holds their template folders.
     """
     listed = [target(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
     return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
 def target(package: ModuleType, module_name: str, folder: Path) -> Target | None:
-    """Return the target or launcher of one module, with its template folders; None if there is no such module or it
-    defines none.
+    """Return the target or launcher of one module, with its template folders.
 
-    A target's variables then refuse tasks and vision towers that it does not support.
+    Return None if there is no such module or it defines none. A target's variables then refuse tasks and vision towers
+    that it does not support.
     """
     if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
         return None

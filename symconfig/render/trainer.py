@@ -34,8 +34,9 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
-    """Raise InfeasibleError with all that DeepSpeed under the Trainer cannot run, and with `others`; nothing if there
-    is neither.
+    """Raise InfeasibleError with all that DeepSpeed under the Trainer cannot run, and with `others`.
+
+    Do nothing if there is neither.
     """
     faults = (*refusals.problems(plan), *problems(plan), *others)
     if faults:
@@ -204,8 +205,9 @@ def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
 
 
 def _recomputed(plan: Plan, deepspeed: str | None) -> Json:
-    """Return the arguments for recompute; without DeepSpeed only if every n-th layer is recomputed, else it is off
-    here.
+    """Return the arguments for recompute.
+
+    Without DeepSpeed it is on only if every n-th layer is recomputed, else it is off here.
     """
     if deepspeed is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
@@ -257,10 +259,10 @@ def schedule(plan: Plan) -> Json:
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Return the environment variables by which Accelerate configures Ulysses (`parallelism_config.py`, 1.15); ()
-    without it.
+    """Return the environment variables by which Accelerate configures Ulysses (`parallelism_config.py`, 1.15).
 
-    They include the data-parallel ranks, from which Accelerate computes DeepSpeed's batch.
+    Return () without Ulysses. The variables include the data-parallel ranks, from which Accelerate computes DeepSpeed's
+    batch.
     """
     config = parallelism(plan)
     switched = {"accelerate_use_parallelism_config": "true", **config} if config else {}

@@ -62,8 +62,9 @@ def arguments(plan: Plan) -> dict[str, Any]:
 
 
 def run_of(plan: Plan, **more: object) -> Run:
-    """Return the plan as namespaces for the tables of keys (`formats.tuners`). more: further fields, which replace
-    others.
+    """Return the plan as namespaces for the tables of keys (`formats.tuners`).
+
+    more: further fields, which replace others.
     """
     lora = plan.model.adapter
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())

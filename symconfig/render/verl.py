@@ -83,8 +83,9 @@ def words(plan: Plan) -> list[str]:
 
 
 def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
-    """Return the overrides by section for "megatron" or "fsdp" workers; those of a critic or reward model only if there
-    is one.
+    """Return the overrides by section for "megatron" or "fsdp" workers.
+
+    The keys of a critic or reward model are there only if there is one.
     """
     rl, targets = learning.section(plan), adapters.targets(plan.model) if workers == "megatron" else None
     modules = targets.modules if targets is not None else peft.modules(plan.model)

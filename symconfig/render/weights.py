@@ -50,8 +50,9 @@ def pixels(plan: Plan) -> int | None:
 
 
 def notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
-    """Return sentences about images that the files cannot ensure; () without a vision tower. name: the program's option
-    for their size.
+    """Return sentences about images that the files cannot ensure; () without a vision tower.
+
+    name: the program's option for their size.
     """
     vision = plan.model.vision
     if vision is None:

@@ -148,8 +148,9 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value differs from the plan's; every field but recompute if the
-    configuration is invalid.
+    """Return the fields of `_FIELDS` whose value differs from the plan's.
+
+    Return every field but recompute if the configuration is invalid.
     """
     try:
         have = run(reading, plan.cluster, _stated_by_plan(plan))
@@ -208,10 +209,10 @@ def _with_key(progress: Progress, wish: KeyWish) -> Progress:
 
 
 def _with_argument(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with the Trainer's argument for a key set or added; unchanged where the Trainer derives the
-    value.
+    """Return the progress with the Trainer's argument for a key set or added.
 
-    Where the program is not known to have the Trainer's arguments, a missing one is listed as unplaced.
+    Return it unchanged where the Trainer derives the value. Where the program is not known to have the Trainer's
+    arguments, a missing one is listed as unplaced.
     """
     reading = progress.draft.reading
     if wish.path not in trainer.ARGUMENTS or wish.now is None:
@@ -248,8 +249,9 @@ class KeyWish:
 
 
 def keyed(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key written into, or removed from, the JSON; listed as unplaced where no edit
-    changes just that.
+    """Return the progress with one key written into, or removed from, the JSON.
+
+    The key is listed as unplaced where no edit changes just that.
     """
     tree = progress.draft.reading.deepspeed
     assert tree is not None, "is asked for where there is one"
@@ -292,8 +294,9 @@ def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...
 
 
 def _data_with(data: Any, wish: KeyWish) -> Any:
-    """Return a copy of the data with the key set or removed; a section left empty by that is removed,
-    too (one level).
+    """Return a copy of the data with the key set or removed.
+
+    A section left empty by that is removed, too (one level).
     """
     done = copy.deepcopy(data)
     inner: Any = done

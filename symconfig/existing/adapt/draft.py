@@ -41,8 +41,9 @@ class Meaning:
 
     @classmethod
     def by(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading, that of its further runs included; unknown values compare by the reason,
-        too.
+        """Return the meaning of a reading, that of its further runs included.
+
+        Unknown values compare by the reason, too.
         """
         return cls(
             settings=tuple((setting.name, tuple(map(_key, setting.values))) for setting in reading.settings),
@@ -68,8 +69,9 @@ class Meaning:
         return replace(mine, runs=tuple(run._alike(old, place, values) for run in self.runs))
 
     def _alike(self, old: tuple[str, tuple[str, ...]], place: int, values: Sequence[str] | None) -> Self:
-        """Return this run's meaning with the same change, if it has an option equal to `old`, the `place`-th of those;
-        else itself.
+        """Return this run's meaning with the same change, if it has an option equal to `old`, the `place`-th of those.
+
+        Return it unchanged otherwise.
         """
         places = [index for index, each in enumerate(self.settings) if each == old]
         if place >= len(places):
@@ -157,10 +159,10 @@ class Draft:
         return Meaning.by(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Return the draft after the first of the alternative edits that leaves a meaning that is `right`; None if none
-        does.
+        """Return the draft after the first of the alternative edits that leaves a meaning that is `right`.
 
-        Edits that overlap, touch a file outside the draft, or leave something unreadable are passed over.
+        Return None if none does. Edits that overlap, touch a file outside the draft, or leave something unreadable are
+        passed over.
         """
         for edits in attempts:
             after = self._after(edits)
@@ -199,8 +201,9 @@ class Progress:
         return replace(self, draft=draft, changes=(*self.changes, change))
 
     def lacking(self, unplaced: Unplaced) -> Progress:
-        """Return the progress with one unplaced value more; unchanged if the same option and value is
-        listed already.
+        """Return the progress with one unplaced value more.
+
+        Return it unchanged if the same option and value is listed already.
         """
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
@@ -257,8 +260,9 @@ def _places(reading: Reading) -> str:
 
 
 def noted(progress: Progress) -> Progress:
-    """Return the progress with notes about further runs, other programs and other changed files; unchanged without
-    changes.
+    """Return the progress with notes about further runs, other programs and other changed files.
+
+    Return it unchanged without changes.
     """
     if not progress.changes:
         return progress

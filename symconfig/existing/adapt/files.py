@@ -61,8 +61,9 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 
 
 def placed(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with a plan's values written into the draft, before the audit. Raises InputError as `adapted`
-    does.
+    """Return the progress with a plan's values written into the draft, before the audit.
+
+    Raises InputError as `adapted` does.
     """
     side = _side(plan, draft.reading)
     if side is megatron:
@@ -72,10 +73,9 @@ def placed(draft: Draft, plan: Plan) -> Progress:
 
 
 def was(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes before any change; values that could not be read are taken from
-    the plan.
+    """Return the run that the configuration describes before any change.
 
-    Raises InputError where it is invalid.
+    Values that could not be read are taken from the plan. Raises InputError where it is invalid.
     """
     run: Run = _side(plan, reading).original(reading, plan)
     return run
@@ -133,8 +133,9 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
-    """Return the file to replace, links resolved. Raises InputError if the link leads out of `root`, or the file
-    changed or is read-only.
+    """Return the file to replace, links resolved.
+
+    Raises InputError if the link leads out of `root`, or the file changed or is read-only.
     """
     if path.is_symlink() and leads_out(path, root):
         raise InputError(

@@ -196,11 +196,10 @@ class Goal:
         return dest, Unplaced(goal.name, goal.text, why, place)
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
-        """Return the families whose meaning differs from the plan's; if the options are invalid together, those with
-        other values.
+        """Return the families whose meaning differs from the plan's.
 
-        Families with two exclusive options on, and kernels that the plan has and the configuration lacks, count as
-        differing.
+        If the options are invalid together, return those with other values. Families with two exclusive options on, and
+        kernels that the plan has and the configuration lacks, count as differing.
         """
         goal = self.meaning(self.wanted, self.gpus)
         try:
@@ -224,8 +223,9 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Return why the text right after the option was not read, since values of it may stand there; None if all was
-    read.
+    """Return why the text right after the option was not read, since values of it may stand there.
+
+    Return None if all was read.
     """
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():

@@ -54,8 +54,9 @@ class Count:
 
     @property
     def right(self) -> bool:
-        """Return whether the word has the needed number already; for CUDA_VISIBLE_DEVICES, whether it lists that many
-        GPUs.
+        """Return whether the word has the needed number already.
+
+        For CUDA_VISIBLE_DEVICES, whether it lists that many GPUs.
         """
         if self.at == _SEEN:  # whichever they are
             return len(self.word.text.split(",")) == self.number
@@ -87,8 +88,9 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
 
 
 def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield the numbers of nodes and GPUs in Accelerate's file; nothing if there is none, or it is not one of the read
-    files.
+    """Yield the numbers of nodes and GPUs in Accelerate's file.
+
+    Yield nothing if there is none, or it is not one of the read files.
     """
     tree = reading.accelerate
     if tree is None or tree.text.file not in {each.file for each in reading.texts}:  # it comes with the program
@@ -206,8 +208,9 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
 
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
-    """Return one edit for each literal that the wrong numbers come from; () if any of them is not written in a file of
-    the draft.
+    """Return one edit for each literal that the wrong numbers come from.
+
+    Return () if any of them is not written in a file of the draft.
     """
     edits: dict[Edit, None] = {}
     for count in wrong:
@@ -308,10 +311,10 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 
 
 def variables(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the environment variables that the plan needs to start or to be right; advised ones are
-    left alone.
+    """Return the progress with the environment variables that the plan needs to start or to be right.
 
-    A variable with another value is changed; one that cannot be read or changed is listed as unplaced.
+    Advised ones are left alone. A variable with another value is changed; one that cannot be read or changed is listed
+    as unplaced.
     """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
@@ -327,10 +330,9 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def _exported(progress: Progress, row: environment.Variable) -> Progress:
-    """Return the progress with an `export` line added after another one; only noted where no other change is made to
-    the files.
+    """Return the progress with an `export` line added after another one.
 
-    Also only noted where no such line can be added.
+    The variable is only noted where no other change is made to the files, or no such line can be added.
     """
     draft = progress.draft
     before = draft.meaning
@@ -354,8 +356,9 @@ def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
 
 
 def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
-    """Yield the progress with a variable's `export` line deleted; nothing if the line does anything else. why: a
-    clause.
+    """Yield the progress with a variable's `export` line deleted; nothing if the line does anything else.
+
+    why: a clause.
     """
     draft = progress.draft
     word = draft.reading.environment[name]

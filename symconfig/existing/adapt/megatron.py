@@ -91,27 +91,28 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes; where values could not be read, the plan's stand in. Raises
-    InputError.
+    """Return the run that the configuration describes; where values could not be read, the plan's stand in.
+
+    Raises InputError.
     """
     goal = Goal.of(plan, reading)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
 
 
 def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
-    """Return the option families that differ from the plan; values that could not be read are taken to
-    be the plan's.
+    """Return the option families that differ from the plan.
+
+    Values that could not be read are taken to be the plan's.
     """
     reading = draft.reading
     return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
 
 
 def _make_reshardable(progress: Progress, goal: Goal, before: Namespace) -> Progress:
-    """Return the progress with checkpoint options that allow loading in another layout; unchanged where the layout is
-    the same.
+    """Return the progress with checkpoint options that allow loading in another layout.
 
-    Also unchanged where the run neither saves nor loads. Otherwise the format torch becomes torch_dist, and switching
-    off parallel saving with the distributed optimizer is removed.
+    Return it unchanged where the layout is the same. Also unchanged where the run neither saves nor loads. Otherwise
+    the format torch becomes torch_dist, and switching off parallel saving with the distributed optimizer is removed.
     """
     now = goal.names(progress.draft.reading)
     if all(before[dest] == now[dest] for dest in LAYOUT) or not (now.given("save") or now.given("load")):
@@ -128,10 +129,10 @@ def _make_reshardable(progress: Progress, goal: Goal, before: Namespace) -> Prog
 def _set_companion(
     progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
 ) -> Progress:
-    """Return the progress with an option that is given set to `values` (None: removed); unchanged where it is not
-    given.
+    """Return the progress with an option that is given set to `values` (None: removed).
 
-    Listed as unplaced where it cannot be written. before: the options before all changes. why: the reason, as a clause.
+    Return it unchanged where it is not given. Listed as unplaced where it cannot be written. before: the options before
+    all changes. why: the reason, as a clause.
     """
     names = goal.names(progress.draft.reading)
     if (setting := having(names, dest)) is None:
@@ -207,7 +208,7 @@ def _note_detached(progress: Progress, was: Setting | None, now: Setting | None)
 
 
 def _variables(setting: Setting) -> list[str]:
-    """Return the names of the variables that an option's values come through."""
+    """Return, for each part of the option's values that comes through variables, the name of the outermost one."""
     return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
 
 

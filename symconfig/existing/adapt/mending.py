@@ -26,11 +26,10 @@ Findings = dict[tuple[str, str | None], Finding]  # by rule and field: lines mov
 
 
 def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> tuple[Findings, Findings]:
-    """Return the errors and the warnings of an audit, each by its rule and field; of several alike the first. Notes are
-    left out.
+    """Return the errors and the warnings of an audit, each by its rule and field; of several alike the first.
 
-    The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does not count as given
-    by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
+    Notes are left out. The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does
+    not count as given by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
@@ -58,12 +57,11 @@ _MOST = 20  # findings that are looked at: only a defect comes here
 def mended(
     progress: Progress, plan: Plan, original: Reading, repairs: Repairs, sound: Callable[[Draft], bool]
 ) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Return the progress with each error, and each warning that the original had not, repaired where one change can;
-    and the errors left.
+    """Return the progress with each error and each new warning repaired where one change can, and the errors left.
 
-    A repair is kept if its finding is gone, no other one is new, and `sound` accepts the draft (it must be as close to
-    the plan as before). New warnings that stay become notes. repairs: yields alternative progresses for a finding. At
-    most 20 findings are tried.
+    New warnings are those that the original had not. A repair is kept if its finding is gone, no other one is new, and
+    `sound` accepts the draft (it must be as close to the plan as before). Those that stay become notes. repairs: yields
+    alternative progresses for a finding. At most 20 findings are tried.
     """
     old_errors, old_warnings = inspect(original, plan, original.world.gpus)
 

@@ -35,8 +35,9 @@ def used(reading: Reading) -> bool:
 
 
 def name_of(reading: Reading, path: KeyPath) -> str | None:
-    """Return the given Trainer argument, with underscores, that sets a key of the JSON; None if none is given or the
-    program has no Trainer.
+    """Return the given Trainer argument, with underscores, that sets a key of the JSON.
+
+    Return None if none is given or the program has no Trainer.
     """
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):

@@ -21,11 +21,10 @@ MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is like
 
 
 def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None = None) -> Draft | None:
-    """Return the draft with one option as `wish` wants it: added, changed or removed; None where no edit is known to
-    change just that.
+    """Return the draft with one option as `wish` wants it: added, changed or removed.
 
-    wanted: the plan's options. With them, a variable that the value comes through may be edited even if other options
-    of the plan change by it, to values that the plan has, too.
+    Return None where no edit is known to change just that. wanted: the plan's options. With them, a variable that the
+    value comes through may be edited even if other options of the plan change by it, to values that the plan has, too.
     """
     setting = having(names, wish.dest)
     if setting is None:
@@ -39,11 +38,11 @@ def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None
 
 
 def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) -> Draft | None:
-    """Return the draft with a new value for the variable that the option's value comes through; None where that is not
-    right.
+    """Return the draft with a new value for the variable that the option's value comes through.
 
-    It is right if every option gained is one of `wanted`, none lost was, and only options that a plan decides are lost.
-    None also where the value comes through no variable or several, or the script starts further runs.
+    Return None where that is not right. It is right if every option gained is one of `wanted`, none lost was, and only
+    options that a plan decides are lost. None also where the value comes through no variable or several, or the script
+    starts further runs.
     """
     pieces = [piece for word in setting.values for piece in word.pieces if piece.text]
     if len(pieces) != 1 or not pieces[0].variables or wish.values is None or draft.reading.runs:
@@ -84,8 +83,9 @@ def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namesp
 
 
 def _changed(draft: Draft, setting: Setting, wish: Wish) -> Draft | None:
-    """Return the draft with the option's values replaced by the wish's, alike in every run; None where no edit does
-    just that.
+    """Return the draft with the option's values replaced by the wish's, alike in every run.
+
+    Return None where no edit does just that.
     """
     values = wish.values or ()
     goal = draft.meaning.setting(draft.index(setting), values)
@@ -111,8 +111,9 @@ def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that replace all values at once, quoted and then bare; nothing where they do not follow each other in
-    one file.
+    """Yield edits that replace all values at once, quoted and then bare.
+
+    Yield nothing where they do not follow each other in one file.
     """
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
@@ -129,8 +130,9 @@ def _without(draft: Draft, setting: Setting) -> Draft | None:
 
 
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
-    """Return the draft with the option added once in every run, beside a related one; None where no place does just
-    that.
+    """Return the draft with the option added once in every run, beside a related one.
+
+    Return None where no place does just that.
     """
     before, values = draft.meaning, wish.values or ()
 

@@ -133,10 +133,9 @@ def audited(
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """Return the audit with the reasons why nothing is predicted, each with a hint; impossible numbers become errors,
-    too.
+    """Return the audit with the reasons why nothing is predicted, each with a hint.
 
-    No such error is added twice for one rule.
+    Impossible numbers become errors, too. No such error is added twice for one rule.
     """
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
@@ -191,8 +190,9 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
 
 
 def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs; []
-    if none.
+    """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs.
+
+    Return [] if there is none.
     """
     result = list(of_unread(reader.reading))
     if cluster is None:
@@ -217,8 +217,9 @@ _FILE = re.compile(r"names a file|is a script that is not there|is a configurati
 
 
 def helped(problem: Problem) -> Problem:
-    """Return the problem with the command-line option that would supply the value put before its hint; unchanged if
-    there is none.
+    """Return the problem with the command-line option that would supply the value put before its hint.
+
+    Return it unchanged if there is none.
     """
     ways = [way for way in (_remedy(problem), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
@@ -245,8 +246,9 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _remedy(problem: Problem) -> str | None:
-    """Return a hint on how to supply a variable or script argument that a value depends on; None for any
-    other reason.
+    """Return a hint on how to supply a variable or script argument that a value depends on.
+
+    Return None for any other reason.
     """
     if unset := _UNSET.search(problem.what):
         return f"--set {unset[1]}=VALUE"

@@ -154,8 +154,9 @@ class MegatronConfiguration(Configuration):
 
     @property
     def complete(self) -> bool:
-        """Return whether an option that is not given has its default; not so for overrides, where a
-        recipe may set it.
+        """Return whether an option that is not given has its default.
+
+        That is not so for overrides, where a recipe may set it.
         """
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
@@ -165,14 +166,16 @@ class MegatronConfiguration(Configuration):
         return False
 
     def names(self) -> Namespace:
-        """Return the options by destination, with the defaults of the version; a new object that has recorded no
-        look-ups.
+        """Return the options by destination, with the defaults of the version.
+
+        It is a new object, which has recorded no look-ups.
         """
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return a finding for each broken rule about Megatron-LM; only rules about meaning if another program parses
-        the options.
+        """Return a finding for each broken rule about Megatron-LM.
+
+        Return those of rules about meaning only, if another program parses the options.
         """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
@@ -304,8 +307,9 @@ class RlConfiguration(MegatronConfiguration):
         return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
-        """Return the workers' Megatron-LM options; the number of layers is added from the model where only its name is
-        given.
+        """Return the workers' Megatron-LM options.
+
+        The number of layers is added from the model where only its name is given.
         """
         names = super().names()
         if not self.dealt or names.given("num_layers"):

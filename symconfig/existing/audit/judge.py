@@ -36,8 +36,9 @@ class Judged(Estimate):
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return the estimated time and memory of a run, without a search. Raises InputError where degrees do not divide
-    the model.
+    """Return the estimated time and memory of a run, without a search.
+
+    Raises InputError where degrees do not divide the model.
     """
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
@@ -49,8 +50,9 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _undivided(prospect: Prospect) -> Iterator[Problem]:
-    """Yield the refusals of constraints about divisibility; other refused constraints do not keep a run from being
-    predicted.
+    """Yield the refusals of constraints about divisibility.
+
+    Other refused constraints do not keep a run from being predicted.
     """
     for constraint in prospect.refused():
         if constraint.divides:

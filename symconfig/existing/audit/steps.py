@@ -66,10 +66,9 @@ class State:
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """Return the states on the way from the run to the better plan's best candidate, each with its gain; () if they do
-    not differ.
+    """Return the states on the way from the run to the better plan's best candidate, each with its gain.
 
-    framework: that the plan was searched with.
+    Return () if they do not differ. framework: that the plan was searched with.
     """
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
@@ -127,8 +126,9 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Return whether two configurations differ in this decision of `DECISIONS`; fields without effect
-    are not compared.
+    """Return whether two configurations differ in this decision of `DECISIONS`.
+
+    Fields without effect are not compared.
     """
     mine, theirs = _normalised(one), _normalised(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
@@ -167,8 +167,9 @@ def _normalised(c: Configuration) -> Configuration:
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
-    """Return the configuration with the named decisions taken from the target; dp is the GPUs over tp x pp x cp, at
-    least 1.
+    """Return the configuration with the named decisions taken from the target.
+
+    The dp is the GPUs over tp x pp x cp, at least 1.
     """
     named = [field for name in names for field in DECISIONS[name]]
     degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
@@ -279,8 +280,9 @@ _PIECES = (
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Return the fastest plan for `job` with the run's model, and up to four more. Raises InfeasibleError or
-    InputError.
+    """Return the fastest plan for `job` with the run's model, and up to four more.
+
+    Raises InfeasibleError or InputError.
     """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=TOP, framework=framework)

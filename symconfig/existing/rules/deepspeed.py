@@ -85,11 +85,10 @@ def _point(facts: DeepSpeedFacts) -> Columns:
 def _problem(
     facts: DeepSpeedFacts, about: list[str], what: str = "", fails: str | None = None, of_key: bool = False, **more: Any
 ) -> Problem | None:
-    """Return a problem at the key `about[0]` (without one, about the whole JSON); None if `fails` is given and none of
-    it fails.
+    """Return a problem at the key `about[0]` (without one, about the whole JSON).
 
-    of_key: at the key's name, not at its value. fails: names of constraints; the first failing one supplies sentence
-    and hint.
+    Return None if `fails` is given and none of it fails. of_key: at the key's name, not at its value. fails: names of
+    constraints; the first failing one supplies sentence and hint.
     """
     texts = {key: more[key] for key in TEXTS if key in more}
     if fails is not None:

@@ -63,8 +63,9 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Return the facts of plain data without places, arguments, environment or model. trainer: Transformers'
-        Trainer loads it.
+        """Return the facts of plain data without places, arguments, environment or model.
+
+        trainer: Transformers' Trainer loads it.
         """
         return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
@@ -131,8 +132,9 @@ class DeepSpeedFacts:
 
     @property
     def may_share_data(self) -> bool:
-        """Return whether several ranks may have the same parameters, so that ZeRO shards them; True if the GPUs are not
-        known.
+        """Return whether several ranks may have the same parameters, so that ZeRO shards them.
+
+        Return True if the GPUs are not known.
         """
         return self.gpus is None or self.gpus > self.tensor_parallel
 

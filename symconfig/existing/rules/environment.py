@@ -26,10 +26,10 @@ def _clause(reason: str) -> str:
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """Yield each variable that applies to these options, with its value; None: it is unset. Unknown values are passed
-    over.
+    """Yield each variable that applies to these options, with its value; None: it is unset.
 
-    forced: variables that must be set, else those that should be. Raises NotKnown without a GPU architecture.
+    Unknown values are passed over. forced: variables that must be set, else those that should be. Raises NotKnown
+    without a GPU architecture.
     """
     if facts.architecture is None:
         raise NotKnown

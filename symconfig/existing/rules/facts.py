@@ -80,15 +80,17 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def misspelt(self) -> set[str]:
-        """Return the destinations that unknown options were probably meant for; their defaults are not what the user
-        wants.
+        """Return the destinations that unknown options were probably meant for.
+
+        Their defaults are not what the user wants.
         """
         options = (meant(setting.name, self.version) for setting in self.names.unknown)
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, even misspelt or with an unknown value. Raises NotKnown if unread text
-        may give it.
+        """Return whether the option is given, even misspelt or with an unknown value.
+
+        Raises NotKnown if unread text may give it.
         """
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
@@ -97,8 +99,9 @@ class MegatronFacts(Mapping[str, Value]):
         return False
 
     def __getitem__(self, dest: str) -> Value:
-        """Return the option's value or default. Raises NotKnown if its value is unknown, misspelt, or unread text may
-        give it.
+        """Return the option's value or default.
+
+        Raises NotKnown if its value is unknown, misspelt, or unread text may give it.
         """
         whole = self.complete or (self.dealt and dest in STAGES)
         known = self.names.given(dest) or (whole and dest not in self.misspelt)
@@ -216,8 +219,9 @@ class MegatronFacts(Mapping[str, Value]):
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return the environment variable's value; None if it is known to be unset. Raises NotKnown where either is not
-        known.
+        """Return the environment variable's value; None if it is known to be unset.
+
+        Raises NotKnown where either is not known.
         """
         if self.environment is None:
             raise NotKnown(name)
@@ -273,7 +277,8 @@ class MegatronFacts(Mapping[str, Value]):
 
 
 def undivided(value: float, by: float) -> bool:
-    """Return whether both are positive and `value` is not a multiple of `by`; other numbers have a rule
-    of their own.
+    """Return whether both are positive and `value` is not a multiple of `by`.
+
+    Other numbers have a rule of their own.
     """
     return value > 0 and by > 0 and value % by > 0

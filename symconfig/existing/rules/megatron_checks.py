@@ -51,11 +51,10 @@ def divides(
     related: tuple[str, ...] = (),
     field: str | None = None,
 ) -> Iterator[Problem]:
-    """Yield a problem if the positive `value` is not a multiple of the positive `by`; other numbers have a rule of
-    their own.
+    """Yield a problem if the positive `value` is not a multiple of the positive `by`.
 
-    what: what `value` counts, as the subject of a sentence. dest, related: the options at whose place it is reported.
-    named: `by` in words. field: replaces the option's name.
+    Other numbers have a rule of their own. what: what `value` counts, as the subject of a sentence. dest, related: the
+    options at whose place it is reported. named: `by` in words. field: replaces the option's name.
     """
     if undivided(value, by):
         need = f"a multiple of {named} = {by}"
@@ -126,10 +125,9 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the evaluation's batch is not a multiple of its micro batch x dp; nothing if neither size is
-    given.
+    """Yield a problem if the evaluation's batch is not a multiple of its micro batch x dp.
 
-    The one that is not given is that of training.
+    Yield nothing if neither size is given. The one that is not given is that of training.
     """
     whole, micro = (facts.maybe(f"eval_{name}_batch_size") for name in ("global", "micro"))
     if whole or micro:
@@ -235,8 +233,9 @@ def _end_stage_layers(facts: MegatronFacts) -> dict[str, int]:
 
 
 def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
-    """Return the options of these destinations as the user spelled them, joined by blanks; those not given are left
-    out.
+    """Return the options of these destinations as the user spelled them, joined by blanks.
+
+    Those not given are left out.
     """
     settings = (facts.names.setting(dest) for dest in dests)
     return " ".join(setting.spelled for setting in settings if setting is not None)
@@ -253,8 +252,9 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if equal stages do not divide the layers; nothing where a pattern, a layout or the end stages
-    split them.
+    """Yield a problem if equal stages do not divide the layers.
+
+    Yield nothing where a pattern, a layout or the end stages split them.
     """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
@@ -266,8 +266,9 @@ def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _evening_options(facts: MegatronFacts) -> str | None:
-    """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers; None if
-    none do.
+    """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers.
+
+    Return None if none do.
     """
     layers = facts.number("num_layers")
     for ends in (ACCOUNTS, ACCOUNTS[:1], ACCOUNTS[1:]):

@@ -319,8 +319,9 @@ WORDINGS: Mapping[Constraint, Wording] = {
 
 
 def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
-    """Return the rules made of the table of constraints, one per name; those in `but` or without options
-    are left out.
+    """Return the rules made of the table of constraints, one per name.
+
+    Those in `but` or without options are left out.
     """
     by_name: dict[str, list[Constraint]] = {}
     for one in table.MEGATRON:

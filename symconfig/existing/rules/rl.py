@@ -83,8 +83,9 @@ class RlFacts:
 
     @property
     def longest(self) -> int | None:
-        """Return the maximum tokens of a sequence: the trainer's own limit, else prompt plus response; None where not
-        all are known.
+        """Return the maximum tokens of a sequence: the trainer's own limit, else prompt plus response.
+
+        Return None where not all are known.
         """
         if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
@@ -213,8 +214,9 @@ def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
 
 
 def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if prompts x samples of an update are not a multiple of the replicas; nothing where one is not
-    known.
+    """Yield a problem if prompts x samples of an update are not a multiple of the replicas.
+
+    Yield nothing where one is not known.
     """
     key, replicas = "rl.update_prompts", facts.replicas
     samples = _samples(facts, key)
@@ -347,8 +349,9 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return a derived fact (`DERIVED`) or a key's value: a number, a text, True if it is on; None if it is off or not
-    given.
+    """Return a derived fact (`DERIVED`) or a key's value: a number, a text, True if it is on.
+
+    Return None if it is off or not given.
     """
     if name in DERIVED:
         return DERIVED[name](facts)

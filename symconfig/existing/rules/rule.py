@@ -111,8 +111,9 @@ class Language(Generic[Facts]):
         return all(self._passes(facts, name, wanted) for name, wanted in conditions.items())
 
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
-        """Return whether a name's value passes all tests. wanted: values by test, or a plain value for
-        the test "is".
+        """Return whether a name's value passes all tests.
+
+        wanted: values by test, or a plain value for the test "is".
         """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
@@ -192,8 +193,9 @@ class _Case(Generic[Facts]):
     conditions: tuple[Row, ...]
 
     def __call__(self, facts: Facts) -> Problem | None:
-        """Return the case's problem if all conditions hold; None if one does not, or if it or a value in a text is not
-        known.
+        """Return the case's problem if all conditions hold.
+
+        Return None if one does not, or if it or a value in a text is not known.
         """
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):

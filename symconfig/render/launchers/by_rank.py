@@ -28,7 +28,11 @@ def of_each_rank(launcher: str, files: Files) -> str:
 
 
 def read_variables(text: str) -> tuple[str, ...]:
-    """Return the names of environment variables that a script reads, sorted, without those that launchers set."""
+    """Return the names of environment variables that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`,
+    sorted.
+
+    Variables that launchers set are left out.
+    """
     return tuple(sorted(set(_READ.findall(text)) - _OURS))
 
 

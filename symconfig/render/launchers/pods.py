@@ -70,8 +70,9 @@ def label(text: str) -> str:
 
 
 def _carried(files: Files) -> list[str]:
-    """Return the paths of the files that a run needs. Raises InputError for an invalid name, InfeasibleError for too
-    many bytes.
+    """Return the paths of the files that a run needs.
+
+    Raises InputError for an invalid name, InfeasibleError for too many bytes.
     """
     carried = [path for path in files.paths() if path not in _UNUSED]
     problems = [
