@@ -60,8 +60,8 @@ def mended(
     """Return the progress with each error and each new warning repaired where one change can, and the errors left.
 
     New warnings are those that the original had not. A repair is kept if its finding is gone, no other one is new, and
-    `sound` accepts the draft (it must be as close to the plan as before). New warnings that stay become notes. repairs: yields
-    alternative progresses for a finding. At most 20 findings are tried.
+    `sound` accepts the draft (it must be as close to the plan as before). New warnings that stay become notes.
+    repairs: yields alternative progresses for a finding. At most 20 findings are tried.
     """
     old_errors, old_warnings = inspect(original, plan, original.world.gpus)
 
