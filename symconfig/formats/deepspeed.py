@@ -31,12 +31,12 @@ LEARNING_RATE, BETAS = 5e-5, (0.9, 0.999)  # the Trainer's
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key, or a section that is written as a whole.
+    """A key of DeepSpeed's JSON, or a section that is written as a whole.
 
-    name: its path, with dots. write: its value, or the function that returns it, None where the key is left out; by
-    default the value of `field`. field: of a plan's candidate, that the key says; keys of one field say it together.
-    stages: of ZeRO, at which it is written. arguments: the Trainer's for it, then those of other programs; default: the
-    value without them. sized: what the Trainer makes it by the hidden size, unless it is 0, which is a choice.
+    name: the path with dots. write: the value, or a function of the plan that returns it; None: left out; by default
+    the value of `field`. field: the field of a plan's candidate that the key sets, perhaps with other keys. stages: the
+    ZeRO stages at which it is written. arguments: the Trainer's arguments for it, then those of other programs;
+    default: the value without them. sized: the Trainer's value by hidden size, unless the plan's is 0, which is kept.
     """
 
     name: str
@@ -53,13 +53,17 @@ class Key:
         return tuple(self.name.split("."))
 
     def value(self, plan: Plan) -> Any:
+        """Return what the plan writes for this key; None: it is left out."""
         if self.write is None:
             return value_of(plan.best, self.field) if self.field else None
         return self.write(plan) if callable(self.write) else self.write
 
 
 def write(plan: Plan, auto: bool = False) -> Json:
-    """Return the JSON with numbers, or with "auto" wherever the Trainer fills the value in from its arguments."""
+    """Return the DeepSpeed JSON of a plan; keys without a value, or not for its ZeRO stage, are left out.
+
+    auto: write "auto" for keys that the Trainer fills in from its arguments, instead of their values.
+    """
     data: Json = {}
     for key in KEYS:
         value = key.value(plan) if str(plan.best.options.zero_stage) in key.stages else None
@@ -74,10 +78,10 @@ def write(plan: Plan, auto: bool = False) -> Json:
 
 
 def own_optimizer(plan: Plan) -> bool:
-    """Return whether DeepSpeed makes the optimizer, from its JSON.
+    """Return whether the JSON has an optimizer: with Adam, unless a separate reference model would get one, too.
 
-    Before TRL 1.16 the reference of pairs was given to DeepSpeed with the same JSON (`models/utils.py`,
-    prepare_deepspeed): with an optimizer in it the reference has one, too, or fails (ZeRO-3).
+    Before TRL 1.16 the reference model was given to DeepSpeed with the same JSON (`models/utils.py`,
+    prepare_deepspeed): with an optimizer in it, it would have one as well, or fail (ZeRO-3).
     """
     preference = plan.job.preference
     copied = preference is not None and preference.has_reference and plan.model.adapter is None
@@ -85,40 +89,49 @@ def own_optimizer(plan: Plan) -> bool:
 
 
 def train_batch_size(plan: Plan) -> int:
-    """Return the batch as DeepSpeed counts it: AutoTP ranks are data ranks, Ulysses ranks are not."""
+    """Return train_batch_size as DeepSpeed counts it: micro batch x accumulation x dp x tp, as AutoTP ranks count."""
     batch, parallel = plan.best.batch, plan.best.parallel
     return batch.micro * batch.num_microbatches * parallel.dp * parallel.tp
 
 
 def _optimizer(name: str, value: Callable[[Plan], Any], **more: Any) -> Key:
+    """Return a key of the section optimizer, left out where the JSON has no optimizer."""
     return Key(f"optimizer.{name}", lambda plan: value(plan) if own_optimizer(plan) else None, **more)
 
 
 def _precision(name: Precision) -> Key:
+    """Return the key that switches a precision on; left out for plans of another one."""
     return Key(f"{name}.enabled", lambda plan: plan.best.options.precision == name or None, field="options.precision",
                arguments=(name,), default=False)  # fmt: skip
 
 
 def _above_one(name: str, degree: str) -> Key:
+    """Return a key with one of the plan's degrees; left out for 1."""
     field = f"parallel.{degree}"
     return Key(name, lambda plan: size if (size := value_of(plan.best, field)) > 1 else None, field=field)
 
 
 def _experts(plan: Plan) -> Json | None:
+    """Return the section expert_parallel (AutoEP); None for ep 1."""
     ep = plan.best.parallel.ep
     return {"enabled": True, "autoep_size": ep, "preset_model": plan.model.model_type} if ep > 1 else None
 
 
 def _bucket(plan: Plan) -> int:
+    """Return a bucket size in elements: hidden size squared, within `MIN_BUCKET` and `MAX_BUCKET`."""
     return min(max(plan.model.hidden_size**2, MIN_BUCKET), MAX_BUCKET)
 
 
 def _offloaded(plan: Plan) -> Json | None:
+    """Return the section offload_optimizer, with a ratio below 1 for a share; None without offload."""
     share = plan.best.options.optimizer_offload
     return {"device": "cpu", "pin_memory": True, **({"ratio": share} if share < 1 else {})} if share else None
 
 
 def _live(plan: Plan) -> int:
+    """Return stage3_max_live_parameters in elements: two largest layers, or one and an embedding, at
+    least `MIN_LIVE`.
+    """
     layer = _largest_layer(plan)
     return max(2 * layer, layer + plan.model.vocab_size * plan.model.hidden_size, MIN_LIVE)
 
@@ -140,7 +153,10 @@ def _sub_group(plan: Plan) -> int:
 
 
 def _largest_layer(plan: Plan) -> int:
-    """Return the elements of the matrices of the largest layer on one rank, experts over ep."""
+    """Return the number of weights in the largest layer's matrices on one rank.
+
+    Experts are divided by ep, nothing by tp.
+    """
     model, hidden, heads = plan.model, plan.model.hidden_size, plan.model.num_attention_heads
     if (latent := model.latent) is not None:
         rank = latent.q_lora_rank or hidden
@@ -215,8 +231,12 @@ BY_PATH: Mapping[KeyPath, Key] = {key.path: key for key in KEYS}
 
 @dataclass(frozen=True, slots=True)
 class Zero:
-    """The section zero_optimization, with DeepSpeed's defaults. overlap: gradients are reduced beside the backward.
-    prefetch: stage 3 gathers weights ahead. scatters: stages 1 and 2 reduce gradients to their owner, not to all."""
+    """The section zero_optimization, with DeepSpeed's defaults.
+
+    offload: shares of the optimizer state, and whether weights, are on the host. overlap: the reduction of gradients
+    overlaps with the backward pass. prefetch: stage 3 gathers weights ahead of use. scatters: stages 1 and 2 reduce
+    each gradient to its owner only.
+    """
 
     stage: ZeroStage = 0
     offload: Offload = field(default_factory=Offload)
@@ -226,8 +246,9 @@ class Zero:
 
 
 def stage_of(config: Any) -> ZeroStage:
-    """Return the ZeRO stage. DeepSpeed takes "2" and true, too; a stage that it refuses counts as none: the rules tell
-    it.
+    """Return the ZeRO stage; 0 if none, or none that DeepSpeed accepts, is given (rules report it).
+
+    "2" and true count as 2 and 1, and `zero_optimization: true` as 1.
     """
     if isinstance(config, dict) and config.get(ZERO) is True:
         return 1  # how the first releases switched it on
@@ -236,7 +257,7 @@ def stage_of(config: Any) -> ZeroStage:
 
 
 def zero_of(config: Any) -> Zero:
-    """Read the ZeRO settings of a DeepSpeed JSON's data."""
+    """Return the ZeRO settings of a DeepSpeed JSON, with defaults for what it lacks; old names count, too."""
     zero, stage = section(config, ZERO), stage_of(config)
     optimizer = zero.get("offload_optimizer")
     if zero.get("cpu_offload") is True and not optimizer:
@@ -256,12 +277,16 @@ def zero_of(config: Any) -> Zero:
 
 
 def gradient_bytes_of(config: Any) -> int:
-    """Return the bytes of an accumulated gradient: the weights' two, unless data_types says otherwise."""
+    """Return the bytes per accumulated gradient: 4 if data_types says fp32, else 2."""
     return 4 if section(config, "data_types").get("grad_accum_dtype") in ("fp32", "float32", "float") else 2
 
 
 def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[str, Any] | None = None) -> Switches:
-    """Return what the JSON switches. replicas: ranks that the same weights would be on. kernels: the program's."""
+    """Return the planner's switches for these settings.
+
+    gradient_bytes: per element. replicas: ranks that would have the same weights; with one, nothing is reduced or
+    gathered. kernels: kernel choices of the program.
+    """
     return Switches(
         implementation=kernels or {},
         bytes={"gradient": float(gradient_bytes)},
@@ -272,15 +297,13 @@ def switches(zero: Zero, gradient_bytes: int, replicas: int, kernels: Mapping[st
 
 
 def section(config: Any, name: str) -> Json:
-    """Return an object of the JSON; empty where there is none."""
+    """Return an object of the JSON by key; {} where there is none."""
     part = config.get(name) if isinstance(config, dict) else None
     return part if isinstance(part, dict) else {}
 
 
 def precision_of(config: Any) -> Precision | None:
-    """Return the precision that is switched on; bf16 goes by its old name, too. None: nothing, or nothing that
-    is said.
-    """
+    """Return "bf16" (also by its old key bfloat16) or "fp16" if it is switched on; None if neither is."""
 
     def on(key: str) -> bool:
         return section(config, key).get("enabled") is True
@@ -289,4 +312,5 @@ def precision_of(config: Any) -> Precision | None:
 
 
 def _on(device: Any) -> bool:
+    """Return whether an offload section names a device."""
     return isinstance(device, dict) and device.get("device", "none") not in ("none", AUTO)

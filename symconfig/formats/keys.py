@@ -12,8 +12,11 @@ Write = Callable[[Any], object] | Value
 
 
 class Key(NamedTuple):
-    """field: a path in a run; what is written alone has none. unset: what the program has where nothing says it; "="
-    before another key: what that has. write: a constant, or the value of a run; None: the field's."""
+    """A program's key.
+
+    field: the path of its field in a run; "" if it is only written. unset: the program's default; "=KEY": the value of
+    another key. write: a constant, or a function of the run; None: the field's value.
+    """
 
     field: str
     unset: Value = None
@@ -24,7 +27,10 @@ Keys = Mapping[str, Key]
 
 
 def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, Key]:
-    """Return the keys of a section: each by its field, by the members of a `Key`, or by what is written alone."""
+    """Return the keys of a section by full name: from a field's path, the members of a `Key`, or a function to write.
+
+    at: the section, empty for none.
+    """
     return {
         f"{at}.{name}" if at else name: (
             Key(each) if isinstance(each, str) else Key(*each) if isinstance(each, tuple) else Key("", None, each)
@@ -34,12 +40,12 @@ def keys(at: str = "", /, **fields: str | tuple[Any, ...] | Write) -> dict[str, 
 
 
 def where(field: str) -> Callable[[Any], object]:
-    """Return what writes a field's value where it is on, above zero or not empty."""
+    """Return a function that gives a run's field; None where it is false, 0 or empty."""
     return lambda run: value_of(run, field) or None
 
 
 def write(table: Keys, run: Any) -> dict[str, object]:
-    """Return the value of each key; keys of which the run has none are left out."""
+    """Return the program's values by key for a run; keys whose value is None are left out."""
     values = {
         name: value_of(run, key.field) if key.write is None else key.write(run) if callable(key.write) else key.write
         for name, key in table.items()
@@ -50,8 +56,10 @@ def write(table: Keys, run: Any) -> dict[str, object]:
 def lora(
     rank: str, alpha: str, dropout: str, targets: str, *, unset: tuple[Value, Value, Value] = (None, None, None)
 ) -> dict[str, Key]:
-    """Return the keys of an adapter by their names, "" where a program has none. unset: the program's rank, alpha and
-    dropout. Layers have each program's names: `adapter.targets` of the run."""
+    """Return the keys of a LoRA adapter under these names; "" for one that the program does not have.
+
+    unset: the program's defaults of rank, alpha and dropout. targets: the key of the adapted layers.
+    """
     fields = {rank: "adapter.r", alpha: "adapter.lora_alpha", dropout: "adapter.lora_dropout"}
     known = {name: Key(field, usual) for (name, field), usual in zip(fields.items(), unset, strict=False) if name}
     return {**known, **({targets: Key("adapter.targets")} if targets else {})}

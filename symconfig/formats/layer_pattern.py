@@ -19,7 +19,10 @@ _Nested = int | list[int]
 
 
 def layer_pattern(value: Value) -> Pattern:
-    """Return the number, or the number of every layer. Raises ValueError, whose text says what is needed."""
+    """Return the number, or the tuple of numbers per layer that a list or a list expression gives.
+
+    Raises ValueError for anything else; its text says what is needed, as "a number or a list of 0 and 1".
+    """
     if isinstance(value, bool) or value is None:
         raise ValueError("a number or a list of 0 and 1")
     if isinstance(value, int):
@@ -34,7 +37,10 @@ def layer_pattern(value: Value) -> Pattern:
 
 
 def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
-    """Return the layers that a pattern names: all but every n-th, or those of a list. Raises ValueError."""
+    """Return a switch for each layer: off for every n-th one if `pattern` is n, else the list's values.
+
+    Raises ValueError for a number below 1 or a list of another length; its text says what is needed.
+    """
     if isinstance(pattern, int):
         if pattern < 1:
             raise ValueError("at least 1")
@@ -45,9 +51,7 @@ def all_but(pattern: Pattern, layers: int) -> tuple[bool, ...]:
 
 
 def pattern(flags: tuple[bool, ...]) -> str:
-    """Write Megatron's list expression for a value per layer, as short as runs or one period make it:
-    ([0]*3+[1]*58).
-    """
+    """Return Megatron's list expression for a value per layer, as ([0]*3+[1]*58): of a period up to 8, else of runs."""
     bits = [int(flag) for flag in flags]
     for period in range(2, min(9, len(bits))):
         repeats = len(bits) // period
@@ -63,13 +67,17 @@ def pattern(flags: tuple[bool, ...]) -> str:
 
 
 def _whole(item: Value) -> int:
+    """Return a whole number. Raises ValueError for any other value."""
     if isinstance(item, int):
         return int(item)
     raise ValueError("a list of 0 and 1")
 
 
 class _Parser:
-    """sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum)."""
+    """A recursive-descent parser of list expressions.
+
+    Grammar: sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum).
+    """
 
     def __init__(self, text: str) -> None:
         if len(text) > _LONGEST:
@@ -85,15 +93,18 @@ class _Parser:
         self._next = 0
 
     def peek(self) -> str:
+        """Return the next token without consuming it; empty at the end."""
         return self._tokens[self._next] if self._next < len(self._tokens) else ""
 
     def _take(self, wanted: str) -> bool:
+        """Return whether the next token is `wanted`, and consume it if so."""
         if self.peek() != wanted:
             return False
         self._next += 1
         return True
 
     def sum(self, depth: int) -> _Nested:
+        """Parse and return products joined by "+": numbers added, or lists concatenated. Raises ValueError."""
         value = self._product(depth)
         while self._take("+"):
             other = self._product(depth)
@@ -106,6 +117,10 @@ class _Parser:
         return value
 
     def _product(self, depth: int) -> _Nested:
+        """Parse and return items joined by "*": numbers multiplied, or a list repeated. Raises ValueError.
+
+        Products of numbers are capped just above the largest number of layers.
+        """
         value = self._item(depth)
         while self._take("*"):
             other = self._item(depth)
@@ -120,6 +135,10 @@ class _Parser:
         return value
 
     def _item(self, depth: int) -> _Nested:
+        """Parse and return a number, a list, a tuple (as a list) or a sum in brackets.
+
+        Raises ValueError, also beyond 20 levels.
+        """
         if depth > _DEEPEST:
             raise ValueError("fewer brackets inside each other")
         if self._take("("):
@@ -138,6 +157,10 @@ class _Parser:
         return int(token)
 
     def _items(self, depth: int, close: str) -> list[int]:
+        """Parse and return numbers up to the closing bracket `close`, and consume it.
+
+        Raises ValueError for nested lists.
+        """
         items: list[int] = []
         while not self._take(close):
             items.append(_number(self.sum(depth + 1)))
@@ -147,18 +170,21 @@ class _Parser:
 
 
 def _number(item: _Nested) -> int:
+    """Return a whole number. Raises ValueError for a list."""
     if isinstance(item, int):
         return item
     raise ValueError("one list, not lists inside a list")
 
 
 def _bounded(one: list[int], other: list[int]) -> list[int]:
+    """Return the concatenated list. Raises ValueError if it is longer than any model."""
     if len(one) + len(other) > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS} layers")
     return one + other
 
 
 def _repeated(items: list[int], times: int) -> list[int]:
+    """Return the repeated list. Raises ValueError if it is longer than any model."""
     if len(items) * times > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS} layers")
     return items * times

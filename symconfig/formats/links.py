@@ -36,14 +36,15 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One field of a model or of a plan and one option; without a field the option is only written.
+    """A field of a model or plan and the option for it; without a field the option is only written.
 
-    when: values of other fields with which it counts, in both directions. words: the option's value by the field's;
-    else write: the option's value of the field's and the model (a tuple: several), None and False leave it out; read:
-    the way back, None where nothing says it. default: the field's value where the option is absent. also: further
-    destinations that the field depends on. since, until: the releases whose model gets it. why: the refusal where a
-    release does not; without one the option is left out, and with `optional` also where it is not known. wrong: what
-    is wrong with a value that is no word, or for which `read` raises a ValueError, whose text says what is needed.
+    when: values of other fields under which the link holds, for writing and reading. words: option values by field
+    values; else write: a function of the field's value and the model that returns the option's value (a tuple: several
+    values; None or False: no option); read: the inverse, None for no value. default: the field's value without the
+    option. also: further destinations that the field depends on. since, until: the releases in which the option has an
+    effect, `until` excluded. why: the reason of the refusal in other releases; without it the option is left out.
+    optional: it is also left out if the release does not know it. wrong: what is wrong with a value that is not in
+    `words`, or for which `read` raises a ValueError.
     """
 
     name: str
@@ -62,11 +63,16 @@ class Link:
     wrong: str = ""
 
     def write_to(self, out: Writer, model: object) -> None:
+        """Add the option for the model's field to `out`.
+
+        Refuse the field there if the release lacks the option and `why` is given. Nothing is added for None, False or
+        the default.
+        """
         value = value_of(model, self.name)
         written = self.words.get(value) if self.words else self.write(value, model)
         if written is None or written is False or (self.default is not None and value == self.default):
             return
-        heeded, known = self._heeded(out.table), out.table.known(self.option)
+        heeded, known = self._in_force(out.table), out.table.known(self.option)
         if heeded and (known or not (self.why or self.optional)):
             out.put(self.option, *(written if isinstance(written, tuple) else (written,)))
         elif self.why:
@@ -75,7 +81,11 @@ class Link:
             out.refuse(name, self.why, got, since=since)
 
     def read_from(self, out: Reader) -> None:
-        if not self.name or not self._heeded(out.args.table):
+        """Set the field in `out` from the option, to its default where the option says nothing.
+
+        Refuse there a value that no field has.
+        """
+        if not self.name or not self._in_force(out.args.table):
             return
         dests = destinations(self.option)
         given = out.args.value(*dests)
@@ -88,7 +98,10 @@ class Link:
             out.put(self.name, self.default if value is None else value, *dests, *self.also)
 
     def _word(self, given: object) -> object:
-        """Return the field's value. Raises ValueError for one that no field has."""
+        """Return the field's value for an option's value, None if there is none.
+
+        Raises ValueError then if `wrong` is given.
+        """
         for value, word in self.words.items():
             if word == given:
                 return value
@@ -96,17 +109,18 @@ class Link:
             raise ValueError(" or ".join(self.words.values()))
         return None
 
-    def _heeded(self, table: FlagTable) -> bool:
-        """Return whether this release's model gets what the option says."""
+    def _in_force(self, table: FlagTable) -> bool:
+        """Return whether this release is within `since` and `until`."""
         return (not self.since or table.at_least(self.since)) and not (self.until and table.at_least(self.until))
 
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A field of which the program has these values alone, with the refusal of others.
+    """A field for which the program supports only these values; others are refused.
 
-    about: the field that the refusal names, where it is another. edit: the change of the program's code that makes it
-    run so. since: the first release that it holds of. dests: what the first value is read from; None: it is not read.
+    about: the field to name in the refusal, if another. edit: a change of the program's code that supports the value.
+    since: the first release to which it applies. dests: the destinations from which the first value is read; None: it
+    is not read.
     """
 
     name: str
@@ -120,32 +134,38 @@ class Only:
     dests: tuple[str, ...] | None = None
 
     def write_to(self, out: Writer, model: object) -> None:
+        """Refuse the field in `out` if its value is none of these, in releases from `since` on."""
         value = value_of(model, self.name)
         if value not in self.values and (not self.since or out.table.at_least(self.since)):
             edit = None if self.edit is None or value is None else self.edit.format(value)
             out.refuse(self.about or self.name, self.why, value, edit=edit)
 
     def read_from(self, out: Reader) -> None:
+        """Set the field in `out` to its first value, if `dests` is given and the release is from `since` on."""
         if self.dests is not None and (not self.since or out.args.table.at_least(self.since)):
             out.put(self.name, self.values[0], *self.dests)
 
 
 def write(links: Iterable[Link | Only], out: Writer, model: object) -> None:
-    """Add the options of a model's or a plan's fields; refuse the fields that this release cannot express."""
+    """Add to `out` the options of all links whose conditions the model (or plan) meets, and refusals of what has no
+    option.
+    """
     for link in links:
         if all(value_of(model, name) == value for name, value in link.when.items()):
             link.write_to(out, model)
 
 
 def read(links: Iterable[Link | Only], out: Reader) -> None:
-    """Recover the fields of options, each with the destinations that it is from; refuse values that no field has."""
+    """Set in `out` the fields of all links whose conditions hold of the fields read so far, and refusals
+    of bad values.
+    """
     for link in links:
         if all(out.get(name) == value for name, value in link.when.items()):
             link.read_from(out)
 
 
 def value_of(model: Any, field: str) -> Any:
-    """Return a model's field, with a dot for one of a section; None where there is none."""
+    """Return an attribute by dotted path; None as soon as one part is missing."""
     for part in field.split("."):
         model = getattr(model, part, None)
     return model
@@ -153,6 +173,6 @@ def value_of(model: Any, field: str) -> Any:
 
 @cache
 def destinations(option: str) -> tuple[str, ...]:
-    """Return the destinations that an option has had, the newest release's first."""
+    """Return the parser's destinations of an option over all releases, newest first; () for an unknown option."""
     having = [flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option)]
     return tuple(dict.fromkeys(flag.dest for flag in having))

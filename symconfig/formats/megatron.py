@@ -45,28 +45,28 @@ MANY_EXPERTS = 32  # TransformerConfig warns of scores of more in half precision
 
 
 def whole(value: float, _: object) -> int:
-    """Return `value` as an int, for options of type int. Raises InputError."""
+    """Return `value` as an int. Raises InputError, naming rope_theta, if it has a fraction."""
     if value != int(value):
         raise InputError("must be a whole number for Megatron-LM", field="rope_theta", got=repr(value))
     return int(value)
 
 
 def _nothing(value: object, model: object) -> None:
-    """Leave the option to another link, of the field that it is named after."""
+    """Return None, so that this link writes or reads nothing."""
 
 
 def always(option: str, when: Values, value: object, **more: Any) -> Link:
-    """Return an option that is written with one value."""
+    """Return a link that writes the option with one constant value and reads nothing."""
     return Link("", option, when, write=lambda _, __: value, **more)
 
 
 def _filled(field: str, option: str, when: Values, value: float) -> Link:
-    """Return a link whose option is always written: with this value where the field has none."""
+    """Return a link whose option is always written, and read, with `value` where the field has none."""
     return Link(field, option, when, write=lambda v, _: v or value, read=lambda v, _: value if v is None else v)
 
 
 def _ffn(value: int | None, out: Reader) -> int | None:
-    """Return the MLP's size as validate_args has it."""
+    """Return the MLP's size; by default 4 x hidden, or 8/3 x hidden in steps of 64 with SwiGLU (validate_args)."""
     hidden = out.get("hidden_size")
     if value is not None or not isinstance(hidden, int):
         return value
@@ -74,11 +74,13 @@ def _ffn(value: int | None, out: Reader) -> int | None:
 
 
 def _head_dim(value: int | None, out: Reader) -> int | None:
+    """Return the head dimension; by default hidden size // heads, None where these are not known."""
     hidden, heads = out.get("hidden_size"), out.get("num_attention_heads")
     return value or (hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None)
 
 
 def _groups(value: int, model: ModelDescriptor) -> int | None:
+    """Return the number of query groups; None (no option) where each head has its own."""
     return value if value != model.num_attention_heads else None
 
 
@@ -108,12 +110,15 @@ SHAPE = (
 
 
 def _listed(model: ModelDescriptor, layers: Iterable[bool]) -> str:
-    """Return Megatron's list of a value for each of its layers."""
+    """Return Megatron's list expression for a value per layer."""
     return pattern(of_mixers(model, tuple(layers), False))
 
 
-def _turned(value: Any, out: Any) -> object:
-    """Return which layers have rope (transformer_config.py, __post_init__)."""
+def _rope_layers(value: Any, out: Any) -> object:
+    """Return the layers with rope, as a bool for each; None if all have it, OPEN if the option is absent or 0.
+
+    Raises ValueError if a number does not divide the layers (transformer_config.py, __post_init__).
+    """
     if value in (None, 0) or not out.layers:
         return OPEN
     skip = layer_pattern(value)
@@ -133,7 +138,7 @@ HEADS = (
     Only("attention_gate", (None, "channel"), {}, "its gate is one of each channel of the heads"),
     Only("attention_gate", (None,), MLA, "multi-latent attention has no gate"),
     Link("attention_gate", "--attention-output-gate", words={"channel": True}, why="attention has no gate"),
-    Link("rope_layers", "--no-rope-freq", read=_turned, why="every layer has rope, or none",
+    Link("rope_layers", "--no-rope-freq", read=_rope_layers, why="every layer has rope, or none",
          write=lambda v, m: None if v is None or all(v) or m.position != "rope" else _listed(m, (not x for x in v)),
          wrong="layers without rope are not said"),
 )  # fmt: skip
@@ -181,9 +186,9 @@ ROTARY: tuple[Link | Only, ...] = (
 
 
 def _window(value: object, _: Reader) -> object:
-    """Return the window in Hugging Face's number, which counts the query; OPEN where no window is said.
+    """Return the window in tokens as Hugging Face counts it, the query included; OPEN for none or an unlimited one.
 
-    Raises ValueError for a window that no model has.
+    Raises ValueError for a window that looks ahead or has another form than N,0.
     """
     ends = [int(side) for side in re.findall(r"-?\d+", "" if value is None else str(value))]
     if not ends or ends in ([-1, -1], [-1, 0]):
@@ -194,7 +199,10 @@ def _window(value: object, _: Reader) -> object:
 
 
 def _windowed(value: Any, out: Any) -> object:
-    """Return which layers have the window (megatron/core/transformer/utils.py, is_layer_window_attention)."""
+    """Return the layers with a sliding window, as a bool for each; None if all have it, OPEN without a window.
+
+    Raises ValueError (megatron/core/transformer/utils.py, is_layer_window_attention).
+    """
     if out.get("sliding_window") is None:
         return OPEN
     windowed = () if value is None else out.own(all_but(layer_pattern(value), out.counted))
@@ -244,22 +252,29 @@ ENDS = (
 )
 
 
-def _chosen_groups(value: int | None, model: Any) -> int | None:
+def _group_option(value: int | None, model: Any) -> int | None:
+    """Return the value; None (no option) unless experts are chosen within more than one group."""
     return value if (model.experts.n_group or 1) > 1 else None
 
 
 def _both_groups(value: int | None, out: Reader) -> object:
+    """Return the value; OPEN unless both router group options are given."""
     both = out.args.whole("moe_router_num_groups") and out.args.whole("moe_router_group_topk")
     return value if both else OPEN
 
 
 def router_dtype(_: object, model: Any) -> str | None:
-    """Return the type in which transformers' DeepSeek-V3 computes scores."""
+    """Return "fp32" for models with many experts or sigmoid scores, as transformers' DeepSeek-V3 computes them.
+
+    Return None otherwise.
+    """
     return "fp32" if model.experts.num_experts >= MANY_EXPERTS or model.experts.scoring_func == "sigmoid" else None
 
 
 def _balancing(_: object, model: Any) -> str:
-    """Return the kind of the loss: beside the bias, DeepSeek-V3 balances within each sequence only."""
+    """Return --moe-router-load-balancing-type: "none" without a loss, "seq_aux_loss" with a score bias, else
+    "aux_loss".
+    """
     if not model.experts.router_aux_loss_coef:
         return "none"
     return "seq_aux_loss" if model.experts.e_score_correction_bias else "aux_loss"
@@ -285,8 +300,8 @@ EXPERTS = (
     Link("experts.norm_topk_prob", "--moe-router-pre-softmax", {"experts.scoring_func": "softmax"},
          write=lambda v, m: not v and not m.experts.softmax_after_topk, read=lambda v, _: not v),
     Link("", "--moe-router-dtype", write=router_dtype),
-    Link("experts.n_group", "--moe-router-num-groups", write=_chosen_groups, read=_both_groups),
-    Link("experts.topk_group", "--moe-router-group-topk", write=_chosen_groups, read=_both_groups),
+    Link("experts.n_group", "--moe-router-num-groups", write=_group_option, read=_both_groups),
+    Link("experts.topk_group", "--moe-router-group-topk", write=_group_option, read=_both_groups),
     Link("experts.routed_scaling_factor", "--moe-router-topk-scaling-factor", default=1.0),
     Only("experts.scoring_func", ("sigmoid",), {"experts.e_score_correction_bias": True},
          "a bias of the choice needs sigmoid scores", about="experts.e_score_correction_bias"),

@@ -39,72 +39,92 @@ MXFP8_ZERO1 = {"best.options.precision": "mxfp8", "best.options.zero_stage": 1}
 
 
 def _same(section: str, names: str) -> tuple[Link, ...]:
-    """Return links of fields that have their options' names."""
+    """Return links of fields of a section whose options have the same names. names: separated by blanks."""
     return tuple(Link(f"{section}.{name}", f"--{name.replace('_', '-')}") for name in names.split())
 
 
 def _best(name: str, option: str, when: Values | None = None, **more: Any) -> Link:
+    """Return a link of a field of the plan's options. when, more: as of `Link`."""
     return Link(f"best.options.{name}", option, when or {}, **more)
 
 
 def _if(holds: Callable[[Plan], object]) -> Callable[[Any, Plan], object]:
-    """Write the field's value where a plan is so."""
+    """Return a `write` function that gives the field's value where `holds` is true of the plan, else
+    None (no option).
+    """
     return lambda value, plan: value if holds(plan) else None
 
 
 def iterations(plan: Plan) -> int:
-    """Return --train-iters. Megatron-LM makes so many times --global-batch-size samples (training.py,
-    get_train_valid_test_num_samples) and goes on behind those that its checkpoint has seen: after steps of a larger
-    batch they would run out, so that it is told of more iterations, and with --exit-interval where to end, to a
-    multiple of which it comes once.
+    """Return --train-iters: the plan's, or more where earlier steps had larger batches.
+
+    Megatron-LM provides train-iters x global batch samples (get_train_valid_test_num_samples) and skips those that the
+    checkpoint has seen, so that they would run out; --exit-interval then ends the run.
     """
     end = plan.training.train_iters
     return max(end, plan.history.spanned(end, plan.best.batch.global_))
 
 
-def _collected(value: int | None, plan: Plan) -> int | None:
+def _gc_interval(value: int | None, plan: Plan) -> int | None:
+    """Return --manual-gc-interval in steps: the job's, else 100.
+
+    Return None (no option) for 0, or by default on a single GPU.
+    """
     return (COLLECTED_EVERY if plan.best.parallel.world_size > 1 else None) if value is None else value or None
 
 
 def _folder(plan: Plan) -> str:
+    """Return the checkpoint folder with a slash at its end; empty without one."""
     return f"{plan.training.save.rstrip('/')}/" if plan.training.save else ""
 
 
 def _tensorboard(value: str | None, plan: Plan) -> str | None:
-    """Return a folder also for Weights & Biases: Megatron-LM logs to it only beside TensorBoard (training_log)."""
+    """Return the TensorBoard folder.
+
+    Return a default one for Weights & Biases, to which Megatron-LM logs only with TensorBoard; otherwise None.
+    """
     return value or (f"{_folder(plan)}tensorboard" if plan.training.wandb_project is not None else None)
 
 
-def _counted(plan: Plan) -> bool:
-    """Return whether counts say the stages, and no layout or pattern does."""
+def _stages_by_counts(plan: Plan) -> bool:
+    """Return whether numbers of layers describe the stages: pp above 1, and neither a layout nor a hybrid pattern."""
     return plan.best.parallel.pp > 1 and not hybrid(plan.model) and plan.best.options.pipeline_layout is None
 
 
-def _sequences_cut(plan: Plan) -> bool:
+def _sequence_parallel(plan: Plan) -> bool:
+    """Return whether sequence parallelism is on and tp above 1."""
     return plan.best.options.sequence_parallel and plan.best.parallel.tp > 1
 
 
 def _grouped(architecture: str, plan: Plan) -> bool:
-    """Return whether the experts have grouped kernels: until core_v0.16 for bf16 only."""
+    """Return whether the experts have grouped GEMM kernels; until core_v0.16 not in fp16."""
     return architecture not in NO_GROUPED_GEMM and plan.best.options.precision != "fp16"
 
 
 def _fsdp(plan: Plan) -> bool:
+    """Return whether the plan runs Megatron-FSDP (ZeRO-2 or ZeRO-3)."""
     return plan.best.options.zero_stage >= 2
 
 
 def _replicated(plan: Plan) -> bool:
+    """Return whether gradients are reduced over more than one rank (dp x cp above 1)."""
     return plan.best.parallel.dp * plan.best.parallel.cp > 1
 
 
 def _gather_overlapped(value: bool, plan: Plan) -> bool:
-    """Return whether weights are gathered beside computation, as Megatron-FSDP switches on by itself with stage 3."""
+    """Return whether the gather of weights overlaps with compute: as the plan says from ZeRO-1 on, always with ZeRO-3.
+
+    False on a single rank of dp x cp, or if gradients are not overlapped.
+    """
     zero, reduced = plan.best.options.zero_stage, plan.best.options.overlap.grad_reduce or _fsdp(plan)
     return _replicated(plan) and reduced and (zero == 3 or (value and zero >= 1))
 
 
 def offloaded_modules(model: ModelDescriptor, recomputed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the modules whose inputs can wait on the host."""
+    """Return the modules whose input activations are offloaded to the host.
+
+    Expert ones are left out if "moe" is recomputed. recomputed: the modules of selective recompute.
+    """
     attention_norm = ("attn_norm",) if model.latent is not None else ()
     experts: tuple[str, ...] = ()
     if model.experts is not None:
@@ -154,8 +174,8 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         *_same("training", "lr_warmup_iters"),
         Link("training.wsd_decay_iters", "--lr-wsd-decay-iters", WSD),
         always("--lr-wsd-decay-style", WSD, "linear"),  # as every other format decays; the default is exponential
-        Link("training.manual_gc_interval", "--manual-gc", write=lambda v, p: _collected(v, p) is not None),
-        Link("training.manual_gc_interval", "--manual-gc-interval", write=_collected),
+        Link("training.manual_gc_interval", "--manual-gc", write=lambda v, p: _gc_interval(v, p) is not None),
+        Link("training.manual_gc_interval", "--manual-gc-interval", write=_gc_interval),
         _best("fused_loss", "--cross-entropy-loss-fusion"),
         _best("fused_loss", "--cross-entropy-fusion-impl", words={True: "te"}),
         _best("cuda_graphs", "--cuda-graph-impl", optional=True,
@@ -196,17 +216,17 @@ RUN: Mapping[str, tuple[Link, ...]] = {
         Link("best.parallel.ep", "--expert-model-parallel-size", write=_if(lambda p: p.model.experts)),
         # By default it is tp, not 1.
         Link("best.parallel.etp", "--expert-tensor-parallel-size", write=_if(lambda p: p.model.experts)),
-        _best("sequence_parallel", "--sequence-parallel", write=_if(_sequences_cut)),
-        _best("overlap.tp_comm", "--tp-comm-overlap", write=_if(_sequences_cut)),
+        _best("sequence_parallel", "--sequence-parallel", write=_if(_sequence_parallel)),
+        _best("overlap.tp_comm", "--tp-comm-overlap", write=_if(_sequence_parallel)),
         Link("model", "--hybrid-layer-pattern",
              write=lambda v, p: pattern(v, p.best.chunks) if hybrid(v) and known(v) else None),
-        Link("best.parallel.vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_counted)),
+        Link("best.parallel.vpp", "--num-virtual-stages-per-pipeline-rank", default=1, write=_if(_stages_by_counts)),
         _best("pipeline_layout", "--pipeline-model-parallel-layout", why="it has no layouts of stages",
                  write=_if(lambda p: p.best.parallel.pp > 1 and not hybrid(p.model))),
-        _best("first_stage_layers", "--decoder-first-pipeline-num-layers", write=_if(_counted)),
-        _best("last_stage_layers", "--decoder-last-pipeline-num-layers", write=_if(_counted)),
-        _best("account_for_embedding", "--account-for-embedding-in-pipeline-split", write=_if(_counted)),
-        _best("account_for_loss", "--account-for-loss-in-pipeline-split", write=_if(_counted)),
+        _best("first_stage_layers", "--decoder-first-pipeline-num-layers", write=_if(_stages_by_counts)),
+        _best("last_stage_layers", "--decoder-last-pipeline-num-layers", write=_if(_stages_by_counts)),
+        _best("account_for_embedding", "--account-for-embedding-in-pipeline-split", write=_if(_stages_by_counts)),
+        _best("account_for_loss", "--account-for-loss-in-pipeline-split", write=_if(_stages_by_counts)),
         _best("microbatch_group_size", "--microbatch-group-size-per-virtual-pipeline-stage",
                  write=lambda v, p: v if 1 < p.best.parallel.pp != v and p.best.parallel.vpp > 1 else None),
         # With two stages Megatron insists on the overlap.
@@ -274,10 +294,10 @@ RUN: Mapping[str, tuple[Link, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Fields of a plan that options say together, and these options.
+    """Fields of a plan that options set together.
 
-    fields: of `plans.plan.Candidate`; none: kernels, which are added where the plan has them. also: destinations of
-    Megatron's parser that say them in other words. exclusive: the parser takes only one of its switches.
+    fields: of `plans.plan.Candidate`, separated by blanks; none for kernels, which are only ever added. also: further
+    destinations that set the same. exclusive: switches of which the parser accepts only one.
     """
 
     fields: str
@@ -286,11 +306,12 @@ class Family:
 
     @property
     def dests(self) -> tuple[str, ...]:
-        """Return the destinations of the options that can say it."""
+        """Return the destinations of all options that set these fields, without repeats."""
         linked = (dest for field in self.fields.split() for dest in BY_FIELD[field])
         return tuple(dict.fromkeys((*linked, *self.also.split())))
 
     def meaning(self, run: object) -> tuple[object, ...]:
+        """Return the values of the family's fields in a run or candidate; None for those that it lacks."""
         return tuple(value_of(run, field) for field in self.fields.split())
 
 

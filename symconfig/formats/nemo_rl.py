@@ -18,14 +18,18 @@ ALGORITHMS = ("grpo", "dapo", "gspo", "rloo", "reinforce_plus_plus")
 
 
 def _of(algorithm: str, value: object) -> Any:
-    """Return what writes what makes an algorithm (docs/guides/grpo.md and examples of NeMo-RL)."""
+    """Return a function that gives `value` for runs of this algorithm, else None."""
     return lambda run: value if run.rl.algorithm == algorithm else None
 
 
 def _ending(end: str) -> Any:
-    """Return what writes the layers of the first or of the last stage, where they differ from the others'."""
+    """Return a function that gives the layers of the "first" or "last" stage.
+
+    Return None where it has as many as the others.
+    """
 
     def layers(run: Any) -> object:
+        """Return the layers of the first or last stage; None if the plan sets none."""
         options, ends = run.actor.options, ("embedding", "loss")
         counted = [getattr(options, f"account_for_{each}") for each in ends]
         if not any(counted):
@@ -37,14 +41,17 @@ def _ending(end: str) -> Any:
 
 
 def _experts(value: object) -> Any:
+    """Return a function that gives `value` for models with experts, else None."""
     return lambda run: value if run.model.experts else None
 
 
 def _without_reference(run: Any) -> object:
+    """Return True for runs without a reference model, else None."""
     return not run.rl.reference or None
 
 
 def _deepep(run: Any) -> object:
+    """Return whether the flex dispatcher runs on DeepEP; None without a flex dispatcher."""
     return run.actor.flex and run.actor.flex.by == "deepep"
 
 
@@ -124,6 +131,7 @@ RUN = {
 
 
 def _adapter(at: str) -> dict[str, Key]:
+    """Return the keys of an adapter in the section `at`."""
     names = (f"{at}.{name}" for name in ("dim", "alpha", "dropout", "target_modules"))
     return {**keys(at, enabled="adapter.enabled"), **lora(*names, unset=(8, 32, None))}
 

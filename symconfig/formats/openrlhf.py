@@ -18,7 +18,10 @@ SCHEDULES = {"cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
 
 
 def _trained(model: str, optimizer: str) -> dict[str, Key]:
-    """Return the options of a trained model and of its optimizer, in these sections."""
+    """Return the keys of a trained model and its optimizer.
+
+    model, optimizer: names of their sections; model may be empty.
+    """
     experts = keys(
         model,
         gradient_checkpointing_enable=("actor.recomputes", None, lambda run: run.actor.recompute is not None),
@@ -37,16 +40,19 @@ def _trained(model: str, optimizer: str) -> dict[str, Key]:
 
 
 def _decays(run: Any) -> bool:
+    """Return whether the learning rate decays by a cosine."""
     return bool(run.training.lr_decay_style == "cosine")
 
 
 def _in_loss(value: object) -> Any:
-    """Return what writes a value where the KL term is in the loss: beside a critic it is part of the reward."""
+    """Return a function that gives `value` where the KL term is in the loss, else None: with a critic it is in the
+    reward.
+    """
     return lambda run: value if run.rl.reference and not run.rl.has_critic else None
 
 
 def _per_rank(field: str) -> Any:
-    """Return what writes tokens of each GPU: AutoTP's ranks are counted, too."""
+    """Return a function that gives tokens per GPU: the field's, or the actor's, divided by tp and rounded up."""
     return lambda run: -(-(value_of(run, field) or run.actor.tokens) // run.actor.parallel.tp)
 
 

@@ -20,11 +20,11 @@ _LISTS = ("tuple_type", "moe_freq_type", "no_rope_freq_type", "la_freq_type")  #
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renamed:
-    """One program's table, by destinations of Megatron-LM's options.
+    """A program's names for Megatron-LM's options, by destination.
 
-    names: the program's names, often one; with a dot for one of a section. omitted: options that it needs no name for.
-    refused: options that it cannot express, beside those that are nowhere here. refusal: how a refusal begins. first:
-    options of several values of which it takes one.
+    names: the program's names (often one), with its section before a dot. omitted: options that it does not need.
+    refused: the reasons against options that it cannot express; any other is refused as missing. refusal: how a refusal
+    begins. first: options of which only the first value is taken.
     """
 
     names: Mapping[str, tuple[str, ...]]
@@ -34,7 +34,11 @@ class Renamed:
     first: Collection[str] = ()
 
     def write(self, options: Iterable[Sequence[str]], table: FlagTable) -> tuple[dict[str, Any], list[Problem]]:
-        """Return the values by the program's names, as JSON has them, and a refusal of each option without a name."""
+        """Return the values by the program's names, as JSON data, and a problem for each option that has no name there.
+
+        options: each a name (perhaps with `=value`) and its values. Raises KeyError for an option that this release
+        does not have.
+        """
         fields: dict[str, Any] = {}
         problems: list[Problem] = []
         for option in options:
@@ -49,12 +53,13 @@ class Renamed:
         return fields, problems
 
     def keys(self) -> dict[str, str]:
-        """Return the destinations by those names, without their sections, that are others than the option's own."""
+        """Return Megatron-LM's destinations by the program's names, without sections; equal names are left out."""
         last = ((dest, path.rpartition(".")[2]) for dest, paths in self.names.items() for path in paths)
         return {name: dest for dest, name in last if name != dest}
 
 
 def _value(flag: Flag, words: Sequence[str], name: str) -> Any:
+    """Return an option's parsed value as JSON data; list expressions become lists."""
     value = parsed(flag, words, name)
     if flag.type in _LISTS:
         value = layer_pattern(f"({value})")

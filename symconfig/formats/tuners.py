@@ -24,21 +24,23 @@ SEQUENCE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Tuner:
-    """A program, and what is particular to it.
+    """A fine-tuning program and its particulars.
 
-    commands: programs whose next word says what they do, and whether that is with Megatron-Core. scripts: paths of its
-    own, with what they do. own: options of which nobody else has one; core: of them with Megatron-Core. method: its
-    option that says what is done; usual: what is done without one, whatever the command's word is. names: Transformers'
-    or TRL's of its options; prefixes: of groups of them. keys: its defaults. longest: its options of the longest prompt
-    and response; dashes: what stands before an option, and between its words. target: whose files are for it; with
-    Megatron-Core its name. planned: the backend of a better layout than shards of FSDP. switched: adapters are switched
-    on; else a word says how weights are trained, or they are of `kinds`, without and with Megatron-Core. modules: its
-    words for the modules of adapters. halves: it computes in bf16, and holds weights so, where nothing is stated;
-    published: it loads them as they are published. casts: weights that it trains become 32 bits; widens: in the shards
-    of FSDP 2 all do, by the Accelerate that goes with it (1.11 or older, utils/fsdp_utils.py, fsdp2_prepare_model;
-    later ones leave frozen weights). spreads: a process with several GPUs puts layers on one after the other. at_once:
-    sequences of an update, at least, where no accumulation is stated. padded: a rank's responses are padded together.
-    prompts: its options of the longest prompt, by rank. megatron: words of Megatron-LM's for its own defaults, by the
+    commands: its command names, whose next word is the method, with whether they run on Megatron-Core. scripts: a
+    pattern of its scripts' paths, which contain the method. own: options that no other program has; core: those that it
+    has with Megatron-Core. method: the option that states the method; usual: the method without it. names:
+    Transformers' or TRL's names by the program's; prefixes: of groups of its options. keys: its defaults. longest: the
+    options of the longest prompt and response; prompts: those of the longest prompt, by priority. dashes: what precedes
+    an option, and what joins its words. target: symconfig's target that writes its files (with Megatron-Core, the
+    target of its own name). planned: the backend that a better plan is for, if the program shards with FSDP. switched:
+    a switch turns adapters on; else an option names what is tuned, or `kinds` does (without and with Megatron-Core).
+    modules: its words for the adapted modules.
+
+    halves: by default it computes in bf16 and holds weights in it; published: it loads weights in their published type.
+    casts: trained weights become fp32; widens: in shards of FSDP 2 all weights do (Accelerate 1.11 or older,
+    utils/fsdp_utils.py, fsdp2_prepare_model; later ones leave frozen weights). spreads: one process with several GPUs
+    distributes the layers over them. at_once: the least number of sequences of an update if no accumulation is given.
+    padded: the responses of a rank are padded together. megatron: Megatron-LM's words for its own defaults, by the
     option that replaces them.
     """
 
@@ -71,12 +73,15 @@ class Tuner:
     megatron: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def spelled(self, values: Mapping[str, object]) -> dict[str, object]:
-        """Return values by Transformers' or TRL's names under the program's own."""
+        """Return the values under the program's own names; names that it does not rename stay."""
         own = {name: mine for mine, name in reversed(list(self.names.items()))}
         return {own.get(name, name): value for name, value in values.items()}
 
     def called(self, option: str) -> str:
-        """Return what Transformers or TRL call an option."""
+        """Return the name that Transformers or TRL have for an option, without dashes and prefixes.
+
+        Return the option's own by default.
+        """
         bare = option.lstrip("-").replace("-", "_")
         for prefix in self.prefixes:
             bare = bare.removeprefix(prefix)
@@ -84,6 +89,7 @@ class Tuner:
 
 
 def _unset(**values: str | float | bool) -> Keys:
+    """Return keys by field names, each with the program's default."""
     return keys("", **{name: (name, value) for name, value in values.items()})
 
 
@@ -194,7 +200,7 @@ TUNERS = (TRL, LLAMAFACTORY, SWIFT, AXOLOTL)  # those that are known by how they
 
 
 def _where(field: str, **constants: object) -> Keys:
-    """Return keys that are written where a run has a field."""
+    """Return keys that are written with a constant where the run's field is true, and else left out."""
     return keys(
         "", **{name: lambda run, v=value: v if value_of(run, field) else None for name, value in constants.items()}
     )

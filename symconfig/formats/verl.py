@@ -23,12 +23,16 @@ _AGGREGATED = {"dapo": "token-mean", "gspo": "seq-mean-token-mean"}
 
 
 def _experts(run: Any) -> object:
+    """Return True for models with experts, else None."""
     return True if run.model.experts else None
 
 
 def _megatron(role: str) -> dict[str, Key]:
-    """Return the keys of Megatron's workers of a model. The kernels are those that a plan counts with and that
-    Megatron-Bridge leaves off for some families (0.3.1 to 0.6.0, models/qwen)."""
+    """Return the keys of a role's Megatron workers.
+
+    The fused kernels are those that a plan counts with and that Megatron-Bridge leaves off for some families (0.3.1 to
+    0.6.0, models/qwen).
+    """
     at, options = f"{SECTIONS[role]}.megatron", f"{role}.options"
     own = f"{at}.override_transformer_config"
     return {
@@ -51,7 +55,10 @@ def _megatron(role: str) -> dict[str, Key]:
 
 
 def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
-    """Return the keys of FSDP's workers of a model, whose layout is the actor's. config, model: their sections."""
+    """Return the keys of a role's FSDP workers, which are sharded like the actor.
+
+    config, model: names of their sections.
+    """
     at = SECTIONS[role]
     return {
         **keys(model, enable_gradient_checkpointing=(f"{role}.recomputes", True, lambda run: run.actor.recomputes)),
@@ -65,7 +72,7 @@ def _fsdp(role: str, config: str, model: str) -> dict[str, Key]:
 
 
 def _engine(role: str, config: str) -> dict[str, Key]:
-    """Return what is read of a section of FSDP's workers, and not written there."""
+    """Return keys of a role's FSDP engine that are read but not written."""
     return keys(
         config,
         ulysses_sequence_parallel_size=(f"{role}.parallel.cp", f"={SECTIONS[role]}.ulysses_sequence_parallel_size"),
@@ -74,7 +81,10 @@ def _engine(role: str, config: str) -> dict[str, Key]:
 
 
 def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> dict[str, Key]:
-    """Return how micro-batches are made: of tokens, or of sequences of each GPU or of all. tokens, dynamic: unset."""
+    """Return the keys for the size of a micro-batch: tokens per GPU, or sequences per GPU or in all.
+
+    tokens, dynamic: defaults where they are not given.
+    """
     return {
         f"{at}.{begin.removeprefix('ppo_')}use_dynamic_bsz": Key(f"{role}.dynamic", dynamic),
         f"{at}.{begin}max_token_len_per_gpu": Key(f"{role}.tokens", tokens),
@@ -84,7 +94,7 @@ def _packed(role: str, at: str, begin: str, tokens: Value, dynamic: Value) -> di
 
 
 def _reward(at: str, model: str) -> dict[str, Key]:
-    """Return the keys of the engines that serve a network of rewards. Theirs sleep at level 1 beside the actor."""
+    """Return the keys of engines that serve a reward model. model: the name of the key for its weights."""
     return {
         **keys(at, enable=("rewards.enabled", None, True), enable_resource_pool="rewards.apart"),
         **keys(f"{at}.rollout", name=lambda run: run.rl.rollout.engine or ENGINES[0],
@@ -197,6 +207,7 @@ _FSDP_READ = {
 
 
 def _read(kind: str, more: Mapping[str, Key]) -> dict[str, Key]:
+    """Return all keys that are read for one kind of workers: those written for it, common ones, and `more`."""
     merged = {name.removeprefix("+"): key for table in WRITTEN[kind].values() for name, key in table.items()}
     return {**more, **merged, **_READ}
 

@@ -38,8 +38,10 @@ def every_launcher() -> dict[str, Target]:
 
 
 def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
-    """Return the target of this name among those that are known; None: the planner's own, without a look at the others
-    where a module is called like it. Raises InputError.
+    """Return the target of this name.
+
+    Where `known` is None and symconfig has a target of that name, no other module is imported. Raises InputError, with
+    similar names, for an unknown one.
     """
     if known is None:
         if (alone := _alone(name.lower())) is not None:
@@ -53,17 +55,18 @@ def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
 @cache
 def _alone(name: str) -> Target | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
+    """Return symconfig's own target of this name without importing the others; None if no module is named like it."""
     plain = name.replace("-", "").isalnum() and name.isascii()
     own = target(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
     return own if own is not None and own.name == name else None
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Target:
-    """Return the target that the job names, or the framework's own. An adapter whose job names no framework runs with
-    DeepSpeed; with Megatron, it is Megatron-Bridge's. Neither framework trains a vision tower, or learns by
-    reinforcement or from preferences, by itself.
+    """Return the target that the job names, or else the default one for its task, framework and model.
 
-    Raises InputError, InfeasibleError for preferences with Megatron-LM, for which no target is.
+    An adapter without a named framework is trained with DeepSpeed, and with Megatron-Bridge if Megatron is named.
+    Vision towers, RL and preferences go to programs that train them. Raises InputError for an unknown target,
+    InfeasibleError for preferences with Megatron-LM.
     """
     if job.target is not None:
         return named(job.target)
@@ -91,11 +94,11 @@ def own_target(plan: Plan) -> str:
 
 
 def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templates: Path | None = None) -> Files:
-    """Render the files of `target` and of every launcher in `launch` (with its settings: `render.settings`; None: the
-    usual ones), plan.json among them.
+    """Return the files of `target` and of every launcher in `launch`, with plan.json first and REPORT.md last.
 
-    templates: a folder of a user's own (`render.overlay`). Raises InputError for names that there are none of and for
-    files that want the same place, InfeasibleError for what the target cannot express or launchers cannot start.
+    launch: launchers with their settings (`render.settings`); None: the usual ones. templates: a folder of the user's
+    own templates (`render.overlay`). Raises InputError for unknown names and files with equal paths, InfeasibleError
+    for what the target cannot express or launchers cannot start.
     """
     launch = usual_launchers(plan, target, templates) if launch is None else launch
     first, *others = sources(target, launch, templates)
@@ -106,16 +109,19 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
 
 
 def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[str, ...]:
-    """Return the launchers of a target where nobody names one: none where it writes nothing for them to start. Raises
-    InputError, InfeasibleError."""
+    """Return the default launchers of a target; () if it writes no launch.sh. Raises InputError, InfeasibleError.
+
+    The target's files are rendered to find out.
+    """
     (target_source,) = sources(target, (), templates)
     starts = f"{LAUNCH}{ENDING}" in target_source.templates()
     return LAUNCHERS if starts and any(item.path == LAUNCH for item in target_source.files(plan)) else ()
 
 
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Target]:
-    """Return the target, if one is named, and the launchers as they are set, once each. Raises InputError with all
-    names that are none.
+    """Return the target, if one is named, then each launcher with its settings.
+
+    Raises InputError with all unknown or repeated names.
     """
     known = _with_own(templates) if templates is not None else None
     wrong: list[Problem] = []
@@ -141,14 +147,14 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
 
 
 def _with_own(templates: Path) -> dict[str, Target]:
-    """Return every target by name, with a user's own. Raises InputError."""
+    """Return every target by name, with the user's own templates in `templates`. Raises InputError."""
     from symconfig.render.overlay import overlaid
 
     return overlaid(targets(), templates)
 
 
 def _launcher(word: str) -> Target:
-    """Return a launcher by its name and settings: slurm:partition=big,time=2:00:00."""
+    """Return a launcher with its settings, of a text like slurm:partition=big,time=2:00:00. Raises InputError."""
     name, given = split(word)
     known = every_launcher()
     if name not in known:
@@ -157,4 +163,5 @@ def _launcher(word: str) -> Target:
 
 
 def _unknown(known: Mapping[str, Target], name: str, field: str) -> Problem:
+    """Return the problem that no `field` (target or launcher) has this name, with the known and similar ones."""
     return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

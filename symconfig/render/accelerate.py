@@ -40,9 +40,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON without an optimizer, which a script with Accelerate makes itself; the adapter's
-    files.
-    """
+    """Yield the DeepSpeed JSON without an optimizer, which the user's script makes, and the adapter's files."""
     native = deepspeed.config(plan)
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
@@ -50,9 +48,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def config(plan: Plan) -> dict[str, Any]:
-    """Return the configuration file. launch.sh gives the rank, the address and the paths that a machine has of
-    its own.
-    """
+    """Return Accelerate's configuration file for DeepSpeed; launch.sh supplies rank, address and paths."""
     parallel = trainer.parallelism(plan)
     return {
         **_world(plan, "DEEPSPEED"),
@@ -66,7 +62,7 @@ def config(plan: Plan) -> dict[str, Any]:
 
 
 def of_shards(plan: Plan) -> Iterator[Problem]:
-    """Yield what PyTorch's FSDP 2 does not run under Accelerate, and what Transformers cannot be told of the model."""
+    """Yield what FSDP 2 does not run, or Transformers' configuration of the model cannot express; QLoRA, too."""
     adapter = plan.model.adapter
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from refusals.model_problems(plan)
@@ -76,8 +72,10 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
 
 
 def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
-    """Return the configuration file for weights in the shards of PyTorch's FSDP 2. Layers are those that the model's
-    class calls its own. recomputes: it says so of a plan that does, and not the program."""
+    """Return Accelerate's configuration file for FSDP 2, with one group per layer class of the model.
+
+    recomputes: the file switches on recompute of all layers if the plan has it; otherwise the program does.
+    """
     options, ranks = plan.best.options, plan.best.shard_ranks
     all_again = options.recompute.granularity != "none" and options.recompute.method != "block"
     mesh = {"dp_replicate_size": options.instances, "dp_shard_size": ranks, "tp_size": 1, "cp_size": 1}
@@ -98,7 +96,7 @@ def shards(plan: Plan, recomputes: bool = True) -> dict[str, Any]:
 
 
 def _world(plan: Plan, kind: str) -> dict[str, Any]:
-    """Return what is alike in every configuration file: the processes, and the kind that they are of."""
+    """Return the fields for processes and machines. kind: Accelerate's distributed_type."""
     return {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": kind,
@@ -113,7 +111,7 @@ def _world(plan: Plan, kind: str) -> dict[str, Any]:
 
 
 def _loop(plan: Plan) -> Iterator[Row]:
-    """Yield what the loop of a script with Accelerate does itself."""
+    """Yield rows of what the loop of the user's script must do itself."""
     training, batch = plan.training, plan.best.batch
     yield Row(
         "DataLoader",
@@ -153,7 +151,7 @@ def _loop(plan: Plan) -> Iterator[Row]:
 
 
 def _script_row(plan: Plan) -> Row:
-    """Return what a script makes itself, with the plan's values."""
+    """Return the row of the optimizer that the user's script makes."""
     training, optimizer = plan.training, plan.job.optimizer
     lr, decay = f"lr={training.lr}", f"weight_decay={training.weight_decay}"
     adam = f"{lr}, betas=({training.adam_beta1}, {training.adam_beta2}), eps={training.adam_eps}, {decay}"

@@ -26,7 +26,7 @@ _DEMO = {"path": "mhenrichsen/alpaca_2k_test", "type": "alpaca"}  # of its own e
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what Axolotl cannot be told."""
+    """Return the templates' variables. Raises InfeasibleError for what Axolotl does not support."""
     return {
         **tuning.variables(plan, "Axolotl", AXOLOTL.release, *_problems(plan)),
         "sections": sections(plan),
@@ -35,12 +35,12 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON; of shards the YAML itself says all."""
+    """Yield the DeepSpeed JSON; nothing for FSDP, which the YAML configures."""
     return iter(()) if of_fsdp(plan) else tuning.texts(plan)
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML by what it is about."""
+    """Return the YAML's fields by section."""
     best, training, arguments = plan.best, plan.training, tuning.arguments(plan)
     for name in arguments.pop("report_to", ()):
         arguments["use_tensorboard" if name == "tensorboard" else "use_wandb"] = True
@@ -65,11 +65,12 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _packs(plan: Plan) -> bool:
+    """Return whether the job's sequences are packed."""
     return plan.job.sequences is not None and plan.job.sequences.batching == "packed"
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what the YAML has no words for."""
+    """Yield what Axolotl does not support, in addition to limits of the Trainer."""
     if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
         what, need = "this target pads sequences, or packs them", "padded or packed"
         yield Problem(what, field="sequences.batching", got="padding_free", need=need)

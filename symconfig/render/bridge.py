@@ -30,7 +30,10 @@ PRETRAINED = "pretrained"  # the folder of a converted checkpoint where the job 
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    """Return the templates' variables.
+
+    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
+    """
     config, target, model = sections(plan), version(plan), plan.model
     module, name = provider(model)
     activation_module, activation = ACTIVATIONS[model.hidden_act]
@@ -61,24 +64,27 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the overrides as a command line of its own would have them."""
+    """Yield overrides.txt: the overrides on one command line."""
     yield File("overrides.txt", " ".join(map(sh, words(plan))) + "\n")
 
 
 def words(plan: Plan) -> list[str]:
-    """Return the overrides, for a script that adds them to a recipe of its own. Raises as `variables`."""
+    """Return the overrides as words, for a script with its own recipe. Raises as `variables`."""
     return overrides(sections(plan))
 
 
 def version(plan: Plan) -> str:
-    """Return the release of Megatron-LM whose options Bridge takes: the plan's, where Bridge goes with it."""
+    """Return the Megatron-LM release whose options are written: the plan's if Bridge supports it, else the newest that
+    it does.
+    """
     planned = megatron.version(plan)
     return planned if planned in map(flags.resolve, BRIDGE_MEGATRON) else flags.resolve(BRIDGE_MEGATRON[-1])
 
 
 def sections(plan: Plan) -> Sections:
-    """Return the overrides by section, of the options that Megatron-LM itself would get. Raises InfeasibleError with
-    all that Bridge cannot express.
+    """Return the overrides by section, translated from Megatron-LM's options.
+
+    Raises InfeasibleError with all that Bridge lacks.
     """
     problems, target = list(_refused(plan)), version(plan)
     try:
@@ -96,7 +102,10 @@ def sections(plan: Plan) -> Sections:
 
 
 def _defaults(plan: Plan) -> dict[str, Any]:
-    """Return what Megatron-LM's parser assumes and Bridge's classes do not; an option overrides it."""
+    """Return the fields whose defaults differ between Megatron-LM's parser and Bridge's classes.
+
+    Options override them.
+    """
     best, model = plan.best, plan.model
     fields: dict[str, Any] = {
         "model.apply_rope_fusion": fuses_rotations(model),
@@ -117,7 +126,7 @@ def _defaults(plan: Plan) -> dict[str, Any]:
 
 
 def _always(plan: Plan) -> dict[str, Any]:
-    """Return what other options of Megatron-LM say, or the model by itself."""
+    """Return the fields that Bridge has instead of options of Megatron-LM; they override what options give."""
     model, best, training = plan.model, plan.best, plan.training
     overlapped = best.parallel.vpp > 1 and (best.options.overlap.pp_p2p or best.parallel.pp <= 2)
     gelu = model.hidden_act in ("gelu", "gelu_tanh") and not model.gated_mlp
@@ -145,8 +154,9 @@ def _always(plan: Plan) -> dict[str, Any]:
 
 
 def _peft(plan: Plan) -> dict[str, Any]:
-    """Return the arguments of the adapters' class. They are no overrides: Bridge takes an object that can be called for
-    none (training/utils/omegaconf_utils.py, _is_omegaconf_problematic).
+    """Return the arguments of the adapter's class; {} without an adapter.
+
+    Bridge does not accept such an object as an override (training/utils/omegaconf_utils.py, _is_omegaconf_problematic).
     """
     adapter, targets = plan.model.adapter, adapters.targets(plan.model)
     if adapter is None or targets is None:
@@ -156,7 +166,7 @@ def _peft(plan: Plan) -> dict[str, Any]:
 
 
 def _refused(plan: Plan) -> Iterator[Problem]:
-    """Yield what Bridge cannot express beside what no Megatron can."""
+    """Yield what Bridge cannot express, in addition to what Megatron-LM cannot."""
     model, best = plan.model, plan.best
     for _, reason in adapters.refusals(model):
         yield Problem(reason, field="adapter", hint="--backend deepspeed")
@@ -174,11 +184,12 @@ def _refused(plan: Plan) -> Iterator[Problem]:
 
 
 def overrides(config: Sections) -> list[str]:
-    """Return the sections as overrides on a command line, in Hydra's grammar."""
+    """Return the fields as section.name=value words in Hydra's grammar."""
     return [f"{section}.{name}={_hydra(value)}" for section, fields in config.items() for name, value in fields.items()]
 
 
 def _hydra(value: Any) -> str:
+    """Return a value in Hydra's grammar, quoted if needed."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -194,6 +205,7 @@ def _hydra(value: Any) -> str:
 
 
 def _notes(plan: Plan, target: str) -> Iterator[str]:
+    """Yield sentences about versions, adapters, weights and data to read before the first start."""
     yield from (note for note in megatron.notes(plan) if "pretrain_gpt.py" not in note)
     planned = megatron.version(plan)
     if planned != target:
@@ -242,12 +254,15 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
 
 
 def _scaling(model: ModelDescriptor) -> str | None:
+    """Return the type of rope scaling; None without any."""
     return model.rope_scaling.rope_type if model.rope_scaling is not None else None
 
 
 def is_gemma3(model: ModelDescriptor) -> bool:
-    """Return whether a model has what Gemma3ModelProvider's modules have by themselves: norms behind attention and MLP,
-    scaled embeddings, a base of rope for layers with a window. What it has beside them is an option, or refused.
+    """Return whether the model needs Gemma3ModelProvider: norms before and after each sublayer, scaled embeddings,
+    local rope base.
+
+    Its other features are options, or refused. Never true with experts, MLA, adapters or other mixers.
     """
     return (
         model.norm_before_sublayer
@@ -263,7 +278,10 @@ def is_gemma3(model: ModelDescriptor) -> bool:
 
 
 def _windows(model: ModelDescriptor) -> int | None:
-    """Return after how many layers with a window one has none (_is_local_attn_layer); None where it is not so."""
+    """Return n if the pattern repeats n layers with a window and one without (_is_local_attn_layer).
+
+    Return None for any other pattern.
+    """
     listed = model.sliding_layers
     if model.sliding_window is None or all(listed) or not any(listed):
         return None
@@ -272,7 +290,9 @@ def _windows(model: ModelDescriptor) -> int | None:
 
 
 def plain(model: ModelDescriptor) -> ModelDescriptor:
-    """Return the model without what `fields` says, for Megatron-LM's options to be of the rest."""
+    """Return the model without the features that `model_fields` sets, so that Megatron-LM's options can express the
+    rest.
+    """
     update: dict[str, object] = {}
     if is_gemma3(model):
         update = {"norm_after_sublayer": False, "scale_embeddings": False, "rope_local_base_freq": None}
@@ -292,8 +312,9 @@ def plain(model: ModelDescriptor) -> ModelDescriptor:
 
 
 def model_fields(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the fields that no option says. Unset numbers of YaRN are those of Hugging Face's
-    `_compute_yarn_parameters`.
+    """Return the model's fields that no option sets: softmax scale, rope scaling, and Gemma 3's windows and bases.
+
+    Missing numbers of YaRN are Hugging Face's defaults (`_compute_yarn_parameters`).
     """
     result: dict[str, Any] = {}
     if model.latent is None and model.query_pre_attn_scalar is not None:

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what DeepSpeed cannot run."""
+    """Return the templates' variables. Raises InfeasibleError for what DeepSpeed or train.py cannot run."""
     _refuse_run(plan)
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
@@ -48,7 +48,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the JSON in its two flavours, and what surrounds it."""
+    """Yield the JSON with numbers and with "auto", the model's config.json, the scripts and requirements.txt."""
     yield File("ds_config.json", json_text(config(plan)))
     yield File("ds_config_hf.json", json_text(config_auto(plan)))
     yield File("model/config.json", json.dumps(config_json(plan.model), indent=2, allow_nan=False) + "\n")
@@ -61,22 +61,22 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return what train.py is given beside the JSON. Raises InfeasibleError for what DeepSpeed cannot run."""
+    """Return the arguments of train.py as words. Raises InfeasibleError for what DeepSpeed or train.py cannot run."""
     _refuse_run(plan)
     return [word for group in arguments(plan).values() for word in group]
 
 
 def config(plan: Plan) -> Json:
-    """Return ds_config.json with native numbers: integers are integers, and nothing is left to a default that
-    matters.
-    """
+    """Return ds_config.json, with numbers and without "auto". Raises InfeasibleError."""
     refuse(plan)
     return formats.write(plan) | monitors.deepspeed_sections(plan)
 
 
 def config_auto(plan: Plan) -> Json:
-    """Return the flavour for Transformers' Trainer, which has callbacks of its own for monitors: "auto" wherever it
-    fills the value in from TrainingArguments."""
+    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without monitors.
+
+    Raises InfeasibleError.
+    """
     refuse(plan)
     return formats.write(plan, auto=True)
 
@@ -91,18 +91,17 @@ def _refuse_run(plan: Plan) -> None:
 
 
 def _qwen1(plan: Plan) -> bool:
+    """Return whether the model is Qwen-7B of the first generation, whose weights must be converted."""
     return plan.model.model_type == "qwen"
 
 
 def _script(name: str) -> str:
-    """Return a script that is copied as it stands: it takes the plan from the JSON and its arguments, not from a
-    template.
-    """
+    """Return the text of a script that is copied unchanged."""
     return (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """Return what a person should know about this plan with this release, as sentences."""
+    """Return sentences about limits of this release that affect the plan; () if there are none."""
     options, sentences = plan.best.options, []
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
         sentences.append(
@@ -120,7 +119,7 @@ def notes(plan: Plan) -> tuple[str, ...]:
 
 
 def arguments(plan: Plan) -> dict[str, list[str]]:
-    """Return the arguments of train.py by group, each one word, so that a value may begin with a dash."""
+    """Return the arguments of train.py by group, each as --name=value, so that a value may begin with a dash."""
     training, batch, model = plan.training, plan.best.batch, plan.model
     groups = {
         "MODEL_ARGS": [f"--attn-implementation={attention(plan)}", f"--recompute-layers={recompute_layers(plan)}"],
@@ -150,8 +149,8 @@ def arguments(plan: Plan) -> dict[str, list[str]]:
 
 
 def attention(plan: Plan) -> str:
-    """Return Transformers' attention kernel: torch's fused one, except where the job asks for the plain one, or only
-    that one computes the same.
+    """Return Transformers' attention: "eager" if the job asks for it or the model needs it (sinks, soft-capping), else
+    "sdpa".
     """
     model = plan.model
     capped = model.attention_sinks or model.attn_logit_softcapping is not None
@@ -160,7 +159,7 @@ def attention(plan: Plan) -> str:
 
 
 def recompute_layers(plan: Plan) -> int:
-    """Return train.py's number of recomputed layers: 0 none, -1 all, else the first n."""
+    """Return train.py's number of recomputed layers: 0 for none, -1 for all, else the first n."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if recompute.granularity == "none":
         return 0
@@ -170,13 +169,15 @@ def recompute_layers(plan: Plan) -> int:
 
 
 def default_model(plan: Plan) -> str:
-    """Return the weights to start from unless the environment says otherwise; empty: random ones. Of Qwen-7B's own
-    they must be converted first."""
+    """Return the weights to start from by default.
+
+    It is empty for random ones, and for Qwen-7B, whose own must be converted first.
+    """
     return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Return the variables of launch.sh with their reasons."""
+    """Return the environment variables of launch.sh with their reasons."""
     named = [Variable("TOKENIZERS_PARALLELISM", "false", "tokenizers' threads and forked workers dead-lock")]
     # vLLM's pool of memory that sleeps forbids it (device_allocator/cumem.py, until April 2026).
     if plan.cluster.gpu.vendor == "nvidia" and plan.job.rl is None:
@@ -199,7 +200,7 @@ def environment_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def requirements(plan: Plan) -> tuple[str, ...]:
-    """Return the lines of requirements.txt."""
+    """Return the lines of requirements.txt: pinned packages, with PEFT, bitsandbytes and monitors if they are used."""
     pins = dict(REQUIREMENTS)
     if plan.model.adapter is not None:
         pins |= ADAPTER_REQUIREMENTS

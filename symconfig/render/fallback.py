@@ -15,13 +15,14 @@ from symconfig.resources import data_dir
 
 
 def folder(nodes: int) -> str:
-    """Return where the files of the plan for so many nodes are."""
+    """Return the name of the folder with the plan for this number of nodes."""
     return f"nodes-{nodes}"
 
 
 def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
-    """Return launch.sh, and sbatch.sh where Slurm is among the launchers. plans: by number of nodes, the most first;
-    advice: sentences on how the run on most nodes has to save, for those who read launch.sh.
+    """Return launch.sh, which starts the plan for the nodes found, and sbatch.sh if Slurm is among the launchers.
+
+    plans: by number of nodes, largest first. advice: sentences on saving, for the comments of launch.sh.
     """
     plan, counts = plans[0][1], [count for count, _ in plans]
     values = {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
@@ -34,6 +35,6 @@ def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: S
 
 
 def _of_a_range(slurm: Target, least: int) -> Target:
-    """Return the launcher as it asks for `least` nodes, up to those of its plan: this launch.sh takes what it finds."""
+    """Return the Slurm launcher requesting from `least` nodes up to those of its plan."""
     inner = slurm.variables
     return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})

@@ -41,7 +41,7 @@ class Files:
         return iter(self.items)
 
     def __getitem__(self, path: str) -> str:
-        """Return the text of one file."""
+        """Return the text of the file at this path. Raises KeyError."""
         for item in self.items:
             if item.path == path:
                 return item.text
@@ -52,8 +52,11 @@ class Files:
 
 
 def sh(value: object) -> str:
-    """Quote one shell word. Bare only when nothing could be read into it; never empty. With control or bidi characters
-    it is `$'...'`, their bytes spelled out: bash reads \\u202e by its locale, and \\xe2 the same in each."""
+    """Return the value quoted as one word for bash: bare if that is safe, else in single quotes; never empty.
+
+    Text with control or bidi characters becomes `$'...'` with their bytes in hex, which bash reads alike in every
+    locale.
+    """
     text = str(value)
     if _PLAIN.fullmatch(text):
         return text
@@ -63,29 +66,34 @@ def sh(value: object) -> str:
 
 
 def _shown(char: str) -> bool:
-    """Tell whether an editor shows this character as it is; half of a pair is for `write` to refuse."""
+    """Return whether an editor shows this character as it is; lone surrogates count, as `write` refuses them."""
     return char.isprintable() or char in "\n\t" or lone(char)
 
 
 def _bytes(char: str) -> str:
+    """Return the character as bash escapes in `$'...'`."""
     return "\\" + char if char in "\\'" else "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 
 def line(value: object) -> str:
-    """Write one printable line, for comments and Markdown: line ends and control characters are spelled out."""
+    """Return the value as one printable line; line ends and control characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(value))
 
 
 def slug(value: object) -> str:
-    """Keep letters, digits, dot, dash and underscore only, for job names."""
+    """Return letters, digits, dots, dashes and underscores of the value, others as "-", at most 64.
+
+    Return "job" if none is left.
+    """
     return re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-.")[:64] or "job"
 
 
 def write(files: Files, out: Path, force: bool = False, look: Callable[[], None] = lambda: None) -> tuple[Path, ...]:
-    """Write every file under `out`, or none, by `resources.write_folder`; with `force`, also into a folder that exists.
+    """Write all files under `out`, or none, and return their paths; with `force` also into a folder that is not empty.
 
-    look: called before files are replaced, when nobody else writes there. Raises InputError: `out` exists and is not
-    empty (without force), is a link or a file, a link or a folder stands where a file must go, or the disk refuses.
+    look: is called before files are replaced, while no other process writes there. Raises InputError if `out` exists
+    and is not empty (without force), or is a link or a file, if a link or folder is in a file's place, or if writing
+    fails.
     """
     out = Path(os.path.abspath(out))  # without following links
     with cannot_be_written(out):
@@ -97,6 +105,7 @@ def write(files: Files, out: Path, force: bool = False, look: Callable[[], None]
 
 
 def _check(files: Files, out: Path, force: bool) -> None:
+    """Raise InputError with all that keeps these files from being written to `out`."""
     place = str(out)
     if out.is_symlink():
         raise InputError(

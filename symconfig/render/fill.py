@@ -38,11 +38,10 @@ _UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:
-    """Return the files that templates make of the values, which they are given as `plain` has them: each under its
-    template's name without the ending, executable where it begins with #!, and none where there is only white space.
+    """Return a file for each template, named without its ending and executable if it begins with "#!".
 
-    folders: where templates lie; the first that has one wins. Raises InputError, with the place in a template, for one
-    that is wrong.
+    Blank results are left out. folders: where templates are looked up; the first match wins. values: are given to them
+    as `plain` makes them. Raises InputError, with the place in the template, for a wrong template.
     """
     templates, given = _environment(*folders), {name: plain(value, name) for name, value in values.items()}
     texts = ((name.removesuffix(ENDING), _text_of(templates, name, given)) for name in names)
@@ -50,9 +49,10 @@ def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, o
 
 
 def plain(value: object, place: str = "") -> Any:
-    """Return the value in plain types: of a dataclass its fields and properties by name, of a descriptor its fields.
+    """Return the value in plain types: dataclasses as dicts of public fields and properties, pydantic models as dicts
+    of fields.
 
-    place: where the value is, for the error. Raises InputError for a value of another kind.
+    place: the value's name in the error. Raises InputError for a value of any other kind.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -79,8 +79,10 @@ def plain(value: object, place: str = "") -> Any:
 
 @cache
 def _environment(*folders: Path) -> ImmutableSandboxedEnvironment:
-    """Return an environment in which undefined names are errors, nothing is escaped as HTML, and nothing that Jinja
-    makes up by chance is there: files are to come out the same again."""
+    """Return a sandboxed Jinja environment with symconfig's filters, in which undefined names are errors.
+
+    Nothing is escaped as HTML, and random filters are removed, so that files come out the same each time.
+    """
     made = ImmutableSandboxedEnvironment(
         loader=FileSystemLoader(folders),
         undefined=Undefined,
@@ -95,6 +97,10 @@ def _environment(*folders: Path) -> ImmutableSandboxedEnvironment:
 
 
 def _text_of(templates: ImmutableSandboxedEnvironment, name: str, values: Mapping[str, object]) -> str:
+    """Return the text of one filled template.
+
+    Raises InputError at the line of any error, and for a text that is too long.
+    """
     try:
         made = StringIO()
         for part in templates.get_template(name).generate(values):
@@ -128,9 +134,7 @@ def _text_of(templates: ImmutableSandboxedEnvironment, name: str, values: Mappin
 def _placed(
     templates: ImmutableSandboxedEnvironment, name: str, error: BaseException, what: str, hint: str | None = None
 ) -> Problem:
-    """Return a problem at the innermost line of a template that the error came through: Jinja puts them into the
-    traceback.
-    """
+    """Return a problem at the innermost template line in the error's traceback; without one, at the template's file."""
     known = _folders(templates)
     frames = traceback.extract_tb(error.__traceback__)
     lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename.startswith(known)]
@@ -139,29 +143,34 @@ def _placed(
 
 
 def _folders(templates: ImmutableSandboxedEnvironment) -> tuple[str, ...]:
+    """Return the folders in which the environment looks up templates."""
     assert isinstance(templates.loader, FileSystemLoader)
     return tuple(templates.loader.searchpath)
 
 
 def _file(templates: ImmutableSandboxedEnvironment, name: str) -> str:
-    """Return where the template of this name lies."""
+    """Return the path of the template of this name; the name itself if it is in no folder."""
     return next((str(path) for folder in _folders(templates) if (path := Path(folder) / name).is_file()), name)
 
 
 def _meant(name: str, values: Mapping[str, object]) -> str | None:
-    """Say what to write where there is no such name. One that is given, and yet undefined, is in a template that was
-    imported: Jinja lets those see nothing of it unless asked to.
+    """Return what to write instead of an undefined name: a similar one, or None.
+
+    A name that is given, and yet undefined, is in an imported template, which sees it only `with context`.
     """
     return "{% import … with context %}" if name in values else nearest(name, values)
 
 
 class Undefined(StrictUndefined):
-    """Jinja's undefined value that says which key of the same mapping is like the missing one."""
+    """Jinja's strict undefined value, whose error names a similar key of the same mapping."""
 
     __slots__ = ()
 
     @property
     def _undefined_message(self) -> str:
+        """Return Jinja's message, with the key of the same mapping that is most similar to the missing
+        one, if any is.
+        """
         text = super()._undefined_message
         if self._undefined_hint:  # of the sandbox, which forbids the name
             return text
@@ -178,10 +187,13 @@ _NO_TEXTS = ("y", "yes", "on", "true", "n", "no", "off", "false", "null", "nan",
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text is text to every reader; that of several lines stays in lines, where YAML can say it so."""
+    """A YAML dumper that quotes text which any reader might take for another type, and keeps lines of text apart."""
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    """Return the YAML node of a text: bare if every reader takes it for text, else quoted, or in block style over
+    several lines.
+    """
     plain = _A_WORD.fullmatch(text) and text.lower() not in _NO_TEXTS
     style = None if plain else "'"
     if "\n" in text:  # lines after a first one that is empty or begins with a blank count their indent from the parent
@@ -193,7 +205,7 @@ _Dumper.add_representer(str, _text)
 
 
 def as_yaml(value: object, indent: int = 0) -> str:
-    """Write a value as YAML, without the last line end; a mapping or a list in block style, so many blanks deep."""
+    """Return the value as YAML without a final line feed; lines after the first are indented by `indent` blanks."""
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=False, sort_keys=False, width=10**6)
     text = text.removesuffix("\n").removesuffix("\n...")
     return re.sub(r"\n(?!\n)", "\n" + " " * indent, text)

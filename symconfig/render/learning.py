@@ -47,17 +47,16 @@ _CLIPPED: Final[Mapping[str, tuple[float, float]]] = {"dapo": (0.2, 0.28), "gspo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learns:
-    """What of a step of reinforcement learning a program can be told.
+    """What a program supports of RL.
 
-    engines: that generate for it, the usual one first. away: the parts of the trained models that it can keep on the
-    host between phases, a tuple for each way, where the engine is on the same GPUs. epochs: it can train more than once
-    on the same samples. adapters: it can train them. sequences: of a micro-batch, which is packed up to a number of
-    tokens, or so many of them that are padded to the longest. reference: where it is while it is not read, on the host
-    or on the GPU; swapped: its weights come from the host into the actor's place. rewards: a network that gives them,
-    by its placement. sleep_levels: of an engine beside what is trained, the usual one first. ranks_of_data: engines of
-    which a replica may have several. critic: it may have a layout of its own, has that of the actor, or that and
-    perhaps GPUs of its own, and reads what the actor reads at once. reads_apart: micro-batches whose log-probabilities
-    are computed may have other sizes than an update's.
+    engines: inference engines, the default first. away: sets of model parts that it can keep on the host between phases
+    if the engine shares the GPUs. epochs: several passes over the same samples. adapters: LoRA. sequences: how a
+    micro-batch is made: packed up to a number of tokens, or padded. reference: where the reference model is while it is
+    not in use; "swapped": its weights take the actor's place. rewards: how a reward model runs, by placement.
+    sleep_levels: of an engine that shares the GPUs, the default first. ranks_of_data: engines with data parallelism
+    within a replica. critic: "own": it may have a layout of its own; "alike": it has the actor's; "apart": that, and
+    perhaps GPUs of its own, with micro-batches for log-probabilities like the actor's. reads_apart: log-probabilities
+    may have another micro-batch size than updates.
     """
 
     algorithms: tuple[str, ...]
@@ -75,12 +74,13 @@ class Learns:
     reads_apart: bool = False
 
     def sleep_level(self, rl: Rl, adapts: bool) -> int:
-        """Return the level at which an engine sleeps. adapts: beside adapters it keeps its weights, which no update
-        changes."""
+        """Return the engine's sleep level: the job's, else 1 with adapters (its weights do not change), else the usual
+        one.
+        """
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of the step the program `name` cannot be told."""
+        """Yield a problem for each setting of the RL step that the program `name` does not support."""
         rl = section(plan)
         choices = {
             "rl.algorithm": (rl.algorithm, self.algorithms),
@@ -112,7 +112,7 @@ class Learns:
             yield Problem(what, field="rl", got=got, need=" or ".join(able), hint=f"symconfig plan … --target {name}")
 
     def _of_rewards(self, rl: Rl, name: str) -> Iterator[Problem]:
-        """Yield what of a network of rewards the program `name` cannot be told."""
+        """Yield a problem if the program `name` does not run a reward model in this placement, or none at all."""
         if rl.reward_model is None or rl.reward_model.placement in self.rewards:
             return
         if not self.rewards:
@@ -123,7 +123,9 @@ class Learns:
         yield Problem(what, field="rl.reward_model.placement", got=rl.reward_model.placement, need=need)
 
     def _of_engine(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of its engine the program `name` cannot be told."""
+        """Yield problems of the engine's sleep level and data-parallel degree that the program `name`
+        does not support.
+        """
         rollout, chosen = section(plan).rollout, plan.rl[0].rollout_dp if plan.rl else 1
         level, dp = rollout.sleep_level, max(rollout.dp or 1, chosen)
         if level is not None and level not in self.sleep_levels:
@@ -136,12 +138,12 @@ class Learns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compares:
-    """What of training on preferences a program can be told.
+    """What a program supports of preference training.
 
-    batching: of its micro-batches, all of which are of whole pairs; padded: losses that it pads always. least: answers
-    of a micro-batch whose KL term is of answers to other questions. copies: the reference is a second copy of the model
-    beside adapters, too. first: what is read before the forward that is learnt from, and not between that and its
-    backward, of the model itself and the reference. both_heads: a model of rewards has its number beside logits.
+    losses: by name. batching: of micro-batches of whole pairs; padded: losses for which it always pads. least: the
+    fewest answers of a micro-batch if the KL term is computed with other questions' answers. copies: the reference is a
+    full second model even with adapters. first: which models' forward passes run before the one that is trained on, not
+    between it and its backward pass. both_heads: a reward model keeps the head over the vocabulary.
     """
 
     losses: tuple[LossName, ...]
@@ -153,19 +155,22 @@ class Compares:
     both_heads: bool = False
 
     def micro(self, means: Loss) -> int:
-        """Count the sequences of the smallest micro-batch."""
+        """Return the fewest sequences of a micro-batch: whole pairs, and enough for the loss's KL term."""
         return max(means.sequences, self.least if means.read else 1)
 
     def scoring(self, model: ModelDescriptor, job: Job) -> ModelDescriptor:
-        """Return the model with the head that the program trains."""
+        """Return the model with a scalar head in place of the vocabulary's, if the program trains one.
+
+        Return the model itself otherwise.
+        """
         return model.scoring if self._scores(job) else model
 
     def _scores(self, job: Job) -> bool:
-        """Tell whether the program puts a head of one number in the place of that over the vocabulary."""
+        """Return whether the program replaces the head over the vocabulary by one with a single output."""
         return job.preference is not None and job.preference.means.scores and not self.both_heads
 
     def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
-        """Yield what of the preferences the program `name` cannot be told."""
+        """Yield a problem for each setting of preference training that the program `name` does not support."""
         sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
         if sequences is not None:
@@ -188,8 +193,9 @@ class Compares:
 
 
 def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | None) -> tuple[Task, ...]:
-    """Return what a target is for: its own tasks, and what its `compares` and `learns` add. One that says nothing
-    trains plainly."""
+    """Return a target's tasks: its own (plain training if it has neither these nor others), and RL or
+    preference tasks.
+    """
     special = {LOSSES[loss].task for loss in compares.losses} if compares else set()
     special |= {"rl"} if learns else set()
     added = tuple(task for task in TASKS if task in special)
@@ -197,14 +203,16 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
 
 
 def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
-    """Raise InfeasibleError with what of a step the program `name` cannot be told, and with `others`."""
+    """Raise InfeasibleError with all of the step that the program `name` does not support, and `others`.
+
+    Do nothing if there is none.
+    """
     if problems := (*kind.untold(plan, name), *others):
         raise InfeasibleError(problems)
 
 
 def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
-    """Yield the refusal of a program that gives each data-parallel rank as many samples of an update, which `what`
-    says."""
+    """Yield a problem if dp does not divide the samples of an update. what: the sentence."""
     batch, dp = section(plan).batch, plan.best.parallel.dp
     if batch % dp:
         pins = tuple(f"dp={number}" for number in range(1, batch + 1) if batch % number == 0)
@@ -212,14 +220,16 @@ def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
 
 
 def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
-    """Yield the refusal of a program that resumes from what it saved itself alone, which `what` says."""
+    """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
         yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
-    """Yield the refusal of a model whose published weights a program cannot load into Megatron-LM and hand to its
-    engine. known: the families that it can."""
+    """Yield a problem if the model's type is not in `known`, or it has a vision tower.
+
+    Such weights cannot be converted to Megatron-LM and handed to the engine.
+    """
     model = plan.model
     if model.model_type not in known or model.vision is not None:
         what = f"{name} has no way to bring this model's weights to Megatron-LM and its engine"
@@ -227,7 +237,7 @@ def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]
 
 
 def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program cannot run that packs sequences for the flash attention of Transformers' modules."""
+    """Yield what does not work with sequences packed for Transformers' flash attention: scans, sinks, own attention."""
     model = Fixed.of(plan.model)
     if model.scans:
         what = f"{name} packs sequences, whose borders the scans and convolutions of Transformers' blocks do not see"
@@ -243,7 +253,9 @@ def of_transformers(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program's workers of PyTorch's FSDP do not run."""
+    """Yield what workers of PyTorch's FSDP do not run: what packing forbids, other precisions than bf16, recompute of
+    some layers.
+    """
     options = plan.best.options
     yield from of_transformers(plan, name)
     if options.precision != "bf16":
@@ -255,7 +267,7 @@ def of_fsdp(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield the refusal of stages that a program cannot be told: by a layout string, or in a pattern of layers."""
+    """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
         what = f"{name} is told the layers of the first and of the last stage alone"
@@ -266,8 +278,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what programs of reinforcement learning do not run of Megatron-LM's options: their sequences have any
-    length, and their workers reduce gradients for the distributed optimizer."""
+    """Yield a problem for each option of Megatron-LM that RL programs do not run.
+
+    Their sequences vary in length, and their workers reduce gradients for the distributed optimizer.
+    """
     chosen = plan.best.options
     if plan.job.optimizer.name != "adam":
         yield Problem(f"{name} trains with Adam", field="optimizer", got=plan.job.optimizer.name, need="adam")
@@ -292,11 +306,12 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _always(name: str) -> tuple[str]:
+    """Return the pin that switches this option off."""
     return (f"{name}={ALWAYS[name]}",)
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return a line for each option that has a value: its name with its values; a switch that is on has none."""
+    """Return a tuple per option, its name followed by its values; None and False are left out, True has no value."""
     given = {f"--{name}": value for name, value in values.items() if value is not None and value is not False}
     return [
         (name, *(map(word, value) if isinstance(value, tuple) else () if value is True else (word(value),)))
@@ -305,19 +320,25 @@ def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def section(plan: Plan) -> Rl:
-    """Return the section `rl` of a plan's job, which `target.target` has seen there."""
+    """Return the section `rl` of a plan's job, which must have one."""
     assert plan.job.rl is not None, "`tasks` refuses other plans"
     return plan.job.rl
 
 
 def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
-    """Return a plan as tables of keys name its parts (`formats.keys`); what it has not is None or not there. targets,
-    kind: the layers of its adapter and its kind, as the program calls them."""
+    """Return the plan as nested namespaces, by the field names that tables of keys use (`formats.keys`).
+
+    Fields that do not apply are None or missing. targets, kind: the adapted layers and the adapter's kind in the
+    program's terms.
+    """
     rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
     (nodes, gpus), clip, adapter = rewarding.nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
 
     def trained(parallel: Degrees, options: Options) -> Run:
+        """Return the namespace of one trained model: its degrees, options, recompute and offload, in the tables' field
+        names.
+        """
         recompute, flex = options.recompute, options.moe_dispatcher == "flex"
         layers = Run(**asdict(recompute) | {"modules": [*recompute.modules] or None})
         return Run(
@@ -360,7 +381,10 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
 
 
 def critic(plan: Plan) -> str | None:
-    """Return the published name of the critic, "" where it starts as the actor; None where none is trained."""
+    """Return the published name of the critic's weights.
+
+    "" if it starts as a copy of the actor, None without a critic.
+    """
     rl = section(plan)
     if not rl.has_critic:
         return None
@@ -368,23 +392,26 @@ def critic(plan: Plan) -> str | None:
 
 
 def preference(plan: Plan) -> Preference:
-    """Return the section `preference` of a plan's job, which `target.target` has seen there."""
+    """Return the section `preference` of a plan's job, which must have one."""
     assert plan.job.preference is not None, "`tasks` refuses other plans"
     return plan.job.preference
 
 
 def dtype(plan: Plan) -> str:
-    """Name the 16 bits that a plan trains in, as torch does."""
+    """Return torch's name of the plan's 16-bit type."""
     return DTYPES[plan.best.options.precision]
 
 
 def per_example(plan: Plan) -> int:
-    """Count the sequences of an example, as programs count examples: pairs have two."""
+    """Return the sequences per example as programs count them: 2 for preference pairs, else 1."""
     return 1 if plan.job.preference is None else plan.job.preference.means.sequences
 
 
 def _unknown(choices: Mapping[str, tuple[str, tuple[str, ...]]], name: str) -> Iterator[Problem]:
-    """Yield the fields whose values the program `name` knows nothing of."""
+    """Yield a problem for each chosen value that is not among those that the program `name` supports.
+
+    choices: by field, the chosen value and the supported ones.
+    """
     for chosen, (got, able) in choices.items():
         if got not in able:
             yield Problem(f"{name} knows no such", field=chosen, got=got, need=" or ".join(able))

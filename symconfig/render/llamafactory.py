@@ -50,7 +50,7 @@ _DEMO_FOLDER = "REMOTE:llamafactory/demo_data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what LLaMA-Factory cannot run."""
+    """Return the templates' variables. Raises InfeasibleError for what LLaMA-Factory does not support."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, "LLaMA-Factory")
     folder = trainer.output_dir(plan)
     common = tuning.variables(
@@ -65,14 +65,14 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON or Accelerate's file of FSDP 2, and the list of the job's data files."""
+    """Yield the DeepSpeed JSON or Accelerate's file for FSDP 2, and dataset_info.json if the job names data."""
     yield from tuning.texts(plan, recomputes=False)
     if plan.training.data_path:
         yield trainer.json_file(_DATASETS, _datasets(plan))
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML by the headings of LLaMA-Factory's examples."""
+    """Return the YAML's fields by heading, as in LLaMA-Factory's examples."""
     kind, own, arguments, preference = stage(plan), _datasets(plan), tuning.arguments(plan), plan.job.preference
     del arguments["gradient_checkpointing"]
     packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
@@ -100,14 +100,16 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def stage(plan: Plan) -> str:
-    """Return LLaMA-Factory's stage. pt: every token is learnt; sft: answers only; dpo, kto, rm: preferences."""
+    """Return LLaMA-Factory's stage: "pt" (loss over every token), "sft" (answers only), or "dpo", "kto" or "rm" for
+    preferences.
+    """
     if plan.job.preference is not None:
         return _STAGES.get(plan.job.preference.means.task, plan.job.preference.means.task)
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
 def template(model: ModelDescriptor) -> str | None:
-    """Return the chat template of the model's family, if there is one of its name."""
+    """Return the chat template of the model's family; None if LLaMA-Factory has none."""
     if model.vision is None and model.model_type == "llama":
         return "llama3" if model.vocab_size == _LLAMA3_VOCABULARY else "llama2"
     if model.vision is not None:
@@ -116,8 +118,10 @@ def template(model: ModelDescriptor) -> str | None:
 
 
 def _datasets(plan: Plan) -> dict[str, Any]:
-    """Return dataset_info.json: JSON lines with `text` for pre-training, with `messages` for fine-tuning, and beside
-    these `chosen` and `rejected`, a message each, for pairs, and a `label` for single answers.
+    """Return dataset_info.json for the job's JSON-lines files; {} without any.
+
+    The lines have `text` for pretraining, else `messages`, with `chosen` and `rejected` for pairs or a `label` for
+    single answers.
     """
     compares = plan.job.preference is not None
     pairs = learning.per_example(plan) > 1
@@ -140,7 +144,7 @@ def _datasets(plan: Plan) -> dict[str, Any]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what the YAML has no words for."""
+    """Yield what LLaMA-Factory does not support, in addition to limits of the Trainer."""
     model, preference = plan.model, plan.job.preference
     if of_fsdp(plan) and preference is not None and preference.means.scores:
         what = "Accelerate knows no layers of a model with LLaMA-Factory's head of rewards, and gathers all at once"
@@ -164,6 +168,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    """Yield sentences about DeepSpeed, images and padding to read before the first start."""
     yield from deepspeed.notes(plan)
     yield from weights.notes(plan, "image_max_pixels")
     if stage(plan) != "pt":

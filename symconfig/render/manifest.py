@@ -35,7 +35,9 @@ class Manifest(Strict):
 
 
 def manifest(files: Files, target: str, launchers: Sequence[str], templates: Path | None) -> File:
-    """Return the SHA-256 of every file, and the settings that they were made with."""
+    """Return manifest.json: the SHA-256 of every file, with target, launchers and the digest of the
+    user's templates.
+    """
     data = {
         "schema": SCHEMA,
         "target": target,
@@ -47,7 +49,10 @@ def manifest(files: Files, target: str, launchers: Sequence[str], templates: Pat
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read the folder's manifest; None where it has none. Raises InputError for one that is wrong."""
+    """Return the folder's manifest; None if it has none.
+
+    Raises InputError if it is invalid, names a path outside the folder, or the folder was written only in part.
+    """
     path = folder / NAME
     if os.path.lexists(folder / MARKER):
         what = "was written in part only: symconfig was cut off while it wrote this folder"

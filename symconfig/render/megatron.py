@@ -38,15 +38,15 @@ OLDEST = "core_v0.12.1"
 
 
 def version(plan: Plan) -> str:
-    """Return the Megatron-LM version to write for: the plan's own, or the job's when the plan is for another target."""
+    """Return the Megatron-LM release to write for: the plan's own, or the job's if the plan is for
+    another framework.
+    """
     target = plan.best.target
     return flags.resolve(target.version if target.backend == NAME else plan.job.megatron_version)
 
 
 def arguments(plan: Plan) -> list[str]:
-    """Return the complete argument list of pretrain_gpt.py. Raises InfeasibleError with all that cannot be
-    expressed.
-    """
+    """Return all arguments of pretrain_gpt.py as words. Raises InfeasibleError with all that cannot be expressed."""
     return [word for group in groups(plan) for option in group.options for word in option]
 
 
@@ -54,7 +54,7 @@ words = arguments  # what `symconfig render --print` says
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
-    """Return the arguments as the arrays of launch.sh. Raises InfeasibleError, InputError."""
+    """Return the arguments by the arrays of launch.sh. Raises InfeasibleError, also for adapters, and InputError."""
     if plan.model.adapter is not None:
         raise InfeasibleError(
             "Megatron-LM has no LoRA or other adapters",
@@ -66,7 +66,11 @@ def groups(plan: Plan) -> tuple[Group, ...]:
 
 
 def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
-    """Return the arguments as another release of Megatron-LM takes them, without a word of adapters."""
+    """Return the arguments by the arrays of launch.sh, as the release `target` takes them; adapters are ignored.
+
+    Raises InfeasibleError with all that cannot be expressed, InputError for an old release or a value that the parser
+    refuses.
+    """
     if flags.versions().index(target) < flags.versions().index(OLDEST):
         raise InputError(
             "is older than what symconfig writes for", field="megatron_version", got=target, need=f"{OLDEST} or later"
@@ -94,7 +98,10 @@ def groups_at(plan: Plan, target: str) -> tuple[Group, ...]:
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError with all that cannot be expressed, InputError."""
+    """Return the templates' variables.
+
+    Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
+    """
     done, target = groups(plan), version(plan)
     if problems := list(unread(plan, "Megatron-LM")):
         raise InfeasibleError(problems)
@@ -123,7 +130,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def _by_hand(plan: Plan) -> Iterator[Problem]:
-    """Yield what the job says Megatron-LM was changed to know."""
+    """Yield the problems that the job's `edited` fields suppress, each with the change to Megatron-LM's code that it
+    needs.
+    """
     if not plan.job.edited:
         return
     try:
@@ -133,12 +142,14 @@ def _by_hand(plan: Plan) -> Iterator[Problem]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield what launch.sh passes, on one line."""
+    """Yield megatron_args.txt: all arguments on one line."""
     yield File("megatron_args.txt", " ".join(map(sh, arguments(plan))) + "\n")
 
 
 def notes(plan: Plan) -> tuple[str, ...]:
-    """Return what a person must know about this GPU before the first start."""
+    """Return sentences about what must be known or installed before the first start, by GPU, optimizer,
+    model and task.
+    """
     sentences = [f"Only with Megatron-LM changed: {problem.edit}" for problem in _by_hand(plan)]
     if plan.cluster.gpu.architecture == "volta":
         sentences.append(
@@ -179,7 +190,10 @@ ACTIVATIONS = frozenset((("silu", True), ("clamped_swiglu", True), ("gelu_sigmoi
 
 
 def moe_args(out: Arguments, plan: Plan) -> None:
-    """Put the experts, their router and their dispatcher into MOE_ARGS."""
+    """Add the options of experts, router and dispatcher to MOE_ARGS, and refusals of what has none.
+
+    Do nothing for dense models.
+    """
     model = plan.model
     if model.experts is None:
         return
@@ -192,6 +206,7 @@ def moe_args(out: Arguments, plan: Plan) -> None:
 
 
 def _refuse_router(out: Arguments, experts: Experts) -> None:
+    """Refuse routing that Megatron-LM computes otherwise: its renormalisation of scores and its scores of groups."""
     sigmoid, top_k = experts.scoring_func == "sigmoid", experts.num_experts_per_tok
     if sigmoid and experts.norm_topk_prob != (top_k > 1):
         why = "it renormalises sigmoid scores of several chosen experts, and never that of one"
@@ -207,8 +222,10 @@ def _refuse_router(out: Arguments, experts: Experts) -> None:
 
 
 def _refuse_run(out: Arguments, plan: Plan) -> None:
-    """Refuse what a release or the model lacks of recompute, layouts and real data. Raises InputError without a
-    tokenizer."""
+    """Refuse recompute modules and pipeline layouts that the release or model lacks.
+
+    Raises InputError for data without a tokenizer.
+    """
     options, training = plan.best.options, plan.training
     chosen, layout = options.recompute.modules, options.pipeline_layout or ""
     kept, selective = KEPT_INPUTS & {*chosen}, options.recompute.granularity == "selective"

@@ -18,7 +18,7 @@ GROUPS = ("MODEL_ARGS", *RUN)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One bash array. `options`: each an option with its values, as they reach the parser."""
+    """One bash array of launch.sh. options: each an option with its values, as words."""
 
     name: str
     options: tuple[tuple[str, ...], ...]
@@ -26,7 +26,7 @@ class Group:
 
 @dataclass(slots=True)
 class Arguments:
-    """Collects options for one version. Nothing raises before `groups`, so that all refusals come at once."""
+    """A collector of options for one release. Problems are collected, too; none is raised here."""
 
     table: FlagTable
     edited: frozenset[str] = frozenset()  # fields that the job says Megatron-LM was changed to know
@@ -36,8 +36,10 @@ class Arguments:
     program: str = GPT_SCRIPT
 
     def put(self, flag: str, *values: object) -> None:
-        """Add an option to the current group. True: a switch that is on; None and False: nothing is added. A text
-        value with a leading dash is joined by `=`, as argparse needs.
+        """Add an option with its values to the current group; a switch for True, nothing if any value is None or False.
+
+        A single value that begins with a dash is joined by `=`, as argparse requires. A value that no program can be
+        passed becomes a problem.
         """
         if any(value is None or value is False for value in values):
             return
@@ -64,7 +66,7 @@ class Arguments:
         return self.table.known(flag)
 
     def at_least(self, version: str) -> bool:
-        """Tell whether this version is `version` or later. For what changed without an option of its own."""
+        """Return whether this version is `version` or later."""
         return self.table.at_least(version)
 
     def refuse(
@@ -78,10 +80,10 @@ class Arguments:
         pins: tuple[str, ...] = (),
         edit: str | None = None,
     ) -> None:
-        """Note that `name` cannot be expressed.
+        """Add a problem that `name` cannot be expressed.
 
-        since: the first version that can; None: no version does. pins: of which every plan without the problem has one.
-        edit: of a field that changes no cost, the change of Megatron-LM's own code that makes it run so.
+        since: the first version that can; None: none. pins: each of them avoids the problem. edit: a change of
+        Megatron-LM's code, without cost, that avoids it; nothing is added where the job says it was made.
         """
         if edit is not None and name in self.edited:
             return
@@ -93,7 +95,7 @@ class Arguments:
         self.problems.append(Problem(where, field=name, got=text, hint=hint, pins=pins, edit=edit))
 
     def refuse_all(self, refused: Iterable[Refused]) -> None:
-        """Note what the table of constraints refuses, with the first version that does not."""
+        """Add a problem for each failing constraint, with the first version that it no longer covers."""
         for one in refused:
             until = one.constraint.until
             since = None if until is None else next((v for v in versions() if _later(v, until)), None)
@@ -102,28 +104,32 @@ class Arguments:
             )
 
     def needs(self, name: str, flag: str, why: str, got: object = None) -> bool:
-        """Tell whether `flag` is there. If not, refuse `name`, with the first version that has it."""
+        """Return whether this version has `flag`.
+
+        If not, add a problem about `name` with the first version that has it.
+        """
         if self.known(flag):
             return True
         self.refuse(name, why, got, since=first_with(flag))
         return False
 
     def groups(self) -> tuple[Group, ...]:
-        """Return the groups that are not empty, in order."""
+        """Return the groups that have options, in order."""
         return tuple(Group(name, tuple(options)) for name, options in self.filled.items() if options)
 
 
 def _later(version: str, than: str) -> bool:
+    """Return whether a version is later than another."""
     return megatron_release(version) > megatron_release(than)
 
 
 def word(value: object) -> str:
-    """Write a value as the parser reads it: whole numbers of int type stay whole, floats keep every digit."""
+    """Return a value as the parser reads it: floats with every digit, all else as text."""
     return repr(value) if isinstance(value, float) else str(value)
 
 
 def unpassable(text: str) -> str | None:
-    """Say why a program cannot be given this text as an argument; None if it can."""
+    """Return why a text cannot be an argument of a program (NUL, invalid Unicode); None if it can."""
     if "\0" in text:
         return "it holds a NUL character"
     try:

@@ -33,8 +33,10 @@ from symconfig.render.megatron_args import Arguments
 
 
 def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int, engine: bool = True) -> None:
-    """Put everything of the architecture but the mixture of experts into MODEL_ARGS. engine: the GPU runs Transformer
-    Engine."""
+    """Add all options of the model but those of experts to MODEL_ARGS, and refusals of what has none.
+
+    tp: pads the vocabulary. engine: Transformer Engine runs on the GPU.
+    """
     out.group = "MODEL_ARGS"
     out.put("--transformer-impl", "transformer_engine" if engine else "local")
     out.put("--use-flash-attn", not engine)
@@ -78,11 +80,15 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
 
 
 def _scaling(model: ModelDescriptor) -> str | None:
+    """Return the type of rope scaling; None without any."""
     return None if model.rope_scaling is None else model.rope_scaling.rope_type
 
 
 def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
-    """Return --max-position-embeddings."""
+    """Return --max-position-embeddings, and refuse a sequence beyond learned positions.
+
+    Until core_v0.13 it is the original length of YaRN with MLA; what does not fit that is refused, too.
+    """
     longest = max(seq_length, model.max_position_embeddings)
     if model.position is Position.LEARNED and longest > model.max_position_embeddings:
         why = f"the model has no learned position beyond its max_position_embeddings {model.max_position_embeddings}"
@@ -102,6 +108,7 @@ def _longest(out: Arguments, model: ModelDescriptor, seq_length: int) -> int:
 
 
 def _activation(out: Arguments, model: ModelDescriptor) -> None:
+    """Add the options of the activation, or refuse it."""
     act, biased = model.hidden_act, all(_bias_fields(model).values())
     options = next((words for *one, words in ACTIVATIONS if one == [act, model.gated_mlp]), None)
     if options is None or (act == "gelu_tanh" and not biased):
@@ -115,7 +122,7 @@ def _activation(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
-    """Tell, by field, whether that linear layer has a bias; only the layers that the model has."""
+    """Return, for each kind of linear layer that the model has, whether it has a bias, by field name."""
     fields = {"qkv_bias": model.qkv_bias, "attention_out_bias": model.attention_out_bias}
     if not all(model.moe_layers):
         fields["mlp_bias"] = model.mlp_bias
@@ -127,7 +134,7 @@ def _bias_fields(model: ModelDescriptor) -> dict[str, bool]:
 
 
 def _biases(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the biases: Megatron has all, none, or those of q, k and v alone."""
+    """Add the options of biases: on all linear layers, on none, or on q, k and v only; refuse any other choice."""
     fields = _bias_fields(model)
     have = [name for name, value in fields.items() if value]
     if len(have) == len(fields):
@@ -150,7 +157,7 @@ def _biases(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the indexer's sizes and its loss; refuse what sparse attention cannot be told."""
+    """Add the options of sparse attention's indexer, or refusals of what it cannot do; nothing without an indexer."""
     if model.indexer is None:
         return
     if not out.needs("indexer", _option(sparse.KERNELS), "attention is never sparse"):
@@ -176,10 +183,12 @@ def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _option(dest: str) -> str:
+    """Return a destination's option, with dashes."""
     return "--" + dest.replace("_", "-")
 
 
 def _refuse(out: Arguments, model: ModelDescriptor) -> None:
+    """Refuse all of the model that does not go with sparse attention."""
     assert model.indexer is not None
     if hybrid.hybrid(model) or model.mixers:
         out.refuse("indexer", "sparse attention is written for models whose layers all have it")
@@ -201,7 +210,10 @@ VARIANT = "--experimental-attention-variant"
 
 
 def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the sizes of a model's blocks, and the layers that have them where GPTModel is built."""
+    """Add the options of Mamba and linear-attention layers and their sizes, or refusals.
+
+    Do nothing for a plain transformer.
+    """
     if not model.mixers and model.mlp_layers is None:
         return
     if not _spelled(out, model):
@@ -227,7 +239,7 @@ def mixer_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
-    """Tell whether all blocks are Megatron-LM's; refuse those that are not."""
+    """Return whether Megatron-LM has all of the model's blocks; refuse those that it lacks."""
     if hybrid.known(model):
         return True
     for mixer in model.mixers:
@@ -239,7 +251,10 @@ def _spelled(out: Arguments, model: ModelDescriptor) -> bool:
 
 
 def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
-    """Add what HybridModel is told of, and what of GPTModel it has not."""
+    """Add the options of HybridModel, and refuse what it lacks against GPTModel; refuse all for older releases.
+
+    Sets the name of the program in `out`.
+    """
     if not out.at_least(hybrid.SINCE):
         name, got = ("mixers", model.mixers[0].block) if model.mixers else ("mlp_layers", None)
         why = "every layer of GPTModel has attention and an MLP"
@@ -255,7 +270,7 @@ def _hybrid(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _mamba(out: Arguments, model: ModelDescriptor, mixer: Mixer) -> None:
-    """Refuse what no option changes of MambaMixer. Chunks are its kernel's own: they change no result."""
+    """Refuse settings of Mamba that MambaMixer fixes and no option changes; chunk sizes do not matter."""
     if (kernel := mixer.sizes["conv_kernel"]) != hybrid.MAMBA_KERNEL:
         why = f"Mamba's convolution always reads {hybrid.MAMBA_KERNEL} tokens"
         out.refuse("mixers", why, f"conv_kernel {kernel}")
@@ -274,6 +289,7 @@ MUP_EDIT = "in megatron/core/models/common/embeddings/language_model_embedding.p
 
 
 def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
+    """Refuse layers without rope where MLA or multi-token prediction does not allow them."""
     layers = model.rope_layers
     if layers is None or all(layers) or model.position is not Position.ROPE:
         return
@@ -285,12 +301,15 @@ def refuse_rope_layers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def embedding_factor(model: ModelDescriptor) -> float:
-    """Return what embeddings are multiplied by."""
+    """Return the factor on embeddings: sqrt(hidden size) if they are scaled, times the multiplier, if any.
+
+    1.0 by default.
+    """
     return (math.sqrt(model.hidden_size) if model.scale_embeddings else 1.0) * (model.embedding_multiplier or 1.0)
 
 
 def multipliers(out: Arguments, model: ModelDescriptor) -> None:
-    """Add the factors on embeddings, logits and scores."""
+    """Add the options of factors on embeddings, logits and attention scores, or refuse them; nothing if all are 1."""
     if not (embedding_factor(model) != 1.0 or model.logits_multiplier not in (None, 1.0) or _scalar(model) is not None):
         return
     if not out.known(MUP):
@@ -312,16 +331,17 @@ def multipliers(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _scalar(model: ModelDescriptor) -> float | None:
-    """Return what queries are scaled by the root of, where it is not the head dimension."""
+    """Return the number whose root divides the queries, if it is not the head dimension; else None."""
     return None if model.query_pre_attn_scalar in (None, model.head_dim) else model.query_pre_attn_scalar
 
 
 def _of_embeddings(model: ModelDescriptor) -> str:
+    """Return the field that scales the embeddings."""
     return "scale_embeddings" if model.scale_embeddings else "embedding_multiplier"
 
 
 def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
-    """Refuse the factors, which no option of an older release has; code can be changed for those that cost nothing."""
+    """Refuse the factors in releases without options for them, with a change of code where there is one."""
     if (factor := embedding_factor(model)) != 1.0:
         text = f"{model.hidden_size} ** 0.5" if model.embedding_multiplier is None else f"{factor!r}"
         edit = f"{MUP_EDIT}write embeddings = word_embeddings * {text}"
@@ -335,6 +355,9 @@ def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _older(out: Arguments, name: str, why: str, got: float | None, edit: str | None) -> None:
+    """Refuse a factor: with a change of code, if there is one, else with the first release that has an
+    option for it.
+    """
     if edit is None:
         out.needs(name, MUP, why, got)
     else:

@@ -21,7 +21,9 @@ _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say 
 
 
 def files(plan: MixedPlan) -> Files:
-    """Return all files of a plan: the folders of its kinds, and above them what starts a node, the report, the plan."""
+    """Return all files of a plan with two kinds of GPU: a folder for each kind, above them launch.sh, the report, plan
+    and manifest.
+    """
     made = []
     for host in plan.best.hosts:
         own = named(NAME).files(plan.of(host))
@@ -45,12 +47,12 @@ def files(plan: MixedPlan) -> Files:
 
 
 def folder(host: Host) -> str:
-    """Name the folder of a kind's nodes."""
+    """Return the name of the folder for one kind's nodes."""
     return f"stages-{host.stages.text.replace(' to ', '-')}"
 
 
 def verdict(plan: MixedPlan) -> Iterator[str]:
-    """Yield what both kinds are worth: against each of them alone, and how that was searched."""
+    """Yield sentences comparing both kinds together with each alone, and on how they were searched."""
     yield " ".join(f"{_alone(each)}." for each in plan.alone)
     faster, gain = plan.faster, plan.gain
     if gain is None or faster is None:
@@ -67,6 +69,7 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
 
 
 def _alone(each: Alone) -> str:
+    """Return a sentence part with the step time on one kind alone, or why it has no plan."""
     name = f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs)"
     if each.best is None:
         return f"{name} has no plan: {each.why}"
@@ -74,6 +77,7 @@ def _alone(each: Alone) -> str:
 
 
 def _row(host: Host) -> Row:
+    """Return the row of one kind: its nodes, stages, layers, GPUs, memory and limit."""
     layers = " ".join(map(str, host.layers))
     held, limit = summary.gib(host.predicted.device_bytes), summary.gib(host.usable_bytes)
     return Row(

@@ -17,12 +17,14 @@ JOB = "what the job asks for"
 
 
 def run_name(plan: Plan) -> str:
-    """Return the run's name in Weights & Biases."""
+    """Return the run's name in Weights & Biases; by default the model's name."""
     return plan.training.wandb_name or plan.model.name
 
 
 def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
-    """Say to DeepSpeed what its JSON cannot."""
+    """Yield environment variables for Weights & Biases and the collectives' timeout, which DeepSpeed's
+    JSON cannot set.
+    """
     if plan.training.wandb_project is not None:
         yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
         yield _variable("WANDB_NAME", run_name(plan), "the run's name in Weights & Biases")
@@ -32,7 +34,7 @@ def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def deepspeed_sections(plan: Plan) -> dict[str, Any]:
-    """Return DeepSpeed's own monitors, which write on rank 0."""
+    """Return the JSON sections of DeepSpeed's monitors; {} if the job has none."""
     training, sections = plan.training, dict[str, Any]()
     if training.tensorboard_dir is not None:
         sections["tensorboard"] = {
@@ -46,7 +48,7 @@ def deepspeed_sections(plan: Plan) -> dict[str, Any]:
 
 
 def trainer_arguments(plan: Plan) -> dict[str, Any]:
-    """Return TrainingArguments for the monitors; the folder and the project are variables."""
+    """Return TrainingArguments for monitors and the timeout (in seconds); {} if the job has none."""
     training, arguments = plan.training, dict[str, Any]()
     to = [
         name
@@ -63,7 +65,9 @@ def trainer_arguments(plan: Plan) -> dict[str, Any]:
 
 
 def trainer_variables(plan: Plan) -> Iterator[Variable]:
-    """Say to Transformers' callbacks what its arguments cannot."""
+    """Yield environment variables for TensorBoard's folder and the project in Weights & Biases, which
+    are no arguments.
+    """
     if plan.training.tensorboard_dir is not None:
         yield _variable("TENSORBOARD_LOGGING_DIR", plan.training.tensorboard_dir, "the folder of TensorBoard's files")
     if plan.training.wandb_project is not None:
@@ -71,4 +75,5 @@ def trainer_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def _variable(name: str, value: str, what: str) -> Variable:
+    """Return the variable, with the reason that the job asks for it."""
     return Variable(name, value, f"{what}: {JOB}", literal=True)

@@ -52,7 +52,7 @@ Values = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError with all that ms-swift cannot be told, InputError."""
+    """Return the templates' variables. Raises InfeasibleError with all that ms-swift does not support, InputError."""
     version = megatron.version(plan)
     training = plan.training
     return {
@@ -72,13 +72,16 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def stage(plan: Plan) -> str:
-    """Return ms-swift's stage. pt: every token is learnt; sft: answers only."""
+    """Return ms-swift's command: "pt" (loss over every token) for pretraining without an adapter, else "sft" (answers
+    only).
+    """
     return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
 
 
 def sections(plan: Plan) -> dict[str, Values]:
-    """Return the arguments under the names of Megatron-LM's groups. Raises InfeasibleError with all that cannot be
-    said.
+    """Return the arguments by heading, translated from Megatron-LM's groups.
+
+    Raises InfeasibleError with all that has none.
     """
     # Its data start over where they end (trainers/base.py, cyclic_iter): no run is short of them.
     plain = replace(plan, model=plan.model.model_copy(update={"adapter": None}), history=History())
@@ -132,20 +135,23 @@ def sections(plan: Plan) -> dict[str, Values]:
 
 
 def resume_command(plan: Plan, words: Sequence[str]) -> str | None:
-    """Say how a run goes on; a checkpoint of adapters is loaded as such."""
+    """Return the command that resumes the run, with adapters loaded as such; None if ms-swift has no such options."""
     sentence = _RESUME_COMMAND(plan, words)
     return sentence and sentence.replace("--mcore_model", f"--{loaded_as(plan)}")
 
 
 def loaded_as(plan: Plan) -> str:
-    """Return the argument for a checkpoint to go on from. One of adapters holds nothing else (trainers/base.py,
-    save_checkpoint), and `mcore_model` would be the frozen weights then, without iteration and optimizer.
+    """Return the argument for a checkpoint to resume from: "mcore_model", or "mcore_adapter" for a plan with an
+    adapter.
+
+    A checkpoint of adapters holds only these (trainers/base.py, save_checkpoint); `mcore_model` would then be the
+    frozen weights, without iteration and optimizer.
     """
     return "mcore_model" if plan.model.adapter is None else "mcore_adapter"
 
 
 def _model(plan: Plan) -> Values:
-    """Return the model, and what is trained of its vision tower, whose activations the plan keeps."""
+    """Return the arguments for the model, and for which parts of its vision tower are frozen."""
     name = plan.job.training.hf_weights or plan.model.huggingface_id
     vision, pixels = plan.model.vision, weights.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
@@ -157,13 +163,14 @@ def _model(plan: Plan) -> Values:
 
 
 def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType({**TEMPLATES, **TOWERS})) -> str:
-    """Return the chat template of the model's family; "" where it is none of those."""
+    """Return the chat template of the model's family; "" for an unknown family. known: templates by model_type."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
     return known.get(weights.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what ms-swift does not support, in addition to what Megatron-LM does not."""
     model, version = plan.model, megatron.version(plan)
 
     def refused(field: str, why: str, got: object, hint: str | None = None, pins: tuple[str, ...] = ()) -> Problem:
@@ -197,6 +204,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    """Yield sentences about packing, adapters and checkpoints to read before the first start."""
     lora = plan.model.adapter
     yield from weights.notes(plan, "max_pixels")
     yield (

@@ -39,7 +39,7 @@ TEMPLATES = {**ms_swift.TEMPLATES, "mistral": "llama", "mixtral": "llama"}
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what ms-swift with DeepSpeed cannot run."""
+    """Return the templates' variables. Raises InfeasibleError for what ms-swift with DeepSpeed does not support."""
     pairs = () if plan.job.preference is None else COMPARES.untold(plan, NAME)
     others = (*trainer.schedule_problems(plan, unwrapped=True), *trainer.load_problems(plan), *_problems(plan))
     trainer.refuse(plan, *pairs, *trainer.program_problems(plan, "ms-swift"), *others)
@@ -56,8 +56,10 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the DeepSpeed JSON. Its Trainer looks into the optimizer before DeepSpeed makes one of the JSON
-    (`trainers/mixin.py`, create_optimizer), so that it makes it itself.
+    """Yield the DeepSpeed JSON without an optimizer.
+
+    ms-swift's Trainer accesses the optimizer before DeepSpeed makes one from the JSON (`trainers/mixin.py`,
+    create_optimizer), so it must make it itself.
     """
     data = deepspeed.config_auto(plan)
     data.pop("optimizer", None)
@@ -65,7 +67,7 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML by what it is about. launch.sh names the DeepSpeed JSON, by a path of its own."""
+    """Return the YAML's fields by section, without the path of the DeepSpeed JSON, which launch.sh adds."""
     arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
     del arguments["deepspeed"]
     tuner: dict[str, Any] = {"tuner_type": "full"}
@@ -85,13 +87,13 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
         "model_type": plan.model.model_type,
         "template": ms_swift.template(plan.model, TEMPLATES),
         "torch_dtype": learning.dtype(plan),
-        "attn_impl": "flash_attn" if _in_one_row(plan) else deepspeed.attention(plan),
+        "attn_impl": "flash_attn" if _without_padding(plan) else deepspeed.attention(plan),
         **tuner,
     }
     data = {
         "max_length": plan.best.batch.seq_length,
         "packing": _packs(plan),
-        "padding_free": _in_one_row(plan),
+        "padding_free": _without_padding(plan),
         "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,
         **({"dataset": list(training.data_path)} if training.data_path else {}),
     }
@@ -107,18 +109,19 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _packs(plan: Plan) -> bool:
-    """Tell whether sequences fill those of the plan: in pre-training they do, as the plan counts them."""
+    """Return whether sequences are packed up to the sequence length: in pretraining, or if the job says so."""
     lengths = plan.job.sequences
     return ms_swift.stage(plan) == "pt" or (lengths is not None and lengths.batching == "packed")
 
 
-def _in_one_row(plan: Plan) -> bool:
-    """Tell whether the sequences of a micro-batch stand one after the other, each attending within itself."""
+def _without_padding(plan: Plan) -> bool:
+    """Return whether the sequences of a micro-batch are concatenated without padding, each attending only to itself."""
     lengths = plan.job.sequences
     return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    """Yield a sentence about random weights (pretraining) or about padding."""
     if ms_swift.stage(plan) == "pt":
         yield "Training starts from the published weights: ms-swift has no random ones"
     else:
@@ -126,11 +129,12 @@ def _notes(plan: Plan) -> Iterator[str]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what ms-swift does not support, in addition to limits of the Trainer."""
     model = plan.model
     if model.vision is not None or model.model_type not in TEMPLATES:
         what, need = "ms-swift is written for other families of models", " or ".join(TEMPLATES)
         yield Problem(what, field="model_type", got=model.model_type, need=need)
-    if _in_one_row(plan) and deepspeed.attention(plan) == "eager":
+    if _without_padding(plan) and deepspeed.attention(plan) == "eager":
         what = "ms-swift puts sequences into one row for flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
     if plan.training.loads_its_own:

@@ -57,7 +57,10 @@ MODEL_TYPES = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what NeMo-RL cannot be told."""
+    """Return the templates' variables, for Megatron workers.
+
+    Raises InfeasibleError for what NeMo-RL does not support.
+    """
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {
         "framework": f"NeMo-RL {RELEASE}",
@@ -75,7 +78,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL cannot be told, whatever its workers are."""
+    """Yield what NeMo-RL does not support with either kind of workers."""
     rl, training = learning.section(plan), plan.training
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
@@ -87,6 +90,7 @@ def problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what NeMo-RL's Megatron workers do not support."""
     p, options = plan.best.parallel, plan.best.options
     yield from problems(plan)
     yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
@@ -106,7 +110,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def sections(plan: Plan) -> dict[str, Any]:
-    """Return the file by its sections."""
+    """Return the YAML's data. Tokens per micro-batch are rounded up to what Megatron-Core can split over tp and cp."""
     run, training, where = learning.run_of(plan), plan.training, nodes(plan)
     best, (count, gpus) = plan.best, _added(plan)
     # Megatron-Core splits each packed sequence over tp and both halves of cp (models/megatron/data.py).
@@ -131,8 +135,10 @@ def sections(plan: Plan) -> dict[str, Any]:
 
 
 def _added(plan: Plan) -> tuple[int, int]:
-    """Return the nodes, and the GPUs of each, that NeMo-RL's cluster has beside those that train: on one node it takes
-    a network's GPUs off the node's, else its nodes off all."""
+    """Return the reward model's nodes and GPUs per node, to be added to those that train.
+
+    Return (0, GPUs) if one node holds both.
+    """
     count, gpus = rewarding.nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
     return (0, gpus) if together else (count, 0)

@@ -47,7 +47,7 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what OpenRLHF cannot be told."""
+    """Return the templates' variables. Raises InfeasibleError for what OpenRLHF does not support."""
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
@@ -72,17 +72,19 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all options, for a command of one's own. Raises InfeasibleError for what OpenRLHF cannot be told."""
+    """Return all options as words. Raises InfeasibleError for what OpenRLHF does not support."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
+    """Return the options by section. Raises InfeasibleError for what OpenRLHF does not support."""
     others = (*refusals.problems(plan), *trainer.problems(plan), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what OpenRLHF does not support, in addition to limits of DeepSpeed and the Trainer."""
     options, p, rl, training = plan.best.options, plan.best.parallel, plan.job.rl, plan.training
     if p.cp > 1:
         what = "OpenRLHF divides sequences by ring attention, which is not priced"
@@ -112,7 +114,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _of_critic(rl: Rl) -> Iterator[Problem]:
-    """Yield the refusal of a critic that has GPUs of its own while others share theirs."""
+    """Yield a problem for a critic on GPUs of its own if other models share GPUs."""
     if rl.critic_gpus is None:
         return
     if rl.placement == "colocated":
@@ -124,13 +126,13 @@ def _of_critic(rl: Rl) -> Iterator[Problem]:
 
 
 def _packs(plan: Plan) -> bool:
-    """Tell whether sequences stand one after the other in a micro-batch, without padding."""
+    """Return whether sequences are packed without padding in a micro-batch: always for RL, else if the job says so."""
     lengths = plan.job.sequences
     return plan.job.rl is not None or (lengths is not None and lengths.batching == "padding_free")
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the options by what they are about."""
+    """Yield each section's name with its options; those of a critic or adapter only if there is one."""
     rl, best, lora = plan.job.rl, plan.best, plan.model.adapter
     step, each = plan.rl[0] if plan.rl else None, learning.per_example(plan)
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())

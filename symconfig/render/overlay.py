@@ -35,10 +35,10 @@ class About(Strict):
 
 
 def overlaid(known: Mapping[str, Target], templates: Path) -> dict[str, Target]:
-    """Return the targets with the folders of `templates` over them. Raises InputError with all that is wrong there.
+    """Return the targets with the user's folders in `templates` on top. Raises InputError with all that is wrong there.
 
-    A folder with a target's name adds to its templates and replaces those of the same name; another one needs a
-    target.yaml that says whose variables its templates use (`base`) and what it `does`.
+    A folder named like a target adds templates and replaces those of the same name; any other folder needs a
+    target.yaml that says whose variables its templates use (`base`) and what it `does`. Hidden folders are ignored.
     """
     if not templates.is_dir():
         what = "this is no folder" if templates.exists() else "there is no such folder"
@@ -58,6 +58,7 @@ def overlaid(known: Mapping[str, Target], templates: Path) -> dict[str, Target]:
 
 
 def _source(folder: Path, known: Mapping[str, Target]) -> Target:
+    """Return the target of one folder: a known one with these templates first, or a new one. Raises InputError."""
     about, base = folder / ABOUT, known.get(folder.name)
     if base is not None and about.exists():
         raise InputError(
@@ -78,8 +79,9 @@ def _source(folder: Path, known: Mapping[str, Target]) -> Target:
 
 
 def _own(folder: Path, known: Mapping[str, Target]) -> Target:
-    """Return a target that target.yaml makes of another one's variables. Its templates are its own only; those of any
-    target can be extended or included by their path, as megatron/launch.sh.j2.
+    """Return a new target that uses the variables of the one in its target.yaml, and only its own templates.
+
+    Raises InputError. Its templates can extend or include those of any target by their path, as megatron/launch.sh.j2.
     """
     document = load_yaml_strict(folder / ABOUT)
     about = validate(document, About)
@@ -119,11 +121,12 @@ def _own(folder: Path, known: Mapping[str, Target]) -> Target:
 
 
 def _none(plan: object) -> tuple[()]:
+    """Return no files."""
     return ()
 
 
 def _links(templates: Path) -> Iterator[Problem]:
-    """Yield a problem for each link that leads out of the folder: to files that nobody meant to hand out."""
+    """Yield a problem for each symbolic link in the folder."""
     for path in _walk(templates, Path.is_symlink):
         yield Problem(
             "is a symbolic link, and templates are read from this folder only",
@@ -133,7 +136,7 @@ def _links(templates: Path) -> Iterator[Problem]:
 
 
 def _misnamed(templates: Path) -> Iterator[Problem]:
-    """Yield templates whose names give no file, or one of symconfig's own, or a folder of that name."""
+    """Yield a problem for each template that has no name, or whose file symconfig writes itself."""
     for path in _walk(templates, Path.is_file):
         names = path.relative_to(templates).parts[1:]
         if not names or not path.name.endswith(ENDING):
@@ -145,7 +148,10 @@ def _misnamed(templates: Path) -> Iterator[Problem]:
 
 
 def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
-    """Yield what is wanted of all that lies in the folder, in a written order, without following links."""
+    """Yield the paths under the folder for which `wanted` is true, in sorted order; links are not followed.
+
+    Raises InputError for a NUL in the folder's name.
+    """
     if "\0" in str(templates):
         raise InputError("is no folder: a NUL in the name", file=repr(str(templates)))
     for folder, folders, files in os.walk(templates):
@@ -154,9 +160,7 @@ def _walk(templates: Path, wanted: Callable[[Path], bool]) -> Iterator[Path]:
 
 
 def digest(templates: Path | None) -> str | None:
-    """Return the SHA-256 over the names and bytes of all that lies in the folder, but for what is hidden; none of no
-    folder.
-    """
+    """Return the SHA-256 over names and bytes of all visible files in the folder; None without a folder."""
     if templates is None:
         return None
     total = hashlib.sha256()

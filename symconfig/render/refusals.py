@@ -18,7 +18,9 @@ from symconfig.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A constraint that a plan fails, in the words of one plan."""
+    """A constraint that a plan fails: its sentence with the plan's values, the value that fails, and pins that avoid
+    it.
+    """
 
     constraint: Constraint
     sentence: str
@@ -26,18 +28,18 @@ class Refused:
     pins: tuple[str, ...]
 
     def problem(self) -> Problem:
-        """Return the sentence with the pins that avoid it."""
+        """Return the constraint's problem in this plan, with the pins that avoid it."""
         one = self.constraint
         return Problem(self.sentence, field=one.about, got=self.got, hint=one.hint, pins=self.pins)
 
 
 def of_fsdp(plan: Plan) -> bool:
-    """Tell whether a plan was made for programs around PyTorch's FSDP."""
+    """Return whether the plan is for PyTorch's FSDP."""
     return BACKENDS[plan.best.target.backend].told_by is Medium.CODE
 
 
 def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
-    """Yield what a release of a framework refuses in a plan, in the table's order."""
+    """Yield each constraint of a framework's release that the plan fails, in the table's order."""
     cluster = plan.cluster
     job = plan.job
     fixed = facts(backend, plan.model, cluster.gpu.architecture, job.attention, cluster.joined_gpus, job.optimizer)
@@ -48,13 +50,13 @@ def refused(plan: Plan, backend: str, release: str) -> Iterator[Refused]:
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
-    """Raise InfeasibleError with everything in the plan that DeepSpeed cannot run, and with `others`."""
+    """Raise InfeasibleError with all that DeepSpeed cannot run, and with `others`; nothing if there is neither."""
     if faults := (*problems(plan), *others):
         raise InfeasibleError(faults)
 
 
 def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield a problem for data that only Megatron-LM reads."""
+    """Yield a problem if the data files have weights, which `reader` does not support."""
     if plan.training.blended:
         yield Problem(
             f"{reader} takes files without weights",
@@ -65,12 +67,15 @@ def data_problems(plan: Plan, reader: str) -> Iterator[Problem]:
 
 
 def problems(plan: Plan) -> tuple[Problem, ...]:
-    """Return everything in the plan that DeepSpeed cannot run, and what Transformers cannot be told of its model."""
+    """Return all of the plan that DeepSpeed does not run or Transformers' configuration of the model cannot express."""
     return (*(refusal.problem() for refusal in refused(plan, "deepspeed", DEEPSPEED_RELEASE)), *model_problems(plan))
 
 
 def model_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what Transformers cannot be told of a plan's model. One with a vision tower is only ever loaded by name, so
-    that nothing is written of it; a head that the program puts is nothing to be told."""
+    """Yield all of the plan's model that Transformers' configuration cannot express.
+
+    Nothing of a model with a vision tower, which is only loaded by name; a head that the program itself adds is left
+    out.
+    """
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))

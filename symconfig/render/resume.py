@@ -17,19 +17,24 @@ ResumeCommand = Callable[[Plan, Sequence[str]], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How a run is told to save. word: what a command has that says so. command: the one that does."""
+    """How a run is told to save checkpoints. word: the text that a command with saving contains. command: an example of
+    one.
+    """
 
     word: str
     command: str
 
 
 def launched(plan: Plan, words: Sequence[str]) -> str:
-    """Return the command of a target whose launch.sh passes the options to the framework's own program."""
+    """Return the command that resumes a run: launch.sh with the framework's own options."""
     return f"bash launch.sh {' '.join(words)}"
 
 
 def translated(known: Mapping[str, str]) -> ResumeCommand:
-    """Return the `resume_command` of a program by a table of what each option is there; "": nothing."""
+    """Return a `resume_command` that translates Megatron-LM's options by a table; an option mapped to "" is dropped.
+
+    It returns None if the table lacks any of the options.
+    """
 
     def command(plan: Plan, words: Sequence[str]) -> str | None:
         given: dict[str, str] = {}  # a switch has the value ""

@@ -13,11 +13,11 @@ from symconfig.plans.plan import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewarding:
-    """How a program runs a network that rewards responses.
+    """How a program runs a reward model.
 
-    by: an engine of inference, workers with the trained model's layout, workers that shard it over all of their GPUs,
-    or a service elsewhere. overlaps: what its GPUs work beside, where they are its own. together: all responses of a
-    data-parallel rank are in one forward.
+    by: an inference engine, workers laid out like the trained model, workers that shard it over all their GPUs, or an
+    external service. overlaps: what it runs in parallel with, if it has GPUs of its own. together: one forward pass has
+    all responses of a data-parallel rank.
     """
 
     by: Literal["engine", "workers", "shards", "service"]
@@ -26,8 +26,10 @@ class Rewarding:
 
 
 def published(plan: Plan) -> str | None:
-    """Return the published name of the network; "" where a person has to name one, None where none runs on the job's
-    GPUs."""
+    """Return the published name of the reward model.
+
+    It is "" if the user has to name one, None if none runs on the job's GPUs.
+    """
     named = plan.job.rl.reward_model if plan.job.rl else None
     if named is None or named.placement == "server":
         return None
@@ -35,20 +37,20 @@ def published(plan: Plan) -> str | None:
 
 
 def address(plan: Plan) -> str:
-    """Return where a service answers, as the job names it; else nothing."""
+    """Return the URL of a reward service; empty if there is none."""
     named = plan.job.rl.reward_model if plan.job.rl else None
     return (named and named.url) or ""
 
 
 def nodes(plan: Plan) -> tuple[int, int]:
-    """Return the nodes, and the GPUs of each, that the network has for itself."""
+    """Return the reward model's own nodes and the GPUs of each; (0, 0) if it has none of its own."""
     own, most = plan.rl[0].reward if plan.rl else None, plan.cluster.gpus_per_node
     gpus = own.gpus if own is not None else 0
     return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
 
 
 def sentences(plan: Plan) -> Iterator[str]:
-    """Yield where the network stands, and who runs it."""
+    """Yield a sentence on where the reward model runs; nothing without one."""
     named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
     if named is None:
         return

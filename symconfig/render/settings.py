@@ -22,7 +22,7 @@ _SETTING = re.compile(r"[a-z][a-z0-9-]*|env\.[^=,]*")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing that people change. default: None is left out of the files."""
+    """A launcher's setting. default: None: it is left out of the files."""
 
     name: str
     does: str
@@ -36,17 +36,17 @@ LABEL = {"pattern": r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", "need": "at most 53 of a
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The settings of one launcher as they hold, and variables for launch.sh."""
+    """The values of one launcher's settings, and variables for launch.sh."""
 
     values: Mapping[str, str | None]
     environment: Mapping[str, str]
 
 
 def split(launcher: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a launcher and what follows it. A comma belongs to a value unless a setting's name and =
-    follow.
+    """Return the name of a launcher and its settings, of a text like slurm:partition=big,time=2:00:00.
 
-    Raises InputError where something is no setting, or is set twice.
+    A comma belongs to the value unless `name=` follows. Raises InputError for a part without `=` at first and for a
+    setting given twice.
     """
     name, _, rest = launcher.partition(":")
     settings: dict[str, str] = {}
@@ -66,7 +66,11 @@ def split(launcher: str) -> tuple[str, dict[str, str]]:
 
 
 def choose(settings: Sequence[Setting], name: str, given: Mapping[str, str]) -> Chosen:
-    """Put what was given over the defaults. Raises InputError with every setting that is wrong or does not exist."""
+    """Return the launcher's settings, defaults included, and the variables for launch.sh (`env.NAME`).
+
+    Raises InputError with every setting that is unknown or has a wrong value, and every variable that the launcher
+    itself sets.
+    """
     known = {setting.name: setting for setting in settings}
     problems = []
     for key, value in given.items():

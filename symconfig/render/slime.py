@@ -75,7 +75,7 @@ _OWN_LOOP = frozenset(
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what slime cannot be told."""
+    """Return the templates' variables. Raises InfeasibleError for what slime does not support."""
     arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"
@@ -99,16 +99,18 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all arguments, for a command of one's own. Raises InfeasibleError for what slime cannot be told."""
+    """Return all arguments as words. Raises InfeasibleError for what slime does not support."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
+    """Return the options by array of slime's scripts, without empty arrays. Raises InfeasibleError."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {name: list(lines) for name, lines in _sections(plan) if lines}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what slime does not support, in addition to what its `LEARNS` excludes."""
     options = plan.best.options
     yield from learning.of_types(plan, "slime", MODEL_TYPES)
     yield from learning.of_samples(plan, "slime counts the samples of an update in micro-batches of each rank")
@@ -127,7 +129,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Yield the arguments in the arrays of slime's scripts."""
+    """Yield each array of slime's scripts with its options, empty ones included."""
     run = learning.run_of(plan)
     run.rewards.url = rewarding.address(plan) or None
     groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
@@ -143,11 +145,12 @@ def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 
 def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
+    """Return a table's options for a run as tuples of words; keys without a value are left out."""
     return learning.options({name.replace("_", "-"): value for name, value in write(table, run).items()})
 
 
 def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
-    """Return what slime takes of Megatron-LM's options, which has a batch, data and checkpoints of its own."""
+    """Return Megatron-LM's options of a group without those that slime sets itself (batch, data, checkpoints)."""
     dropped = _OWN_LOOP | ({"--lr-decay-iters"} if plan.training.lr_decay_iters is None else set())
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
 

@@ -12,8 +12,11 @@ from symconfig.render.summary import Row
 
 
 def phases(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each phase of the step: its seconds, their share of the step (of phases beside each other more
-    than all of it), the tokens of a micro-batch on each GPU, the fullest GPU, and what is on it."""
+    """Return a row for each phase of an RL step: seconds, share of the step, tokens of a micro-batch per GPU, memory
+    and its parts.
+
+    The shares of phases that overlap add up to more than 100 %. () for a plan without phases.
+    """
     if not plan.steps:
         return ()
     step = plan.steps[0]
@@ -35,7 +38,7 @@ def phases(plan: Plan) -> tuple[Row, ...]:
 
 
 def engine_share(plan: Plan) -> Iterator[str]:
-    """Yield why the engine has its share of the memory, where a plan chose it."""
+    """Yield a sentence on why the engine has its share of memory, if the plan chose it."""
     rl = learning.section(plan)
     if not plan.rl or rl.rollout.memory_share is not None or AWAKE not in (held := plan.rl[0].phases[0].holds):
         return
@@ -49,7 +52,7 @@ def engine_share(plan: Plan) -> Iterator[str]:
 
 
 def read_at_once(plan: Plan) -> Iterator[str]:
-    """Yield why log-probabilities are computed of so many tokens at once, where these are not an update's."""
+    """Yield a sentence on the micro-batch size of log-probabilities, if it is not that of the update."""
     tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
     if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
         return
@@ -63,8 +66,10 @@ def read_at_once(plan: Plan) -> Iterator[str]:
 
 
 def notes(plan: Plan, moved: str = "") -> Iterator[str]:
-    """Yield what a person should know of the step before the first start. moved: how the reference of a loss would
-    be taken off the GPU."""
+    """Yield sentences about the step to read before the first start.
+
+    moved: how the reference model of a preference loss could be taken off the GPU.
+    """
     if (rl := plan.job.rl) is None:
         if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
             yield f"The reference is on the GPU in every phase, {gib(copy)} GiB" + (f"; {moved}" if moved else "")

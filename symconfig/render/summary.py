@@ -34,9 +34,9 @@ PACKING = (
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A module that an option of a plan wants. attribute: a name that it must have; nothing: any build will do.
+    """A Python module that an option of a plan needs.
 
-    named: the module with that name, in words.
+    attribute: a name that the module must have; "": any build will do. named: the module and attribute in words.
     """
 
     option: str
@@ -49,7 +49,7 @@ class Want:
 
 
 def modules_wanted(plan: Plan) -> tuple[Want, ...]:
-    """Return the modules that options of a Megatron plan want, in the order of the options."""
+    """Return the Python modules that used options of a Megatron plan need, in the order of the options."""
     return tuple(
         Want(option.name, option.label, need.module, need.attribute or "", need.named, need.why, need.hint)
         for option in environment.used(plan)
@@ -60,7 +60,7 @@ def modules_wanted(plan: Plan) -> tuple[Want, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a table: a name and what is said of it."""
+    """One line of a table: its name and its cells."""
 
     name: str
     cells: tuple[str, ...]
@@ -68,14 +68,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """The nodes that the GPUs are spread over: `count` of them with `gpus` each."""
+    """The nodes of a run: `count` of them with `gpus` each."""
 
     count: int
     gpus: int
 
 
 def nodes(plan: Plan) -> Nodes:
-    """Return the fewest whole nodes with equally many GPUs each."""
+    """Return the fewest nodes that have equally many GPUs each, at most as many as a node of the cluster has."""
     total, most = plan.best.parallel.world_size, plan.cluster.gpus_per_node
     count = -(-total // most)
     while total % count:
@@ -84,20 +84,22 @@ def nodes(plan: Plan) -> Nodes:
 
 
 def number(value: float) -> str:
-    """Write three significant digits, without an exponent."""
+    """Return a number with three significant digits, or without decimals from 100 on; no exponents above 0.0001."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def gib(value: float) -> str:
+    """Return bytes as GiB with one decimal and the unit."""
     return f"{value / GIB:.1f} GiB"
 
 
 def duration(value: float) -> str:
+    """Return seconds as "1.23 s", or below one second as "123.4 ms"."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
 
 def intervals(plan: Plan) -> list[str]:
-    """Say what measured runs tell of the step time and of the memory, as sentences."""
+    """Return sentences about the likely ranges of step time and memory; [] without measured runs."""
     predicted = plan.best.predicted
     ranges = predicted.interval
     sentences = []
@@ -116,9 +118,7 @@ def intervals(plan: Plan) -> list[str]:
 
 
 def predicted_for(plan: Plan, backend: str) -> str:
-    """Say whose times and bytes these are, where the files are for the other framework; nothing where they are
-    its own.
-    """
+    """Return a sentence that the prediction is for the other framework; empty if the plan's is this one."""
     if plan.best.target.backend == backend:
         return ""
     return (
@@ -128,10 +128,12 @@ def predicted_for(plan: Plan, backend: str) -> str:
 
 
 def share(part: float, whole: float = 1.0) -> str:
+    """Return the share in percent with one decimal; empty if `whole` is 0."""
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
 def recompute(value: Recompute) -> str:
+    """Return the recompute in words: "none", "selective: ..." or "full, ..."."""
     if value.granularity == "none":
         return "none"
     if value.granularity == "selective":
@@ -142,6 +144,7 @@ def recompute(value: Recompute) -> str:
 
 
 def overlap(value: Overlap) -> str:
+    """Return the names of overlapped communication, joined by commas; "nothing" if there is none."""
     names = (
         ("gradient reduction", value.grad_reduce),
         ("weight gather", value.param_gather),
@@ -153,11 +156,12 @@ def overlap(value: Overlap) -> str:
 
 
 def degrees(best: Candidate) -> tuple[Row, ...]:
+    """Return a row for each parallel degree."""
     return tuple(Row(short, (words, str(getattr(best.parallel, short)))) for short, words in _DEGREES)
 
 
 def options(best: Candidate) -> tuple[Row, ...]:
-    """Return the switches that are on, or that carry a choice."""
+    """Return rows for the options: always those of sharding, precision and recompute, others only if they are on."""
     value = best.options
     zero = ("off", "1: optimizer state sharded", "2: and gradients", "3: and weights")[value.zero_stage]
     rows = [
@@ -199,17 +203,18 @@ def wants(wanted: Iterable[Want]) -> tuple[Row, ...]:
 
 
 def stages(best: Candidate) -> tuple[Row, ...]:
-    """Return a row for stages that are alike: their layers (virtual stages apart), recompute, peak allocation."""
+    """Return a row for each group of equal stages: their layers (by virtual stage), recompute, and peak memory."""
     return tuple(Row(each.name, (each.holds, each.recompute, _peak(each))) for each in stages_alike(best.stages))
 
 
 def _peak(each: Alike) -> str:
+    """Return the range of peak memory of equal stages in GiB; one value if it shows none."""
     least, most = gib(each.least_bytes), gib(each.most_bytes)
     return most if least == most else f"{least} to {most}"
 
 
 def memory(plan: Plan) -> tuple[Row, ...]:
-    """Return the memory by part, as the plan has it, then the three totals and the limit."""
+    """Return a row for each part of the memory, then for the three totals and the limit, in GiB."""
     best = plan.best.predicted
     rows = [Row(name, (gib(value), share(value, best.device_bytes))) for name, value in best.memory.items()]
     rows += [
@@ -222,21 +227,20 @@ def memory(plan: Plan) -> tuple[Row, ...]:
 
 
 def time(plan: Plan) -> tuple[Row, ...]:
+    """Return a row for each part of the step time, with its share."""
     best = plan.best.predicted
     return tuple(Row(name, (duration(value), share(value, best.step_s))) for name, value in best.time.items())
 
 
 def short(best: Candidate) -> str:
-    """Return the degrees that are not 1, and what else tells candidates apart: tp4 pp2 dp8 mbs1 zero1 recompute
-    none.
-    """
+    """Return the candidate on one line, as "tp4 pp2 dp8 mbs1 zero1 bf16, recompute none"; degrees of 1 are left out."""
     parts = [f"{name}{getattr(best.parallel, name)}" for name, _ in _DEGREES if getattr(best.parallel, name) > 1]
     parts += [f"mbs{best.batch.micro}", f"zero{best.options.zero_stage}", best.options.precision]
     return " ".join(parts) + f", recompute {recompute(best.options.recompute)}"
 
 
 def alternatives(plan: Plan) -> tuple[Row, ...]:
-    """Return the runners-up: time and what is lost against the best."""
+    """Return a row for each runner-up: rank, options, step time, loss against the best in percent, and memory."""
     first = plan.best.predicted.step_s
     return tuple(
         Row(

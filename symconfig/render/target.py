@@ -38,17 +38,16 @@ _ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--tar
 class Target:
     """A target, or a launcher.
 
-    variables: of its templates, from a plan, of a launcher with the files and the chosen settings. texts: files that no
-    template makes. start: how a person starts a launcher; settings: what may be set of it. assumes: fields of a job
-    that are so where the job does not say otherwise: whose framework it runs on. counts: how its program counts a run
-    that resumes from a checkpoint; resume_command: what a person then does. ignored_fields: fields of training that it
-    does not pass on, and why. saving: how its program is told to save; without it, it saves unasked. tasks: what it is
-    for; with learns (what of a step of reinforcement learning it can be told) or compares (of training on pairs) no
-    others. towers: the multimodal models whose vision tower it trains.
+    variables: a function of a plan (for a launcher also of the files and its settings) that returns the templates'
+    variables. texts: files without a template. start: how a user runs the launcher; settings: what can be set of it.
+    assumes: fields of a job that it sets by default, such as the backend. counts: how its program counts steps of a
+    resumed run; resume_command: the command to resume. ignored_fields: training fields that it does not pass on, with
+    the reasons. saving: how to make its program save; None: it always saves. tasks: the tasks that it supports; learns,
+    compares: what it supports of RL and of preference training, which are then its only tasks unless it lists more.
+    towers: multimodal models whose vision tower it trains.
 
-    Set where it is found: folders, where its templates lie, the first that has one wins; shared, templates that others
-    extend or include, which make no file; foreign, there are templates of a user's own among them; base, the target
-    whose variables a user's own has, and with them what it can be told.
+    Set by `target`: folders, searched for templates in order; shared, templates to extend or include, which make no
+    files; foreign, some templates are the user's; base, the target whose variables a user's target has.
     """
 
     name: str
@@ -72,7 +71,7 @@ class Target:
     base: str = ""
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
-        """Return a launcher as somebody wants it: its templates have `settings` and `environment` (for launch.sh), too.
+        """Return the launcher with these settings; its templates get `settings` and `environment` (for launch.sh).
 
         Raises InputError.
         """
@@ -84,10 +83,10 @@ class Target:
         return replace(self, variables=variables)
 
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
-        """Return its files in a written order: templates by name, then texts. `of`: what else `variables` is given;
-        `starts`: how each launcher is started.
+        """Return the files: from templates by name, then texts that no template has replaced.
 
-        Raises InfeasibleError for what cannot be expressed, InputError for a template that is wrong.
+        of: further arguments of `variables`. starts: how each launcher is started. Raises InfeasibleError for what the
+        target cannot express, InputError for a wrong template.
         """
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
@@ -98,7 +97,9 @@ class Target:
         return [*files, *(item for item in self.texts(plan) if item.path not in made)]
 
     def remarks(self, plan: Plan) -> tuple[str, ...]:
-        """Say what of the job's training the files do not pass on, and where no checkpoint is written."""
+        """Return a sentence for each training field that is set but not passed on, and one if no checkpoint will be
+        saved.
+        """
         values = {name: getattr(plan.training, name) for name in self.ignored_fields}
         sentences = [
             f"training.{name} {' '.join(value) if isinstance(value, tuple) else value} is not passed on: "
@@ -113,7 +114,7 @@ class Target:
         return tuple(sentences)
 
     def templates(self) -> tuple[str, ...]:
-        """Return the templates' names, with forward slashes."""
+        """Return the sorted relative paths of its templates, with forward slashes."""
         names = {path.relative_to(folder).as_posix() for folder in self.folders for path in folder.rglob(f"*{ENDING}")}
         return tuple(sorted(names))
 
@@ -122,7 +123,7 @@ LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 
 
 def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> None:
-    """Raise InfeasibleError where launchers are asked for, and the target writes nothing that they could start."""
+    """Raise InfeasibleError if there are launchers, but the target writes no launch.sh."""
     if launchers and not any(item.path == LAUNCH for item in own):
         raise InfeasibleError(
             f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
@@ -133,7 +134,10 @@ def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> 
 
 
 def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
-    """Return all files. Raises InputError with those that would be lost under another, or would have to be folders."""
+    """Return the files of all sources.
+
+    Raises InputError if two write the same path, or one's file is another's folder.
+    """
     whose: dict[str, Target] = {}
     problems = []
     for source, files in made:
@@ -153,7 +157,7 @@ def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
 
 
 def _template(path: str, *sources: Target) -> str:
-    """Return the template that makes a file, a user's own rather than one of symconfig's; else the file's path."""
+    """Return the path of the template that makes a file, the user's own first; the file's path if no template does."""
     ranked = sorted(sources, key=lambda source: not source.foreign)
     places = (folder / f"{path}{ENDING}" for source in ranked for folder in source.folders)
     return next((str(place) for place in places if place.is_file()), path)
@@ -162,7 +166,11 @@ def _template(path: str, *sources: Target) -> str:
 def common(
     plan: Plan, starts: Sequence[str] = (), source: Target | None = None, wants: Iterable[Want] = ()
 ) -> dict[str, object]:
-    """Return what every template may use. source: whose templates they are; wants: modules that options want."""
+    """Return the variables that every template gets.
+
+    starts: how launchers are started. source: the target that the templates belong to. wants: modules that options
+    need.
+    """
     return {
         "plan": plan,
         "best": plan.best,
@@ -179,13 +187,20 @@ def common(
 
 
 def discovered(package: ModuleType, folder: Path) -> dict[str, Target]:
-    """Return the targets or launchers of a package by name; `folder`: where each has its templates."""
+    """Return the targets or launchers of a package by name, sorted.
+
+    folder: the one that holds their template folders.
+    """
     listed = [target(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
     return dict(sorted((each.name, each) for each in listed if each is not None))
 
 
 def target(package: ModuleType, module_name: str, folder: Path) -> Target | None:
-    """Return the target or launcher of one module; None where there is no such module, or it has none."""
+    """Return the target or launcher of one module, with its template folders.
+
+    Return None if there is no such module or it defines none. A target's variables then refuse tasks and vision towers
+    that it does not support.
+    """
     if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
         return None
     module = importlib.import_module(f"{package.__name__}.{module_name}")
@@ -200,7 +215,7 @@ def target(package: ModuleType, module_name: str, folder: Path) -> Target | None
 
 
 def _guarded(one: Target, tasks: tuple[Task, ...]) -> Callable[..., Mapping[str, Any]]:
-    """Return the `variables` of a target, refusing tasks and vision towers that it is not for."""
+    """Return the target's `variables`, which now raise InfeasibleError for an unsupported task or vision tower."""
 
     def variables(plan: Plan, *of: Any) -> Mapping[str, Any]:
         if plan.task not in tasks:

@@ -34,15 +34,20 @@ _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOI
 
 
 def refuse(plan: Plan, *others: Problem) -> None:
-    """Raise InfeasibleError with all that DeepSpeed under Trainer cannot run, and with `others`."""
+    """Raise InfeasibleError with all that DeepSpeed under the Trainer cannot run, and with `others`.
+
+    Do nothing if there is neither.
+    """
     faults = (*refusals.problems(plan), *problems(plan), *others)
     if faults:
         raise InfeasibleError(faults)
 
 
 def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
-    """Yield what the generated training script can, and a script with Trainer or Accelerate cannot. every_layer: it
-    recomputes all layers or none; else each n-th one, too."""
+    """Yield what scripts with Trainer or Accelerate cannot run, but train.py can: recompute of some layers, and AutoEP.
+
+    every_layer: the program recomputes all layers or none; otherwise every n-th layer is possible, too.
+    """
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     some = recompute.method == "block" and recompute.num_layers is not None and recompute.num_layers < layers
     if some and (every_layer or every_nth(plan) is None):
@@ -62,8 +67,7 @@ def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
 
 
 def every_nth(plan: Plan) -> int | None:
-    """Return n where a plan's layers run again as the Trainer of Transformers 5.24 has it: each n-th one, in the shards
-    of FSDP 2. None: they do not."""
+    """Return n if the plan recomputes every n-th layer, as Transformers 5.24 does with FSDP 2; else None."""
     recompute, layers = plan.best.options.recompute, plan.model.num_hidden_layers
     if plan.best.target.backend != "fsdp" or recompute.method != "block":
         return None
@@ -71,9 +75,10 @@ def every_nth(plan: Plan) -> int | None:
 
 
 def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Problem]:
-    """Yield a problem for learning-rate schedules that Trainer lacks: its own end with the run.
+    """Yield a problem for each part of the learning-rate schedule that the Trainer lacks: its own decays end with the
+    run.
 
-    unwrapped: the program's Trainer asks the optimizer that it made, and not DeepSpeed's wrapper of it.
+    unwrapped: the program's Trainer asks its own optimizer for the rate, not DeepSpeed's wrapper.
     """
     training = plan.training
     if training.lr_decay_style == "linear" and not (unwrapped or own_optimizer(plan)):
@@ -110,7 +115,11 @@ def schedule_problems(plan: Plan, *, unwrapped: bool = False) -> Iterator[Proble
 
 
 def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
-    """Yield what a program that trains by its own script, on a published model, cannot be told."""
+    """Yield what a program with its own training script does not support: AutoTP, Ulysses, models without a published
+    name.
+
+    Also a fractional lora_alpha. name: the program's.
+    """
     parallel, adapter = plan.best.parallel, plan.model.adapter
     for degree, what in (("tp", "AutoTP"), ("cp", "Ulysses")):
         if (got := getattr(parallel, degree)) > 1:
@@ -124,7 +133,10 @@ def program_problems(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def padded(plan: Plan, longest: str) -> Iterator[str]:
-    """Yield what sequences of which a job says no lengths are padded to; longest: the program's word for the most."""
+    """Yield a note that sequences are padded less than predicted, if the job states no lengths.
+
+    longest: the program's option for the maximum length.
+    """
     if plan.job.sequences is None:
         yield (
             f"Sequences are padded to the longest of their micro-batch, not to {longest}: the prediction, for full "
@@ -133,14 +145,12 @@ def padded(plan: Plan, longest: str) -> Iterator[str]:
 
 
 def named(plan: Plan) -> str | None:
-    """Return the name or folder of the model, whose weights are left out where they are to be random."""
+    """Return the folder or id of the model, even if its weights are to be random; None if it has neither."""
     return plan.job.training.hf_weights or plan.model.huggingface_id
 
 
 def load_problems(plan: Plan) -> Iterator[Problem]:
-    """Yield a problem for a checkpoint to go on from that Trainer cannot find: resume_from_checkpoint is one
-    checkpoint; the last of a folder is found in output_dir alone.
-    """
+    """Yield a problem if the checkpoint to resume from is no checkpoint-N folder and not the run's own last one."""
     training = plan.training
     if training.load and not training.loads_its_own and not _CHECKPOINT.fullmatch(basename(normpath(training.load))):
         yield Problem(
@@ -152,9 +162,10 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
 
 
 def arguments(plan: Plan, deepspeed: str | None) -> Json:
-    """Return TrainingArguments as JSON. With them Trainer fills the "auto" values of the file `deepspeed` in to the
-    plan's; None: Accelerate's own file says how weights are kept, and that layers run again. Every trainer counts
-    pairs where a plan counts the two sequences of each.
+    """Return TrainingArguments as JSON data.
+
+    deepspeed: the path of the JSON whose "auto" values they fill in; None: Accelerate's file configures sharding and
+    recompute. Batch sizes are in examples, and a preference pair is one.
     """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
@@ -183,7 +194,7 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
 
 
 def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
-    """Return the arguments that name the optimizer; of AdamW the DeepSpeed JSON says it."""
+    """Return the arguments for the optimizer; {} if the DeepSpeed JSON has it."""
     optimizer = plan.job.optimizer
     if deepspeed is None:
         return {"optim": _OPTIMIZERS["adam"]}
@@ -194,13 +205,17 @@ def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
 
 
 def _recomputed(plan: Plan, deepspeed: str | None) -> Json:
+    """Return the arguments for recompute.
+
+    Without DeepSpeed it is on only if every n-th layer is recomputed, else it is off here.
+    """
     if deepspeed is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
     return {"gradient_checkpointing": deepspeed is not None and plan.best.options.recompute.granularity != "none"}
 
 
 def _evaluated(plan: Plan) -> Json:
-    """Return when a Trainer evaluates; on what, its script says."""
+    """Return the arguments for evaluation, without its data; {} if the job has none."""
     if not plan.training.eval_iters:
         return {}
     return {
@@ -211,14 +226,14 @@ def _evaluated(plan: Plan) -> Json:
 
 
 def output_dir(plan: Plan) -> str:
-    """Return the folder of the checkpoints: Trainer makes it even where nothing is to be saved."""
+    """Return the checkpoint folder; "checkpoints" by default, as the Trainer needs one even if nothing is saved."""
     return plan.training.save or "checkpoints"
 
 
 def schedule(plan: Plan) -> Json:
-    """Return the learning rate's schedule: the same function of the step as Megatron-LM's and train.py's.
+    """Return the arguments for the learning-rate schedule, the same function of the step as Megatron-LM's.
 
-    But for the warm-up before WSD, which Trainer begins at the smallest rate and the others at 0.
+    Only the warm-up before WSD differs: the Trainer's starts at the smallest rate, others at 0.
     """
     training = plan.training
     floor, style = training.min_lr, training.lr_decay_style
@@ -244,10 +259,10 @@ def schedule(plan: Plan) -> Json:
 
 
 def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
-    """Return the variables of Ulysses for a Trainer: Accelerate's Accelerator reads it from the environment
-    (`parallelism_config.py`, 1.15).
+    """Return the environment variables by which Accelerate configures Ulysses (`parallelism_config.py`, 1.15).
 
-    The data ranks are told too: Accelerate takes the batch that DeepSpeed is given from them.
+    Return () without Ulysses. The variables include the data-parallel ranks, from which Accelerate computes DeepSpeed's
+    batch.
     """
     config = parallelism(plan)
     switched = {"accelerate_use_parallelism_config": "true", **config} if config else {}
@@ -258,7 +273,7 @@ def ulysses_variables(plan: Plan) -> tuple[Variable, ...]:
 
 
 def parallelism(plan: Plan) -> Json:
-    """Return Accelerate's parallelism_config; nothing where there is no Ulysses."""
+    """Return Accelerate's parallelism_config; {} without Ulysses."""
     parallel = plan.best.parallel
     if parallel.cp == 1:
         return {}
@@ -277,9 +292,7 @@ def parallelism(plan: Plan) -> Json:
 
 
 def adapter_files(plan: Plan) -> Iterator[File]:
-    """Yield PEFT's adapter_config.json (`peft.LoraConfig`) and, of frozen weights in 4 bits, `BitsAndBytesConfig` as
-    JSON.
-    """
+    """Yield PEFT's adapter_config.json, and for QLoRA a quantization_config.json; nothing without an adapter."""
     lora = plan.model.adapter
     if lora is None:
         return
@@ -311,7 +324,7 @@ def adapter_files(plan: Plan) -> Iterator[File]:
 
 
 def script_rows(plan: Plan) -> Iterator[Row]:
-    """Yield what a training script decides itself, beside its TrainingArguments, with the plan's values."""
+    """Yield rows of what the user's training script must set itself, besides TrainingArguments."""
     yield Row("sequence length", (f"{plan.best.batch.seq_length} tokens in every sequence",))
     yield Row("attention", (f'attn_implementation="{attention(plan)}"',))
     if plan.best.parallel.cp > 1:

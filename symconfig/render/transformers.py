@@ -33,7 +33,7 @@ BUCKETS = (
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what Trainer cannot run."""
+    """Return the templates' variables. Raises InfeasibleError for what the Trainer cannot run."""
     sharded = of_fsdp(plan)
     others = (*trainer.schedule_problems(plan, unwrapped=sharded), *trainer.load_problems(plan))
     if sharded and (faults := (*_of_shards(plan), *trainer.problems(plan, every_layer=False), *others)):
@@ -55,8 +55,9 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterator[File]:
-    """Yield the arguments, the DeepSpeed JSON or Accelerate's file of FSDP 2, the model's config.json for random
-    weights, the adapter's files."""
+    """Yield the arguments, the DeepSpeed JSON or Accelerate's file for FSDP 2, the model's config.json and the
+    adapter's files.
+    """
     yield trainer.json_file(ARGUMENTS, _arguments(plan))
     if of_fsdp(plan):
         yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan)) + "\n")
@@ -67,18 +68,19 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:
+    """Return TrainingArguments as JSON data, with the DeepSpeed JSON's name unless the plan is for FSDP."""
     return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
 
 
 def _of_shards(plan: Plan) -> Iterator[Problem]:
-    """Yield what does not run in the shards of FSDP 2 under Accelerate."""
+    """Yield what does not run with FSDP 2 under Accelerate, Ulysses included."""
     yield from accelerate.of_shards(plan)
     if (cp := plan.best.parallel.cp) > 1:
         yield Problem("Accelerate runs Ulysses with DeepSpeed alone", field="cp", got=str(cp), pins=("cp=1",))
 
 
 def _resuming(plan: Plan) -> Iterator[Row]:
-    """Yield what Trainer.train goes on from: what it is given, not its arguments."""
+    """Yield the row of what the script must pass to Trainer.train to resume; nothing if it does not resume."""
     training = plan.training
     if training.loads_its_own:
         yield Row(
@@ -93,11 +95,12 @@ def _resuming(plan: Plan) -> Iterator[Row]:
 
 
 def words(plan: Plan) -> tuple[str, ...]:
-    """Return the arguments as words of a command; launch.sh gives `deepspeed` itself, which is a path of its own."""
+    """Return the arguments as --name=value words without `deepspeed`, whose path launch.sh adds."""
     return tuple(f"--{name}={_word(value)}" for name, value in _arguments(plan).items() if name != "deepspeed")
 
 
 def _word(value: Any) -> str:
+    """Return a value as HfArgumentParser reads it; a list becomes its only item, or "all"."""
     if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
         return str(value[0]) if len(value) == 1 else "all"
     return json.dumps(value) if isinstance(value, dict) else str(value)

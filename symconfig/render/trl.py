@@ -59,7 +59,7 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what TRL cannot be told."""
+    """Return the templates' variables. Raises InfeasibleError for what TRL does not support."""
     kind: Compares | Learns = COMPARES if plan.job.rl is None else LEARNS
     notes = (*step_words.notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan))
     return {
@@ -75,7 +75,7 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
-    """Return the YAML by what it is about."""
+    """Return the YAML's fields by section; the data section is empty if the job names none."""
     run, data = tuning.run_of(plan), plan.training.data_path
     return {
         "model": write(TRL_MODEL, run),
@@ -86,8 +86,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _pairs(plan: Plan) -> dict[str, Any]:
-    """Return what training on preferences is told. Its dropout is off in the adapters, too, unless it is told
-    otherwise."""
+    """Return the fields of preference training; dropout stays on only if the adapter has it."""
     preference, adapter = learning.preference(plan), plan.model.adapter
     loss = [preference.loss] if preference.means.task == "dpo" else preference.loss
     scaled: dict[str, Any] = {"loss_type": loss, "beta": preference.beta, "precompute_ref_log_probs": False}
@@ -101,11 +100,12 @@ def _pairs(plan: Plan) -> dict[str, Any]:
 
 
 def _experimental(plan: Plan) -> str | None:
-    """Return the trainer of a loss that no script of TRL's starts."""
+    """Return the experimental trainer for the loss; None for losses (and RL) that TRL's own scripts cover."""
     return None if plan.job.preference is None else _EXPERIMENTAL.get(plan.job.preference.loss)
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what TRL does not support: a full reference model with FSDP 2, and several data sets."""
     rl, pairs, data = plan.job.rl, plan.job.preference, plan.training.data_path
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
     if of_fsdp(plan) and reference and plan.model.adapter is None:
@@ -116,6 +116,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
+    """Yield a sentence about the length of prompts (RL) or about padding."""
     rl = plan.job.rl
     if rl is not None:
         yield (

@@ -23,8 +23,11 @@ DEEPSPEED = "ds_config_hf.json"
 def variables(
     plan: Plan, name: str, release: str, *others: Problem, launcher: str = accelerate.NAMED
 ) -> dict[str, object]:
-    """Return what the templates of every program see. launcher: the Accelerate of its shards. Raises InfeasibleError
-    with what the program cannot be told, and with `others`."""
+    """Return the templates' variables that all fine-tuning programs share.
+
+    name, release: the program's. launcher: the name of Accelerate for FSDP. Raises InfeasibleError with all that the
+    program does not support, and with `others`.
+    """
     sharded = of_fsdp(plan)
     faults = (
         *(accelerate.of_shards(plan) if sharded else refusals.problems(plan)),
@@ -46,7 +49,7 @@ def variables(
 
 
 def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
-    """Yield the DeepSpeed JSON, or Accelerate's file of FSDP 2. recomputes: that says which layers are recomputed."""
+    """Yield the DeepSpeed JSON, or Accelerate's file for FSDP 2. recomputes: that file switches on recompute."""
     if of_fsdp(plan):
         yield File(accelerate.CONFIG, as_yaml(accelerate.shards(plan, recomputes)) + "\n")
     else:
@@ -54,12 +57,15 @@ def texts(plan: Plan, *, recomputes: bool = True) -> Iterator[File]:
 
 
 def arguments(plan: Plan) -> dict[str, Any]:
-    """Return the Trainer's own arguments."""
+    """Return TrainingArguments as JSON data, with the DeepSpeed JSON's name unless the plan is for FSDP."""
     return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
 
 
 def run_of(plan: Plan, **more: object) -> Run:
-    """Return a plan as tables of keys name its parts (`formats.tuners`), with more of the program's own."""
+    """Return the plan as namespaces for the tables of keys (`formats.tuners`).
+
+    more: further fields, which replace others.
+    """
     lora = plan.model.adapter
     run = learning.run_of(plan, target_modules(plan.model) if lora else ())
     if lora is not None:

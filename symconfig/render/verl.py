@@ -47,7 +47,7 @@ LEARNS = Learns(
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
+    """Return the templates' variables, for Megatron workers. Raises InfeasibleError for what verl does not support."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     exported = environment.variables(plan, plan.best.target.version)
     return {
@@ -58,7 +58,10 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def shown(plan: Plan, workers: str, config: str) -> dict[str, object]:
-    """Return what the templates see of a plan for some workers. config: Hydra's configuration of them."""
+    """Return the templates' variables that Megatron and FSDP workers share.
+
+    workers: "megatron" or "fsdp". config: the name of Hydra's configuration for them.
+    """
     return {
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
@@ -74,13 +77,16 @@ def shown(plan: Plan, workers: str, config: str) -> dict[str, object]:
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    """Return all overrides as words, for Megatron workers. Raises InfeasibleError for what verl does not support."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return [word for words in sections(plan, "megatron").values() for word in words]
 
 
 def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
-    """Return the overrides for some workers, as Hydra reads them, by what they are about."""
+    """Return the overrides by section for "megatron" or "fsdp" workers.
+
+    The keys of a critic or reward model are there only if there is one.
+    """
     rl, targets = learning.section(plan), adapters.targets(plan.model) if workers == "megatron" else None
     modules = targets.modules if targets is not None else peft.modules(plan.model)
     run = learning.run_of(plan, modules, _KINDS[targets.kind] if targets is not None else "")
@@ -92,12 +98,14 @@ def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
 
 
 def _value(value: object) -> str:
+    """Return a value in Hydra's grammar."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what verl's Megatron workers do not support."""
     options, rl = plan.best.options, learning.section(plan)
     yield from learning.of_stages(plan, "verl")
     yield from of_updates(rl)
@@ -114,7 +122,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def of_updates(rl: Rl) -> Iterator[Problem]:
-    """Yield the refusal of updates of different sizes."""
+    """Yield a problem if the prompts of a step do not divide over its updates."""
     if rl.prompts % rl.updates:
         what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
         yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)

@@ -23,18 +23,19 @@ _SCHEDULES = ("constant", "cosine")
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what verl cannot be told."""
+    """Return the templates' variables, for FSDP workers. Raises InfeasibleError for what verl does not support."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {**verl.shown(plan, "fsdp", "ppo_trainer"), "variables": (), "notes": tuple(step_words.notes(plan))}
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all overrides, for a command of one's own. Raises InfeasibleError for what verl cannot be told."""
+    """Return all overrides as words, for FSDP workers. Raises InfeasibleError for what verl does not support."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return [word for words in verl.sections(plan, "fsdp").values() for word in words]
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what verl's FSDP workers do not support."""
     training = plan.training
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from learning.of_fsdp(plan, "verl")

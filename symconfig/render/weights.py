@@ -10,15 +10,15 @@ from symconfig.plans.plan import Plan
 
 
 def fine_tuned(plan: Plan) -> bool:
-    """Return whether it starts from weights that exist."""
+    """Return whether training starts from existing weights."""
     tuned = plan.model.adapter is not None or plan.job.task not in (None, "pretrain")
     return tuned or plan.job.training.hf_weights is not None
 
 
 def hf_weights(plan: Plan) -> str | None:
-    """Return the Hugging Face folder or id that it starts from: the job's, or what tuning starts from by itself.
+    """Return the Hugging Face folder or id to start from: the job's, or for fine-tuning the model's id.
 
-    None where weights are random, and of a model that has no id.
+    None for random weights, and for a model without an id.
     """
     if plan.job.training.hf_weights is not None or not fine_tuned(plan):
         return plan.job.training.hf_weights
@@ -26,7 +26,7 @@ def hf_weights(plan: Plan) -> str | None:
 
 
 def unread(plan: Plan, reader: str) -> Iterator[Problem]:
-    """Yield what a program that reads no Hugging Face weights is asked for."""
+    """Yield a problem if the job names Hugging Face weights, which `reader` does not load."""
     if plan.job.training.hf_weights is not None:
         yield Problem(
             f"{reader} does not start from Hugging Face weights",
@@ -37,18 +37,23 @@ def unread(plan: Plan, reader: str) -> Iterator[Problem]:
 
 
 def outer_type(model: ModelDescriptor) -> str:
-    """Return the model_type of the whole file, where the language model has one of its own."""
+    """Return the model_type of the whole checkpoint: with a vision tower the tower model's, else the
+    language model's.
+    """
     return model.model_type if model.vision is None else model.vision.model_type
 
 
 def pixels(plan: Plan) -> int | None:
-    """Return the most pixels of an image, where the tower takes any; None: it takes one size, or there is none."""
+    """Return the largest number of pixels per image; None if the tower takes one fixed size, or there is none."""
     vision = plan.model.vision
     return vision.image_size**2 if vision is not None and vision.any_resolution else None
 
 
 def notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
-    """Say what of the images a target's files cannot make so. name: of what bounds their size there."""
+    """Return sentences about images that the files cannot ensure; () without a vision tower.
+
+    name: the program's option for their size.
+    """
     vision = plan.model.vision
     if vision is None:
         return ()

@@ -40,7 +40,12 @@ _FIELDS = (
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Make every change that can be made. Raises InputError where there is no JSON, or the model is another one."""
+    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the GPUs in its
+    launcher.
+
+    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
+    Raises InputError where there is no DeepSpeed JSON, or the model or the sequence length is not the plan's.
+    """
     reading = draft.reading
     if reading.deepspeed is None:
         raise InputError(_no_json(reading))
@@ -48,8 +53,8 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     if several(reading, trainer.NAMES):
         return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
     progress, config, before = Progress(draft), deepspeed.config(plan), None
-    for wish in _unsaid(reading, config):
-        progress = _granted(progress, wish)
+    for wish in _missing_batch_keys(reading, config):
+        progress = _with_key(progress, wish)
     for _ in range(_ROUNDS):
         differing = _differing(progress.draft.reading, plan)
         if not differing or differing == before:
@@ -58,12 +63,14 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         for field in differing:
             progress = _recompute(progress, plan) if field == _RECOMPUTE else progress
             for wish in _wishes(progress.draft.reading, config, field):
-                progress = _granted(progress, wish)
+                progress = _with_key(progress, wish)
     return launcher.numbers(progress, plan)
 
 
 def _no_json(reading: Reading) -> Problem:
-    """Say what is missing: where Accelerate's file may have it, that this is not read."""
+    """Return the problem that no DeepSpeed configuration was found, or that Accelerate's file, which may have it, was
+    not read.
+    """
     for item in reading.unread:
         if ACCELERATE in item.why:
             return item.place.problem(
@@ -75,15 +82,20 @@ def _no_json(reading: Reading) -> Problem:
 
 
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Mend what an audit finds in the result; return what is left of it."""
+    """Return the progress with errors of the audit repaired where the plan's value for one key does, or removing the
+    key; and the errors left.
+    """
     config = deepspeed.config(plan)
     apart = _differing(progress.draft.reading, plan)
 
     def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
+        """Yield the progress with the finding's key set to the plan's value, and then with the key removed, where that
+        can be done.
+        """
         tree = now.draft.reading.deepspeed
         path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
         for value in (at(config, path), None) if path else ():
-            after = _granted(now, KeyWish(path, value))
+            after = _with_key(now, KeyWish(path, value))
             if len(after.changes) > len(now.changes):
                 yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
 
@@ -91,27 +103,35 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the configuration in the planner's terms. Raises InputError."""
-    stated = _supplied(plan)
+    """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
+    none. Raises InputError.
+    """
+    stated = _stated_by_plan(plan)
     return run(reading, plan.cluster, replace(stated, gpus=reading.world.gpus or stated.gpus))
 
 
-def _unsaid(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
-    """Yield what of the batch is "auto" while the Trainer's argument for it is missing: without it nothing else can be
-    compared."""
+def _missing_batch_keys(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
+    """Yield the plan's micro batch or accumulation steps where the JSON has "auto" and the Trainer's argument is
+    missing.
+
+    Without these no batch is known, and nothing can be compared. Yield nothing for a program that is not the Trainer's.
+    """
     tree = reading.deepspeed
     for path in ((MICRO,), (ACCUMULATION,)) if tree is not None and trainer.used(reading) else ():
         if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
             yield KeyWish(path, at(config, path))
 
 
-def _supplied(plan: Plan) -> Supplied:
+def _stated_by_plan(plan: Plan) -> Supplied:
+    """Return the plan's model, number of GPUs and sequence length, as if a user had given them."""
     return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
 
 def _recompute(progress: Progress, plan: Plan) -> Progress:
-    """Say that the training program decides recompute, not the JSON; of programs only the one of our own templates is
-    known well.
+    """Return the progress with the plan's recompute set by the program's argument, or else unplaced, as the JSON has no
+    key for it.
+
+    Without any known argument of a program, it is only noted.
     """
     recompute, reading = plan.best.options.recompute, progress.draft.reading
     full = recompute.granularity == "full"
@@ -128,10 +148,12 @@ def _recompute(progress: Progress, plan: Plan) -> Progress:
 
 
 def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields that the configuration says otherwise than the plan; all that keys say, where it means nothing
-    as it is."""
+    """Return the fields of `_FIELDS` whose value differs from the plan's.
+
+    Return every field but recompute if the configuration is invalid.
+    """
     try:
-        have = run(reading, plan.cluster, _supplied(plan))
+        have = run(reading, plan.cluster, _stated_by_plan(plan))
     except InputError:
         return _FIELDS[:-1]
     best, now = plan.best, have.configuration
@@ -142,6 +164,7 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
     }
 
     def differs(field: str) -> bool:
+        """Return whether the configuration's value of this field differs from the plan's."""
         where, _, name = field.partition(".")
         mine, wanted = pairs[where]
         return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
@@ -150,6 +173,11 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
+    """Yield the keys of the JSON for one field whose value differs from the rendered `config`.
+
+    A key that the plan does not have is removed, or set to False if it is an "enabled". Accumulation steps that are
+    derived are left out.
+    """
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and path == (ACCUMULATION,) and not _by_argument(reading, path)
@@ -158,15 +186,20 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _by_argument(reading: Reading, path: KeyPath) -> bool:
+    """Return whether an argument of the Trainer gives the value of this key."""
     return trainer.name_of(reading, path) is not None
 
 
-def _granted(progress: Progress, wish: KeyWish) -> Progress:
+def _with_key(progress: Progress, wish: KeyWish) -> Progress:
+    """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
+
+    If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
+    """
     tree = progress.draft.reading.deepspeed
     assert tree is not None, "adapt has looked"
     have = tree.get(*wish.path)
     if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
-        return _argument(progress, wish)
+        return _with_argument(progress, wish)
     progress = keyed(progress, wish)
     if progress.draft.meaning.deepspeed == tree.data:
         return progress
@@ -175,8 +208,12 @@ def _granted(progress: Progress, wish: KeyWish) -> Progress:
     return trainer.valued(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
-def _argument(progress: Progress, wish: KeyWish) -> Progress:
-    """Set what is "auto" by the training program's own argument; what it derives from others needs no words."""
+def _with_argument(progress: Progress, wish: KeyWish) -> Progress:
+    """Return the progress with the Trainer's argument for a key set or added.
+
+    Return it unchanged where the Trainer derives the value. Where the program is not known to have the Trainer's
+    arguments, a missing one is listed as unplaced.
+    """
     reading = progress.draft.reading
     if wish.path not in trainer.ARGUMENTS or wish.now is None:
         return progress
@@ -195,26 +232,31 @@ def _argument(progress: Progress, wish: KeyWish) -> Progress:
 
 @dataclass(frozen=True, slots=True)
 class KeyWish:
-    """One key to have this value; None: it has to go."""
+    """A key of the DeepSpeed JSON and the value that it should have; None: it should be removed."""
 
     path: KeyPath
     value: Any
 
     @property
     def name(self) -> str:
+        """Return the key's path with dots."""
         return dotted(self.path)
 
     @property
     def now(self) -> str | None:
+        """Return the value as JSON text; None if the key should be removed."""
         return None if self.value is None else trees.spelled(self.value, "json")
 
 
 def keyed(progress: Progress, wish: KeyWish) -> Progress:
-    """Write one key into the JSON, or say that it cannot be."""
+    """Return the progress with one key written into, or removed from, the JSON.
+
+    The key is listed as unplaced where no edit changes just that.
+    """
     tree = progress.draft.reading.deepspeed
     assert tree is not None, "is asked for where there is one"
     have = tree.get(*wish.path)
-    goal = progress.draft.meaning.configured(_with(tree.data, wish))
+    goal = progress.draft.meaning.configured(_data_with(tree.data, wish))
     after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
@@ -225,13 +267,14 @@ def keyed(progress: Progress, wish: KeyWish) -> Progress:
 
 
 def where(tree: Tree, path: KeyPath) -> Place:
-    """Return the key's own place, or that of the section that would hold it."""
+    """Return the place of a key, or of the innermost existing section that would hold it."""
     size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
     span = tree.spans[path[:size]]
     return span.key or span.value
 
 
 def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
+    """Yield alternative edits that set or remove a key; a section that would be left empty is removed whole."""
     path = wish.path
     if wish.value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
@@ -243,15 +286,18 @@ def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
 
 
 def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that put in a key that is not there, with the sections above it that are not there either."""
+    """Yield alternative edits that insert a missing key, with the missing sections above it."""
     size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
     for key in reversed(path[size + 1 :]):
         value = {str(key): value}
     yield from trees.inserted(tree, path[:size], str(path[size]), value)
 
 
-def _with(data: Any, wish: KeyWish) -> Any:
-    """Put the wish into the data. A section that loses its only key goes with it."""
+def _data_with(data: Any, wish: KeyWish) -> Any:
+    """Return a copy of the data with the key set or removed.
+
+    A section left empty by that is removed, too (one level).
+    """
     done = copy.deepcopy(data)
     inner: Any = done
     parents: list[tuple[Any, str | int]] = []

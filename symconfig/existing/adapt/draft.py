@@ -21,10 +21,12 @@ Reader = Callable[[Mapping[str, bytes]], Reading]
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """A configuration's whole meaning, without where it is said: what an edit may change, and what it may not.
+    """All that a configuration says, without places, to compare before and after an edit.
 
-    deepspeed, accelerate: data of the files of these. runs: of the same program with the same degrees and batch, which
-    change alike. others: all else that the script starts.
+    settings: names and values of the program's options. launcher: the words before the program. environment, scheduler:
+    pairs of name and value. deepspeed, accelerate: data of these files, None without one. unread: what was not read,
+    and why. runs: further runs of the same program, which are changed alike. others: words of all other commands of the
+    script.
     """
 
     settings: tuple[tuple[str, tuple[str, ...]], ...]
@@ -39,6 +41,10 @@ class Meaning:
 
     @classmethod
     def by(cls, reading: Reading) -> Self:
+        """Return the meaning of a reading, that of its further runs included.
+
+        Unknown values compare by the reason, too.
+        """
         return cls(
             settings=tuple((setting.name, tuple(map(_key, setting.values))) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
@@ -54,21 +60,26 @@ class Meaning:
         )
 
     def setting(self, index: int, values: Sequence[str] | None) -> Self:
-        """Return the configuration with other values for this option, or without it."""
+        """Return the meaning with other values for the option at `index`, or without it (None), alike in all runs that
+        have it so.
+        """
         old = self.settings[index]
         place = self.settings[: index + 1].count(old) - 1
         mine = replace(self, settings=_other(self.settings, index, values))
         return replace(mine, runs=tuple(run._alike(old, place, values) for run in self.runs))
 
     def _alike(self, old: tuple[str, tuple[str, ...]], place: int, values: Sequence[str] | None) -> Self:
-        """Change another run alike, where the option says the same."""
+        """Return this run's meaning with the same change, if it has an option equal to `old`, the `place`-th of those.
+
+        Return it unchanged otherwise.
+        """
         places = [index for index, each in enumerate(self.settings) if each == old]
         if place >= len(places):
             return self
         return replace(self, settings=_other(self.settings, places[place], values))
 
     def exported(self, name: str, value: str) -> Self:
-        """Return the configuration with this variable for all runs, wherever it is given."""
+        """Return the meaning with an environment variable set in all runs, also where a launcher's word sets it."""
         environment = {**dict(self.environment), name: value}
         launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
         return replace(
@@ -79,26 +90,26 @@ class Meaning:
         )
 
     def without(self, name: str) -> Self:
-        """Return the configuration without this variable, in all runs."""
+        """Return the meaning without an environment variable, in all runs."""
         environment = tuple(item for item in self.environment if item[0] != name)
         return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
 
     def configured(self, data: Any) -> Self:
-        """Return the configuration with these data in DeepSpeed's JSON, for all runs that had the same."""
+        """Return the meaning with new DeepSpeed data, also in all runs that had the same data."""
         runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
         return replace(self, deepspeed=data, runs=tuple(runs))
 
     def less(self, names: Collection[str]) -> Self:
-        """Return the configuration without the options of these names, in all runs."""
+        """Return the meaning without options of these names (with underscores), in all runs."""
         kept = tuple(each for each in self.settings if plain(each[0]) not in names)
         return replace(self, settings=kept, runs=tuple(run.less(names) for run in self.runs))
 
     def says(self, name: str) -> tuple[str, ...] | None:
-        """Return the values of an option, of the last of its name; None: it is not there."""
+        """Return the values of the last option of this name (with underscores); None if it is not given."""
         return next((values for each, values in reversed(self.settings) if plain(each) == name), None)
 
     def gained(self, name: str, values: Sequence[str], after: Self) -> bool:
-        """Tell whether `after` says the same and this option once more, wherever it stands, in every run."""
+        """Return whether `after` is this meaning with one option more, at any position, in every run."""
         new = name, tuple(values)
         if len(self.runs) != len(after.runs) or not all(
             run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)
@@ -115,17 +126,23 @@ class Meaning:
 def _other(
     settings: tuple[tuple[str, tuple[str, ...]], ...], index: int, values: Sequence[str] | None
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the settings with other values for the one at `index`, or without it (None)."""
     now = () if values is None else ((settings[index][0], tuple(values)),)
     return (*settings[:index], *now, *settings[index + 1 :])
 
 
 def _key(word: Word) -> str:
+    """Return the word's text, with the reason added if its value is unknown."""
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """reading: of the files as they are now. files: those that differ from the disk."""
+    """A configuration under edit.
+
+    read: reads it with other file contents. reading: the configuration as it is now. files: bytes of the files that
+    differ from the disk, by name.
+    """
 
     read: Reader
     reading: Reading
@@ -133,14 +150,20 @@ class Draft:
 
     @property
     def texts(self) -> dict[str, Text]:
+        """Return the files that were read, by name."""
         return {text.file: text for text in self.reading.texts}
 
     @property
     def meaning(self) -> Meaning:
+        """Return the meaning of the draft as it is now."""
         return Meaning.by(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
-        """Try edits, and keep the first that leaves a configuration that says what is `right`; None: none does."""
+        """Return the draft after the first of the alternative edits that leaves a meaning that is `right`.
+
+        Return None if none does. Edits that overlap, touch a file outside the draft, or leave something unreadable are
+        passed over.
+        """
         for edits in attempts:
             after = self._after(edits)
             if after is not None and right(after.meaning):
@@ -148,6 +171,7 @@ class Draft:
         return None
 
     def _after(self, edits: Sequence[Edit]) -> Draft | None:
+        """Return the draft after these edits, read again in memory; None if they cannot be made or read."""
         texts = self.texts
         if not edits or any(edit.place.file not in texts for edit in edits):
             return None  # in a file that is not one of its own: a script's heredoc, a template
@@ -159,12 +183,13 @@ class Draft:
             return None
 
     def index(self, setting: Setting) -> int:
+        """Return the index of this very option (by identity) among those of the reading."""
         return next(index for index, each in enumerate(self.reading.settings) if each is setting)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a configuration is on its way to a plan. draft: with every change so far in it."""
+    """A draft, with the changes made so far, the values that could not be placed, and notes."""
 
     draft: Draft
     changes: tuple[Change, ...] = ()
@@ -172,14 +197,20 @@ class Progress:
     notes: tuple[str, ...] = ()
 
     def went(self, draft: Draft, change: Change) -> Progress:
+        """Return the progress with a new draft and one change more."""
         return replace(self, draft=draft, changes=(*self.changes, change))
 
     def lacking(self, unplaced: Unplaced) -> Progress:
+        """Return the progress with one unplaced value more.
+
+        Return it unchanged if the same option and value is listed already.
+        """
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))
 
     def noted(self, note: str) -> Progress:
+        """Return the progress with one note more; unchanged if it has the same."""
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
 
@@ -187,18 +218,19 @@ MOST_PLACES = 6  # that a sentence names
 
 
 def apart(reading: Reading, table: FlagTable) -> bool:
-    """Tell whether the runs of the program say different things of what a plan decides."""
+    """Return whether runs of the same program have different values of options that a plan decides."""
     names = {name for name, flag in table.flags.items() if flag.dest in DECIDED}
     return several(reading, names)
 
 
 def several(reading: Reading, names: Collection[str]) -> bool:
-    """Tell whether the runs give different values to options of these names, or other DeepSpeed configurations."""
+    """Return whether runs have different values of the options with these names, or different DeepSpeed data."""
     mine = _values(reading, names)
     return any(_values(run, names) != mine for run in reading.runs)
 
 
 def _values(reading: Reading, names: Collection[str]) -> object:
+    """Return what `several` compares: the values of these options by name, and the whole DeepSpeed data."""
     values = {
         setting.name: [(word.text, word.unknown) for word in setting.values]
         for setting in reading.settings
@@ -208,7 +240,7 @@ def _values(reading: Reading, names: Collection[str]) -> object:
 
 
 def why_apart(reading: Reading) -> str:
-    """Return words that follow "because"."""
+    """Return the reason why runs with different values cannot be adapted, as a clause to follow "because"."""
     return (
         f"{_program(reading)} is started {len(reading.runs) + 1} times with different values "
         f"({_places(reading)}), and the plan is for one of them"
@@ -216,18 +248,22 @@ def why_apart(reading: Reading) -> str:
 
 
 def _program(reading: Reading) -> str:
+    """Return the file name of the program; "the program" if there is none."""
     return Path(reading.program.text).name if reading.program is not None else "the program"
 
 
 def _places(reading: Reading) -> str:
-    """Return where the runs stand: in a loop or a function all of them in one line."""
+    """Return the places where the runs are started, up to six, joined by commas."""
     places = dict.fromkeys(str(run.program.place) for run in (reading, *reading.runs) if run.program is not None)
     shown = list(places)[:MOST_PLACES]
     return ", ".join(shown) + (", ..." if len(places) > len(shown) else "")
 
 
 def noted(progress: Progress) -> Progress:
-    """Note what else the script starts, where anything of it was changed."""
+    """Return the progress with notes about further runs, other programs and other changed files.
+
+    Return it unchanged without changes.
+    """
     if not progress.changes:
         return progress
     reading = progress.draft.reading
@@ -249,7 +285,7 @@ def noted(progress: Progress) -> Progress:
 
 
 def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
-    """Return the option, and the same one of the other runs."""
+    """Return the option, and the equal one (name and values) of every other run that has it."""
     words = setting.texts
     same = (
         next(
@@ -262,6 +298,9 @@ def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
 
 
 def together(ways: Sequence[Iterator[tuple[Edit, ...]]]) -> Iterator[tuple[Edit, ...]]:
-    """Yield ways to change several runs at once, the same way in each. What is common to them is edited once."""
+    """Yield, for each alternative, the edits of all runs at once; equal edits are made once.
+
+    ways: for each run its alternatives; it ends with the shortest.
+    """
     for each in zip(*ways, strict=False):
         yield tuple(dict.fromkeys(edit for edits in each for edit in edits))

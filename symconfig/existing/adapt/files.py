@@ -25,9 +25,10 @@ from symconfig.resources import Staged, cannot_be_written
 
 
 def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
-    """Adapt a configuration. source: a path, or a line of arguments. variables, extra: what the script would find in
-    its environment, and be given. Raises InputError where it cannot be read, is of another model or framework than the
-    plan.
+    """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
+
+    source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments.
+    Raises InputError if it cannot be read, or is of another model, sequence length or framework than the plan.
     """
 
     draft = opened(source, variables, extra)
@@ -38,7 +39,10 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
-    """Read files to edit. Arguments and errors as of `adapted`."""
+    """Return a draft of the configuration that can be read again after edits; InputError where it cannot be read.
+
+    Arguments as of `adapted`.
+    """
 
     def taken(source: str) -> Reading:
         return read(source, variables=variables, extra=extra)
@@ -47,6 +51,7 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
     first = reading.texts[0]
 
     def reread(files: Mapping[str, bytes]) -> Reading:
+        """Return the configuration as it reads with these files' bytes in place of those on disk."""
         if first.file == ARGUMENTS:  # a line, which is in no file
             return taken(files.get(first.file, first.data).decode())
         with instead(files):
@@ -56,7 +61,10 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
 
 
 def placed(draft: Draft, plan: Plan) -> Progress:
-    """Put a plan's values into files, not audited yet. Raises InputError as `adapted` does."""
+    """Return the progress with a plan's values written into the draft, before the audit.
+
+    Raises InputError as `adapted` does.
+    """
     side = _side(plan, draft.reading)
     if side is megatron:
         _check_megatron(draft.reading)
@@ -65,15 +73,19 @@ def placed(draft: Draft, plan: Plan) -> Progress:
 
 
 def was(reading: Reading, plan: Plan) -> Run:
-    """Return a configuration as it was, in the planner's terms; what it hides is taken to be as in the plan. Raises
-    InputError for one that means nothing.
+    """Return the run that the configuration describes before any change.
+
+    Values that could not be read are taken from the plan. Raises InputError where it is invalid.
     """
     run: Run = _side(plan, reading).original(reading, plan)
     return run
 
 
 def _side(plan: Plan, reading: Reading) -> ModuleType:
-    """Return the module that adapts the plan's framework. Raises InputError for a script or a plan of a trainer."""
+    """Return the module that adapts to the plan's framework: `deepspeed` or `megatron`.
+
+    Raises InputError for a script of an RL or fine-tuning trainer, and for a plan that is for one.
+    """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
         name = configuration.reader.TRAINER.name
@@ -90,7 +102,9 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def _check_megatron(reading: Reading) -> None:
-    """Raise InputError where not Megatron-LM's options alone say how it runs."""
+    """Raise InputError for a configuration of Megatron-Bridge, NeMo, --yaml-cfg or DeepSpeed, which a Megatron plan
+    cannot go into.
+    """
     if reading.recipe is not None or reading.format in ("overrides", "megatron yaml"):
         what = "is of Megatron-Bridge, NeMo or --yaml-cfg, and only options of Megatron-LM's own are adapted"
         hint = "symconfig render PLAN.json --out DIR, which writes new files"
@@ -103,10 +117,11 @@ def _check_megatron(reading: Reading) -> None:
 
 
 def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> None:
-    """Replace each file by its new bytes, in one rename each, after all of them are on the disk.
+    """Replace each file by its new bytes, each by one rename, once all new files are written.
 
-    A link inside `root`, the configuration's folder, stands for the file that it points to there. Raises InputError: a
-    file has changed since it was read, a link leads out of `root`, or the disk refuses.
+    A link is followed if its target is inside `root`, the configuration's folder. texts: the files as they were read.
+    Raises InputError, with no file replaced, if a file has changed since, a link leads out of `root` or a file is
+    read-only; or if writing fails.
     """
     with Staged() as staged:
         for name, data in files.items():
@@ -118,6 +133,10 @@ def write(files: Mapping[str, bytes], texts: Mapping[str, Text], root: Path) -> 
 
 
 def _target(path: Path, before: bytes, root: Path) -> Path:
+    """Return the file to replace, links resolved.
+
+    Raises InputError if the link leads out of `root`, or the file changed or is read-only.
+    """
     if path.is_symlink() and leads_out(path, root):
         raise InputError(
             f"is a link that leads out of {root}, and is not followed to write",

@@ -45,7 +45,9 @@ Hidden = tuple[tuple[str, Unplaced], ...]
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One option to say something. values: as the program should get them; None: the option has to go."""
+    """An option and the values that it should have; (): a switch, None: it should be removed. dest: the parser's
+    destination.
+    """
 
     dest: str
     option: str
@@ -53,30 +55,34 @@ class Wish:
 
     @property
     def now(self) -> str | None:
+        """Return the values joined by blanks; None if the option should be removed."""
         return None if self.values is None else " ".join(self.values)
 
 
 def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
-    """Return what these families have to say otherwise: values first, then what is missing, then what has to go.
+    """Return the options to set in these families: first those given with another value, then those missing, then those
+    to remove.
 
-    So a new option is put beside the old one of its family before that leaves.
+    In this order a new option is inserted beside the old one of its family before the old one is removed.
     """
     needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
     return sorted(needed, key=lambda wish: (wish.values is None, having(now, wish.dest) is None))
 
 
 def lacks(now: Namespace, wanted: Namespace, family: Family) -> bool:
-    """Return whether the plan has kernels that the configuration does not have."""
+    """Return whether an option that the plan sets differs, in a family that no field of a plan describes (such as
+    kernels).
+    """
     return not family.fields and any(_wishes(now, wanted, family))
 
 
 def unequal(now: Namespace, wanted: Namespace) -> list[Family]:
-    """Return the families of which some value differs, whatever it means."""
+    """Return the families with any option whose value differs, even if it would mean the same."""
     return [family for family in FAMILIES if any(_wishes(now, wanted, family))]
 
 
 def having(names: Namespace, dest: str) -> Setting | None:
-    """Return the option that gives it, or that would if its value were one; of several the last."""
+    """Return the last option given for this destination, even if its value could not be read; None if there is none."""
     flags = names.table.flags
     return names.setting(dest) or next(
         (setting for setting in reversed(names.settings) if setting.name in flags and flags[setting.name].dest == dest),
@@ -85,6 +91,10 @@ def having(names: Namespace, dest: str) -> Setting | None:
 
 
 def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
+    """Yield the options to set, change or remove so that one family has the values of `wanted`.
+
+    An option that `wanted` does not give is removed only in families that fields of a plan describe.
+    """
     for dest in family.dests:
         if now[dest] == wanted[dest]:
             continue
@@ -96,8 +106,10 @@ def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]
 
 
 def neighbours(dest: str) -> tuple[str, ...]:
-    """Return the destinations beside which an option of this one belongs, the nearest first: its family's, then those
-    of the families before it, then those after.
+    """Return all other destinations, nearest first: of the same family, then of families before it, then of those
+    after.
+
+    Raises StopIteration for a destination that no family has.
     """
     families = (*FAMILIES, COMPANIONS)
     at = next(index for index, family in enumerate(families) if dest in family.dests)
@@ -110,7 +122,9 @@ def neighbours(dest: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """settings: the plan's own options."""
+    """What a plan wants of Megatron-LM's options. table: the options of its release. settings: the options that the
+    plan renders.
+    """
 
     plan: Plan
     table: flags.FlagTable
@@ -118,33 +132,40 @@ class Goal:
 
     @classmethod
     def of(cls, plan: Plan, reading: Reading) -> Self:
+        """Return the options that the plan renders for its own Megatron-LM release. `reading` is not used."""
         table = flags.flags(megatron.version(plan))
         words = [word for group in megatron.groups(plan) for option in group.options for word in option]
         return cls(plan, table, settings(words, "plan.json"))
 
     @property
     def wanted(self) -> Namespace:
+        """Return the plan's options by destination."""
         return Namespace(self.settings, self.table)
 
     @property
     def gpus(self) -> int:
+        """Return the plan's number of GPUs."""
         return self.plan.best.parallel.world_size
 
     def names(self, reading: Reading) -> Namespace:
+        """Return the configuration's options by destination, as the plan's release parses them."""
         return Namespace(reading.settings, self.table)
 
     def dest(self, setting: Setting) -> str | None:
+        """Return the destination of an option; None for one that this release does not have."""
         flag = self.table.flags.get(setting.name)
         return None if flag is None else flag.dest
 
     def known(self, reading: Reading, hidden: Hidden) -> Namespace:
-        """Return the configuration with the plan's own words in place of what is hidden."""
+        """Return the configuration's options, with the plan's own in place of the hidden ones."""
         dests = {dest for dest, _ in hidden}
         mine = [setting for setting in reading.settings if self.dest(setting) not in dests]
         return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
 
     def hidden(self, reading: Reading) -> Hidden:
-        """Return the decided options without a known value, and those that something not understood may give as
+        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
+
+        These are options with an unknown value or one cut off by unread text, and options that unread text may give as
         well.
         """
         hidden = []
@@ -166,14 +187,19 @@ class Goal:
         return tuple(hidden)
 
     def _hidden(self, dest: str, name: str, why: str, place: Place) -> tuple[str, Unplaced]:
+        """Return the destination and what to set by hand: the plan's option, or the removal of `name` where the plan
+        has none.
+        """
         goal = self.wanted.setting(dest)
         if goal is None:
             return dest, Unplaced(name, None, why, place)
         return dest, Unplaced(goal.name, goal.text, why, place)
 
     def differing(self, names: Namespace, gpus: int) -> list[Family]:
-        """Return the families that mean something else than the plan. Where the options mean nothing together, as
-        degrees that do not divide the GPUs, only their values can be compared.
+        """Return the families whose meaning differs from the plan's.
+
+        If the options are invalid together, return those with other values. Families with two exclusive options on, and
+        kernels that the plan has and the configuration lacks, count as differing.
         """
         goal = self.meaning(self.wanted, self.gpus)
         try:
@@ -189,6 +215,7 @@ class Goal:
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
+        """Return the run that these options describe, with the plan's model, length and cluster. Raises InputError."""
         stated = Supplied(
             model=self.plan.model, seq_length=self.plan.best.batch.seq_length, vocab_size=self.plan.model.vocab_size
         )
@@ -196,7 +223,10 @@ class Goal:
 
 
 def _cut_off(setting: Setting, reading: Reading) -> str | None:
-    """Say why something stands between the option's last known word and the next one, that may be values of it."""
+    """Return why the text right after the option was not read, since values of it may stand there.
+
+    Return None if all was read.
+    """
     text = next((text for text in reading.texts if text.file == setting.place.file), None)
     for item in reading.unread if text is not None else ():
         behind = item.place.file == setting.place.file and item.place.start >= setting.place.end

@@ -31,8 +31,12 @@ _FOLLOWS = "SLURM_"  # variables that the scheduler sets from its own options, w
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """One number. at: index of its word in the launcher, or the name of what has it in `of`. word: its digits. head:
-    what stands before them in the same word. number: what it has to be, or a list of so many."""
+    """A number of nodes, processes or GPUs in a script.
+
+    at: index of its word in the launcher, or its name in the scheduler's options, the environment or Accelerate's file
+    (`of`). option: its name in messages. word: the digits as they stand. head: the text before them in the same word.
+    number: the number that is needed (of GPUs in a list).
+    """
 
     at: int | str
     option: str
@@ -43,25 +47,35 @@ class Count:
 
     @property
     def now(self) -> str:
-        """Return what has to stand there."""
+        """Return the text that the word needs: the number, or for CUDA_VISIBLE_DEVICES the list `0,1,...` of that many
+        GPUs.
+        """
         return ",".join(map(str, range(self.number))) if self.at == _SEEN else str(self.number)
 
     @property
     def right(self) -> bool:
+        """Return whether the word has the needed number already.
+
+        For CUDA_VISIBLE_DEVICES, whether it lists that many GPUs.
+        """
         if self.at == _SEEN:  # whichever they are
             return len(self.word.text.split(",")) == self.number
         return self.word.text == self.now
 
 
 def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield each number that is known, of the launchers' own words and of the scheduler's comments."""
+    """Yield each readable number of nodes, processes or GPUs with the number that `nodes` needs, whether it is right or
+    not.
+
+    From the launchers' options, #SBATCH comments, CUDA_VISIBLE_DEVICES (if it counts the GPUs) and Accelerate's file.
+    """
     launcher = reading.launcher
     for given in launcher_options(launcher):
-        outer = given.launcher in _OUTER and bool(_starters(launcher[given.at :]))
+        outer = given.launcher in _OUTER and bool(_process_starters(launcher[given.at :]))
         number = _number(LAUNCHERS[given.launcher].counts, given.key, nodes, outer)
         if number is not None:
             yield from _count(given.at, given.option, launcher[given.at], given.value, number)
-    starts = _starters(launcher)
+    starts = _process_starters(launcher)
     for option, word in reading.scheduler.items():
         number = _number(SLURM, option.replace("-", "_"), nodes, bool(starts))
         if number is not None:
@@ -74,7 +88,10 @@ def counts(reading: Reading, nodes: Nodes) -> Iterator[Count]:
 
 
 def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
-    """Yield what Accelerate's file counts."""
+    """Yield the numbers of nodes and GPUs in Accelerate's file.
+
+    Yield nothing if there is none, or it is not one of the read files.
+    """
     tree = reading.accelerate
     if tree is None or tree.text.file not in {each.file for each in reading.texts}:  # it comes with the program
         return
@@ -84,14 +101,18 @@ def _of_accelerate(reading: Reading, nodes: Nodes) -> Iterator[Count]:
             yield Count(name, name, Word.of(str(tree.get(name)), place, literal=True), "", number, "accelerate")
 
 
-def _starters(launcher: Sequence[Word]) -> list[str]:
-    """Return the launchers that start the processes of a node themselves."""
+def _process_starters(launcher: Sequence[Word]) -> list[str]:
+    """Return the launchers among the words that start one process per GPU themselves (torchrun, but not srun or
+    mpirun).
+    """
     return [name for word in launcher if (name := basename(word.text)) in LAUNCHERS and name not in _OUTER]
 
 
 def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> int | None:
-    """Return a number of a launcher. outer: another launcher starts the processes of each node, and this one starts
-    that: a task a node.
+    """Return the number that a launcher's option needs; None where the option counts nothing.
+
+    table: what each option counts. outer: a launcher inside starts a node's processes, so this one starts one task per
+    node.
     """
     kind = table.get(key)
     if outer and key in _TASKS:
@@ -100,7 +121,10 @@ def _number(table: Mapping[str, str], key: str, nodes: Nodes, outer: bool) -> in
 
 
 def _count(at: int | str, option: str, whole: Word, value: Word, number: int) -> Iterator[Count]:
-    """Yield a count. value: the end of the word `whole`; of `gpu:h100:8` the digits count."""
+    """Yield the count if the word's value is digits, or ends in them like `gpu:h100:8`; else nothing.
+
+    at, option: as of `Count`. whole: the word. value: the part of it behind the `=`.
+    """
     match = re.fullmatch(r"(gpu:(?:\w+:)?)?(\d+)", value.text)
     if whole.unknown is None and match is not None:
         head = len(whole.text) - len(match[2])
@@ -109,19 +133,23 @@ def _count(at: int | str, option: str, whole: Word, value: Word, number: int) ->
 
 
 def counted(progress: Progress, nodes: Nodes) -> Progress:
-    """Change all numbers at once, so that those which hang together stay together."""
+    """Return the progress with every wrong number of nodes, processes or GPUs replaced, in one edit.
+
+    If that cannot be done without other changes, each number is listed as unplaced. Other commands that change with the
+    numbers are allowed if need be, and noted.
+    """
     draft = progress.draft
     reading = draft.reading
     wrong = [count for each in (reading, *reading.runs) for count in counts(each, nodes) if not count.right]
     if not wrong:
         return progress
     goal = _goal(draft.meaning, reading, nodes)
-    own, literals = _own(goal), [_literals(wrong, draft)]
+    own, literals = _without_scheduler_variables(goal), [_literals(wrong, draft)]
     # Programs beside the training may hang on the number of nodes, as one that reads so many lines of a host file.
     free = replace(own, others=())
     after = (
-        draft.tried(literals, lambda meaning: _own(meaning) == own)
-        or draft.tried(literals, lambda meaning: replace(_own(meaning), others=()) == free)
+        draft.tried(literals, lambda meaning: _without_scheduler_variables(meaning) == own)
+        or draft.tried(literals, lambda meaning: replace(_without_scheduler_variables(meaning), others=()) == free)
         or _at_use(draft, wrong, goal)
     )
     if after is None:
@@ -140,6 +168,7 @@ def counted(progress: Progress, nodes: Nodes) -> Progress:
 
 
 def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
+    """Return the configuration's meaning with every number as `nodes` needs it, in all runs."""
     launcher, scheduler, filed = list(meaning.launcher), dict(meaning.scheduler), meaning.accelerate
     for count in counts(reading, nodes):
         now = f"{count.head}{count.number}"
@@ -158,7 +187,10 @@ def _goal(meaning: Meaning, reading: Reading, nodes: Nodes) -> Meaning:
 
 
 def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None:
-    """Change counts where the words stand, unless the scheduler's own number is one of them through a variable."""
+    """Return the draft with the numbers written in place of the variables that gave them; None where that is not right.
+
+    None also where one comes through a SLURM_ variable.
+    """
     if any(
         any(name.startswith(_FOLLOWS) for piece in count.word.pieces for name in piece.variables) for count in wrong
     ):
@@ -170,11 +202,16 @@ def _at_use(draft: Draft, wrong: Sequence[Count], goal: Meaning) -> Draft | None
     )
     plain = _literals([count for count in wrong if not any(piece.variables for piece in count.word.pieces)], draft)
     every = dict.fromkeys(edit for way in (*edits, plain) for edit in way)
-    return draft.tried([tuple(every)], lambda meaning: _own(meaning) == _own(goal))
+    return draft.tried(
+        [tuple(every)], lambda meaning: _without_scheduler_variables(meaning) == _without_scheduler_variables(goal)
+    )
 
 
 def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
-    """Return each literal where its digits stand, once; nothing where one of them stands nowhere."""
+    """Return one edit for each literal that the wrong numbers come from.
+
+    Return () if any of them is not written in a file of the draft.
+    """
     edits: dict[Edit, None] = {}
     for count in wrong:
         place = count.word.pieces[-1].place
@@ -184,39 +221,44 @@ def _literals(wrong: Iterable[Count], draft: Draft) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
-def _own(meaning: Meaning) -> Meaning:
-    """Return the configuration less what the scheduler sets itself."""
+def _without_scheduler_variables(meaning: Meaning) -> Meaning:
+    """Return the meaning without the SLURM_ variables, in all runs: the scheduler derives them from its options."""
     environment = tuple(item for item in meaning.environment if not item[0].startswith(_FOLLOWS))
-    return replace(meaning, environment=environment, runs=tuple(map(_own, meaning.runs)))
+    return replace(meaning, environment=environment, runs=tuple(map(_without_scheduler_variables, meaning.runs)))
 
 
 def written(word: Word) -> Place:
-    """Return where the characters of a variable stand; the word itself is used by the whole command."""
+    """Return where the value of an environment variable is written; the word's own place if it is written nowhere."""
     return next((piece.place for piece in word.pieces if piece.place is not None), word.place)
 
 
 def checks(draft: Draft) -> frozenset[str]:
-    """Return what is written of the conditions under which the script stops now."""
+    """Return the source texts of the script's checks that fail with its current values and stop it."""
     return frozenset(_source(draft, check) for check in draft.reading.stops)
 
 
 def moved(progress: Progress, before: frozenset[str], was: str, now: str) -> Progress:
-    """Change the number in each new check, where it stands there once; else it is said that the script stops.
+    """Return the progress with `was` replaced by `now` in each check that fails since the number of GPUs changed.
 
-    before: checks that did not pass with the numbers that were there either.
+    before: texts of the checks that failed already. A check that cannot be corrected like this is listed as unplaced.
     """
     new = [check for check in progress.draft.reading.stops if _source(progress.draft, check) not in before]
     for check in reversed(new):  # from the end, so that the places of the others stay
-        progress = _moved(progress, check, was, now)
+        progress = _corrected_check(progress, check, was, now)
     return progress
 
 
 def _source(draft: Draft, check: Place) -> str:
+    """Return the check's source text; empty if it is in no file of the draft."""
     text = draft.texts.get(check.file)
     return text.at(check) if text is not None else ""
 
 
-def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
+def _corrected_check(progress: Progress, check: Place, was: str, now: str) -> Progress:
+    """Return the progress with the number in one check replaced, if it occurs there once and the check then passes.
+
+    Else the number is listed as unplaced.
+    """
     draft = progress.draft
     text = draft.texts.get(check.file)
     source = _source(draft, check)
@@ -234,12 +276,17 @@ def _moved(progress: Progress, check: Place, was: str, now: str) -> Progress:
 
 
 def _comparable(meaning: Meaning) -> Meaning:
-    """Return the configuration less the commands of the check itself."""
+    """Return the meaning without the other commands that the script starts, which include the check's own."""
     return replace(meaning, others=())
 
 
 def numbers(progress: Progress, plan: Plan) -> Progress:
-    """Set as many GPUs as the plan is for, where the launcher says a number."""
+    """Return the progress with the launcher's numbers set to the plan's GPUs, and the script's checks of them
+    corrected.
+
+    Unchanged if the number of GPUs is right already; other nodes for the same number are only noted. An unknown number
+    is noted, and one that cannot be changed is listed as unplaced.
+    """
     world, wanted = progress.draft.reading.world, plan.best.parallel.world_size
     nodes = summary.nodes(plan)
     if world.gpus == wanted:
@@ -264,7 +311,11 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
 
 
 def variables(progress: Progress, plan: Plan) -> Progress:
-    """Return the variables without which the plan does not start or is wrong; the others are the user's own choice."""
+    """Return the progress with the environment variables that the plan needs to start or to be right.
+
+    Advised ones are left alone. A variable with another value is changed; one that cannot be read or changed is listed
+    as unplaced.
+    """
     for row in environment.variables(plan, megatron.version(plan)):
         if not row.forced:
             continue
@@ -279,8 +330,9 @@ def variables(progress: Progress, plan: Plan) -> Progress:
 
 
 def _exported(progress: Progress, row: environment.Variable) -> Progress:
-    """Add a line for a variable behind another that exports, where the file changes anyway; else a person may have it
-    elsewhere.
+    """Return the progress with an `export` line added after another one.
+
+    The variable is only noted where no other change is made to the files, or no such line can be added.
     """
     draft = progress.draft
     before = draft.meaning
@@ -293,7 +345,7 @@ def _exported(progress: Progress, row: environment.Variable) -> Progress:
 
 
 def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
-    """Yield the line behind each one-line export, the last first."""
+    """Yield alternative edits that insert a line after each one-line `export`, the last of the script first."""
     places = (written(word) for word in draft.reading.environment.values())
     for place in sorted((place for place in places if place.file in draft.texts), reverse=True):
         text = draft.texts[place.file]
@@ -304,7 +356,10 @@ def _export_lines(draft: Draft, line: str) -> Iterator[tuple[Edit, ...]]:
 
 
 def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
-    """Yield the progress without this variable, where a line of its own exports it. why: a clause."""
+    """Yield the progress with a variable's `export` line deleted; nothing if the line does anything else.
+
+    why: a clause.
+    """
     draft = progress.draft
     word = draft.reading.environment[name]
     place = written(word)
@@ -321,6 +376,7 @@ def unset(progress: Progress, name: str, why: str) -> Iterator[Progress]:
 
 
 def _variable(progress: Progress, row: environment.Variable, word: Word) -> Progress:
+    """Return the progress with a variable's value replaced; listed as unplaced where no edit changes just that."""
     before = progress.draft.meaning
     goal = before.exported(row.name, row.value)
     after = progress.draft.tried(words.changed(word, row.value, progress.draft.texts), goal.__eq__)

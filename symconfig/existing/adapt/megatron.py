@@ -27,7 +27,13 @@ _MOST = 200  # changes, of which a configuration needs some twenty: only a defec
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Make every change that can be made. Raises InputError where the model or the sequence length is another one."""
+    """Return the progress with the plan's options in the script, the GPUs in its launcher, and the variables that it
+    must export.
+
+    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
+    Option families with a value that could not be read are left alone. Raises InputError where the model or the
+    sequence length is not the plan's.
+    """
     goal, reading = Goal.of(plan, draft.reading), draft.reading
     hidden = goal.hidden(reading)
     names = goal.known(reading, hidden)
@@ -53,7 +59,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
-    progress = _demanded(progress, goal, goal.names(draft.reading))
+    progress = _make_reshardable(progress, goal, goal.names(draft.reading))
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
     if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
         progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
@@ -61,15 +67,20 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def _words(settings: Sequence[Setting]) -> set[str]:
+    """Return the names and values of the options, in one set."""
     return {word for setting in settings for word in (setting.name, *setting.texts)}
 
 
 def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Mend what an audit finds in the result; return what is left of it."""
+    """Return the progress with errors of the audit repaired where changing one option does, and the errors left.
+
+    A repair must keep the plan's model, and may make no further option family differ from the plan.
+    """
     goal = Goal.of(plan, original)
     apart = _other_meanings(progress.draft, goal)
 
     def sound(draft: Draft) -> bool:
+        """Return whether the draft still has the plan's model, and no further option family differs from the plan."""
         try:
             check(goal.known(draft.reading, goal.hidden(draft.reading)), plan)
         except InputError:
@@ -80,35 +91,49 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
 
 
 def original(reading: Reading, plan: Plan) -> Run:
-    """Return the configuration in the planner's terms, with the plan's values for what it hides. Raises InputError."""
+    """Return the run that the configuration describes; where values could not be read, the plan's stand in.
+
+    Raises InputError.
+    """
     goal = Goal.of(plan, reading)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
 
 
 def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
-    """Return the families that mean something else than the plan."""
+    """Return the option families that differ from the plan.
+
+    Values that could not be read are taken to be the plan's.
+    """
     reading = draft.reading
     return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
 
 
-def _demanded(progress: Progress, goal: Goal, before: Namespace) -> Progress:
-    """Change what keeps a checkpoint from being read in another layout than it was written in, where the layout is
-    another one now and the run saves or loads any."""
+def _make_reshardable(progress: Progress, goal: Goal, before: Namespace) -> Progress:
+    """Return the progress with checkpoint options that allow loading in another layout.
+
+    Return it unchanged where the layout is the same. Also unchanged where the run neither saves nor loads. Otherwise
+    the format torch becomes torch_dist, and switching off parallel saving with the distributed optimizer is removed.
+    """
     now = goal.names(progress.draft.reading)
     if all(before[dest] == now[dest] for dest in LAYOUT) or not (now.given("save") or now.given("load")):
         return progress
     if now["ckpt_format"] == "torch" and not now["use_megatron_fsdp"]:
         why = "the format torch has a file for every rank of one layout, and torch_dist is read in any"
-        progress = _demand(progress, goal, before, "ckpt_format", ("torch_dist",), why)
+        progress = _set_companion(progress, goal, before, "ckpt_format", ("torch_dist",), why)
     if now["ckpt_fully_parallel_save"] is False and now["use_distributed_optimizer"]:
         why = "without parallel saving the distributed optimizer's state cannot be read in another layout"
-        progress = _demand(progress, goal, before, "ckpt_fully_parallel_save", None, why)
+        progress = _set_companion(progress, goal, before, "ckpt_fully_parallel_save", None, why)
     return progress
 
 
-def _demand(
+def _set_companion(
     progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
 ) -> Progress:
+    """Return the progress with an option that is given set to `values` (None: removed).
+
+    Return it unchanged where it is not given. Listed as unplaced where it cannot be written. before: the options before
+    all changes. why: the reason, as a clause.
+    """
     names = goal.names(progress.draft.reading)
     if (setting := having(names, dest)) is None:
         return progress
@@ -120,13 +145,17 @@ def _demand(
 
 
 def _option(goal: Goal, family: Family) -> str:
-    """Return the family by the option that a person would look for."""
+    """Return the name of the family's first option."""
     dest = family.dests[0]
     return next((name for name, flag in goal.table.flags.items() if flag.dest == dest), dest)
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Change one option after the other, each tried by itself in the files as they are by then."""
+    """Return the progress with each differing option of the families changed, one by one, each in the files as they are
+    then.
+
+    An option that cannot be written, or that unread text may give already, is listed as unplaced and not tried again.
+    """
     before, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
         names = goal.names(progress.draft.reading)
@@ -140,17 +169,21 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
         if after is None:
             refused.add(wish)
             place = None if setting is None else setting.place
-            why = hidden or _why(setting, progress.draft.reading)
+            why = hidden or _why_unplaced(setting, progress.draft.reading)
             progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
         else:
             progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
-            progress = _cut_loose(progress, setting, having(goal.names(after.reading), wish.dest))
-            progress = _followers(progress, goal, wish, names, before)
+            progress = _note_detached(progress, setting, having(goal.names(after.reading), wish.dest))
+            progress = _record_side_changes(progress, goal, wish, names, before)
     return progress
 
 
-def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
-    """Note other options that a variable's new value brought, or took away."""
+def _record_side_changes(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
+    """Return the progress with a record of each other decided option that changed along with `wish`, through a shared
+    variable.
+
+    was: the options before this change; before: those before all changes.
+    """
     now = goal.names(progress.draft.reading)
     for dest in sorted(DECIDED - {wish.dest}):
         old, new = having(was, dest), having(now, dest)
@@ -161,8 +194,8 @@ def _followers(progress: Progress, goal: Goal, wish: Wish, was: Namespace, befor
     return progress
 
 
-def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
-    """Keep a variable's value for other words that have it too, and let the option have its own."""
+def _note_detached(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
+    """Return the progress with a note if the option had its value by a variable and now has a literal one."""
     if was is None or now is None or _variables(now):
         return progress
     names = _variables(was)
@@ -175,11 +208,12 @@ def _cut_loose(progress: Progress, was: Setting | None, now: Setting | None) -> 
 
 
 def _variables(setting: Setting) -> list[str]:
-    """Return the names that an option's values come through."""
+    """Return, for each part of the option's values that comes through variables, the name of the outermost one."""
     return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
 
 
-def _why(setting: Setting | None, reading: Reading) -> str:
+def _why_unplaced(setting: Setting | None, reading: Reading) -> str:
+    """Return why an option cannot be written, as a clause to follow "because". setting: None: it is not given."""
     if setting is None:
         return NO_PLACE
     for word in setting.values:
@@ -190,7 +224,9 @@ def _why(setting: Setting | None, reading: Reading) -> str:
 
 
 def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
-    """Add a sentence for every family that still means something else, though nothing of it could be asked for."""
+    """Return the progress with an unplaced entry for each of `families`, which still differ, unless one of its options
+    has one.
+    """
     lacking = {item.option for item in progress.unplaced}
     for family in families:
         options = [setting for setting in goal.settings if goal.dest(setting) in family.dests]

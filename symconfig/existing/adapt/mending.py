@@ -26,10 +26,10 @@ Findings = dict[tuple[str, str | None], Finding]  # by rule and field: lines mov
 
 
 def inspect(reading: Reading, plan: Plan, gpus: int | None = None) -> tuple[Findings, Findings]:
-    """Return the errors and the warnings of an audit with the plan's model, cluster, release and margin of memory, each
-    rule about one field once. gpus: None: the plan's.
+    """Return the errors and the warnings of an audit, each by its rule and field; of several alike the first.
 
-    The release counts as one that nobody has said, so that options of a fork are judged as an audit without it does.
+    Notes are left out. The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does
+    not count as given by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
     """
     options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
     stated = Supplied(
@@ -57,13 +57,16 @@ _MOST = 20  # findings that are looked at: only a defect comes here
 def mended(
     progress: Progress, plan: Plan, original: Reading, repairs: Repairs, sound: Callable[[Draft], bool]
 ) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Mend every error of the result, and every warning that it has and the original had not, where one change does.
+    """Return the progress with each error and each new warning repaired where one change can, and the errors left.
 
-    sound: whether a draft still is the plan's as far as it was. Returns the errors that are left.
+    New warnings are those that the original had not. A repair is kept if its finding is gone, no other one is new, and
+    `sound` accepts the draft (it must be as close to the plan as before). New warnings that stay become notes.
+    repairs: yields alternative progresses for a finding. At most 20 findings are tried.
     """
     old_errors, old_warnings = inspect(original, plan, original.world.gpus)
 
     def inspected(reading: Reading) -> tuple[Findings, Findings, Findings]:
+        """Return the errors, the warnings, and those warnings that the original had not."""
         errors, warnings = inspect(reading, plan)
         return errors, warnings, {key: each for key, each in warnings.items() if key not in old_warnings}
 
@@ -87,7 +90,7 @@ def mended(
 
 
 def because(finding: Finding) -> str:
-    """Say what a change mends, as a clause behind "since"."""
+    """Return the reason for a repair as a clause to follow "since": the finding's sentence and its rule's name."""
     sentence = ": ".join(filter(None, (finding.problem.field, finding.problem.what)))
     return f'an audit finds "{sentence}" [{finding.rule}]'
 
@@ -96,8 +99,12 @@ _OPTION = re.compile(r"--[A-Za-z][\w-]*")
 
 
 def repairs(progress: Progress, goal: Goal, finding: Finding) -> Iterator[Progress]:
-    """Yield the progress with one option otherwise, of those that the finding is about or names: as the plan's own
-    files have it, without it, or with a value that the finding asks for."""
+    """Yield alternative progresses, each with one option changed that the finding is about or names.
+
+    The option gets the plan's value, or is removed where the plan has none, or gets a value that the finding's `need`
+    names. Only options in `TOUCHED` are changed. If the finding is about an environment variable, yield the progress
+    without its export instead.
+    """
     why = because(finding)
     variable = finding.problem.field or ""
     if variable in progress.draft.reading.environment:
@@ -113,8 +120,10 @@ def repairs(progress: Progress, goal: Goal, finding: Finding) -> Iterator[Progre
 
 
 def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
-    """Return the destinations that may be touched, of the option in question, the one at its place, and all that the
-    sentence names."""
+    """Return the destinations, without repeats and only those in `TOUCHED`, of the options that a finding is about.
+
+    These are its field, the options at its place, and every `--option` in its texts.
+    """
     problem, flags = finding.problem, names.table.flags
     sentence = " ".join(filter(None, (problem.what, problem.need, problem.hint)))
     there = [
@@ -130,6 +139,11 @@ def _dests(finding: Finding, names: Namespace) -> tuple[str, ...]:
 
 
 def _wishes(dest: str, setting: Setting | None, finding: Finding, goal: Goal) -> Iterator[Wish]:
+    """Yield the values to try for one destination: the plan's or none, then those that the finding's `need` names.
+
+    setting: the option as it is; None: it is not given. A number or choice in `need` is tried, and a switch that it
+    names.
+    """
     planned, flags = goal.wanted.setting(dest), goal.table.flags
     if planned is not None:
         yield Wish(dest, planned.name, planned.texts)

@@ -18,10 +18,10 @@ NO_NEWLINE = "\\ No newline at end of file\n"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One option, launcher number, variable or key that says something else now.
+    """A changed option, launcher number, environment variable or key.
 
-    was, now: its value; None: it was not there, or is not any more; "" for a switch. place: where it stood; of what was
-    added, where it stands now. why: of what no plan decides, what asks for it, as a clause.
+    was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was; for an
+    addition, where it is now. why: the reason as a clause, if the plan is not the reason.
     """
 
     option: str
@@ -31,6 +31,7 @@ class Change:
     why: str = ""
 
     def __str__(self) -> str:
+        """Return the change on one line with its place."""
         if self.was is None:
             done = f"{f'{self.option} {self.now}'.strip()} added"
         elif self.now is None:
@@ -42,9 +43,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """Something that the plan decides and that a person has to put in. now: the value; None: the option has to go.
+    """A value of the plan that could not be written and has to be set by hand.
 
-    why: a clause that follows "because". place: where to look.
+    now: the value; None: the option has to be removed. why: a clause to follow "because". place: where to look, if
+    known.
     """
 
     option: str
@@ -53,6 +55,7 @@ class Unplaced:
     place: Place | None = None
 
     def __str__(self) -> str:
+        """Return what to do by hand, with the place and the reason."""
         where = f"{self.place}: " if self.place is not None else ""
         what = f"remove {self.option}" if self.now is None else f"put {f'{self.option} {self.now}'.strip()}"
         return f"{where}{what} by hand, because {self.why}"
@@ -60,25 +63,24 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """An error that `symconfig audit` finds in the result, and that no change was found to mend.
-
-    rule: of the audit, by its name. before: the configuration had it as it was.
-    """
+    """An error in the audit of the result that no change repaired. rule: its name. before: the original had it, too."""
 
     rule: str
     problem: Problem
     before: bool
 
     def __str__(self) -> str:
+        """Return the problem, the rule, and whether the original had it."""
         whose = "It was there before." if self.before else "The plan's values bring it."
         return f"{self.problem} [{self.rule}] {whose}"
 
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """reading: the configuration as it was. files: the bytes of every file that changes, by its name.
+    """The result of adapting a configuration.
 
-    notes: what a person should know of the result, as sentences. flaws: what an audit of the result calls errors.
+    reading: the original. files: new bytes of the changed files, by name. unplaced: values to be set by hand. notes:
+    sentences about the result. flaws: errors left in its audit.
     """
 
     reading: Reading
@@ -90,12 +92,14 @@ class Adapted:
 
     @property
     def done(self) -> bool:
-        """Tell whether all that the plan decides is in the files, and nothing is known that keeps them from running."""
+        """Return whether nothing is left to do by hand: no value unplaced, and no error left in the audit of the
+        result.
+        """
         return not self.unplaced and not self.flaws
 
     @property
     def diff(self) -> str:
-        """Return all that changes, as `diff -u` prints it."""
+        """Return the unified diff of all changed files, in the order in which they were read; empty if none changed."""
         return "".join(
             _unified(text.file, text.data, self.files[text.file])
             for text in self.reading.texts
@@ -103,7 +107,7 @@ class Adapted:
         )
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """Return the contract of --json. written: whether the files have it now."""
+        """Return the document that --json prints. written: whether the changed files are on disk already."""
         return {
             "schema": SCHEMA,
             "file": self.reading.file,
@@ -146,13 +150,14 @@ class Adapted:
 
 
 def _stands(place: Place | None) -> dict[str, Any]:
+    """Return the keys "file" and "line" of a place; both None without one."""
     return {"file": place and place.file, "line": place and place.line}
 
 
 def _unified(file: str, before: bytes, after: bytes) -> str:
-    """Show two versions of a file as `diff -u` does, whatever their line ends; nothing where they are the same.
+    """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal.
 
-    `patch` takes it.
+    Carriage returns stay in the lines; bytes that are not UTF-8 are replaced.
     """
     name = file.lstrip("/")
     lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
@@ -160,6 +165,6 @@ def _unified(file: str, before: bytes, after: bytes) -> str:
 
 
 def _lines(data: bytes) -> list[str]:
-    """Return lines as diff knows them: only a line feed ends one."""
+    """Return the lines with their line feeds, split at line feeds only; bytes that are not UTF-8 are replaced."""
     parts = data.decode("utf-8", "replace").split("\n")
     return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -22,7 +22,11 @@ WHAT, HINT = "is not the sequence length of the plan", "a plan for this length"
 
 
 def check(names: Namespace, plan: Plan) -> None:
-    """Raise InputError with every field in which the configuration's model is not the plan's."""
+    """Raise InputError with every field in which Megatron-LM's options describe another model or sequence length than
+    the plan.
+
+    Also for options that describe no model. Dropout, the norms' epsilon and LoRA's alpha and dropout may differ.
+    """
     wanted = plan.best.batch.seq_length
     length = names.whole("seq_length", wanted)
     problems = [] if length == wanted else [_length(names, length, wanted)]
@@ -36,8 +40,9 @@ def check(names: Namespace, plan: Plan) -> None:
 
 
 def check_program(reading: Reading, plan: Plan) -> None:
-    """Raise InputError for a program that is not Megatron-LM's, as far as its arguments say its model and length at
-    all.
+    """Raise InputError where a program other than Megatron-LM states another model or sequence length than the plan's.
+
+    A model or length that its arguments do not state is not compared.
     """
     arguments, wanted = Arguments(reading.settings), plan.best.batch.seq_length
     problems: list[Problem] = []
@@ -52,6 +57,10 @@ def check_program(reading: Reading, plan: Plan) -> None:
 
 
 def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> Iterator[Problem]:
+    """Yield a problem for each field in which two models differ, but for those that hardly matter to a plan (`_OPEN`).
+
+    mine: the configuration's model, as fields by dotted name. file: named in each problem.
+    """
     theirs = meaning(plan.model)
     for field in (each for each in differing(mine, theirs) if each not in _OPEN):
         yield Problem(
@@ -65,10 +74,12 @@ def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> It
 
 
 def _shown(value: object) -> str:
+    """Return the value as text; "nothing" for None."""
     return "nothing" if value is None else str(value)
 
 
 def _length(names: Namespace, got: int, wanted: int) -> Problem:
+    """Return the problem of a sequence length that is not the plan's, at the option's place if it is given."""
     setting = names.setting("seq_length")
     if setting is None:
         return Problem(WHAT, field="seq_length", got=str(got), need=str(wanted), hint=HINT)

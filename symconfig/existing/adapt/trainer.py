@@ -29,13 +29,16 @@ _ENOUGH = 2  # of them: a program of one's own may have one
 
 
 def used(reading: Reading) -> bool:
-    """Tell whether the program's arguments are those of the Trainer."""
+    """Return whether the program's arguments are the Trainer's: at least two of its typical ones are given."""
     arguments = Arguments(reading.settings)
     return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
 
 
 def name_of(reading: Reading, path: KeyPath) -> str | None:
-    """Return the argument that says a key of the JSON here, as the program spells it with underscores."""
+    """Return the given Trainer argument, with underscores, that sets a key of the JSON.
+
+    Return None if none is given or the program has no Trainer.
+    """
     arguments = Arguments(reading.settings)
     if path not in ARGUMENTS or not uses_trainer(arguments):
         return None
@@ -44,7 +47,10 @@ def name_of(reading: Reading, path: KeyPath) -> str | None:
 
 
 def recomputed(progress: Progress, on: bool) -> Progress:
-    """Recompute every layer, or none, by the argument that says it here."""
+    """Return the progress with activation checkpointing of every layer switched on or off by the Trainer's argument.
+
+    Unchanged if it is to be off and no argument is given.
+    """
     arguments = Arguments(progress.draft.reading.settings)
     setting = arguments.find(*RECOMPUTE)
     if setting is not None:
@@ -53,14 +59,20 @@ def recomputed(progress: Progress, on: bool) -> Progress:
 
 
 def valued(progress: Progress, name: str, now: str) -> Progress:
-    """Put another value for an argument, named with underscores; a switch without one goes where it is to be off."""
+    """Return the progress with an argument's value replaced; a bare switch is removed if `now` is "False".
+
+    name: with underscores; it must be given. Unchanged if it has the value; listed as unplaced where no edit changes
+    just that.
+    """
     draft = progress.draft
     setting = _find(draft.reading, name)
     assert setting is not None, "it has been asked for"
     if setting.texts == (now,) or (now == "True" and (not setting.texts or setting.texts[0].lower() in TRUE)):
         return progress
-    value = None if not setting.values and now == "False" else _like(setting.text, now)
-    after = draft.tried(_ways(draft, setting, value), lambda meaning: _right(draft.meaning, name, value, meaning))
+    value = None if not setting.values and now == "False" else _in_same_case(setting.text, now)
+    after = draft.tried(
+        _ways(draft, setting, value), lambda meaning: _changed_alone(draft.meaning, name, value, meaning)
+    )
     if after is None:
         why = "to write it there would change something else as well"
         return progress.lacking(Unplaced(setting.spelled, value, why, setting.place))
@@ -68,7 +80,11 @@ def valued(progress: Progress, name: str, now: str) -> Progress:
 
 
 def given(progress: Progress, name: str, value: str) -> Progress:
-    """Add an argument beside another of the Trainer's."""
+    """Return the progress with an argument added next to another one of the Trainer's, on the command line or in its
+    YAML.
+
+    Listed as unplaced where there is no such place.
+    """
     draft = progress.draft
     anchors = filter(None, (_find(draft.reading, each) for each in (*NAMES, *_MARKS)))
     ways = (
@@ -76,7 +92,7 @@ def given(progress: Progress, name: str, value: str) -> Progress:
         for anchor in anchors
         for way in together([_added(draft, each, name, value) for each in alike(draft.reading, anchor)])
     )
-    after = draft.tried(ways, lambda meaning: _right(draft.meaning, name, value, meaning))
+    after = draft.tried(ways, lambda meaning: _changed_alone(draft.meaning, name, value, meaning))
     if after is None:
         return progress.lacking(Unplaced(name, value, NO_PLACE))
     there = _find(after.reading, name)
@@ -85,11 +101,12 @@ def given(progress: Progress, name: str, value: str) -> Progress:
 
 
 def _find(reading: Reading, name: str) -> Setting | None:
+    """Return the option of this name, with dashes or underscores; None if it is not given."""
     return Arguments(reading.settings).find(name)
 
 
-def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
-    """Tell whether every run says this value of the argument now, and all else as before."""
+def _changed_alone(before: Meaning, name: str, value: str | None, after: Meaning) -> bool:
+    """Return whether every run now has this value of the argument (None: lacks it), and nothing else changed."""
     wanted = None if value is None else (value.lower(),)
     values = (run.says(name) for run in (after, *after.runs))
     return after.less({name}) == before.less({name}) and all(
@@ -97,12 +114,16 @@ def _right(before: Meaning, name: str, value: str | None, after: Meaning) -> boo
     )
 
 
-def _like(old: str, new: str) -> str:
-    """Return a switch in the letters of the one that stands there."""
+def _in_same_case(old: str, new: str) -> str:
+    """Return `new`, in lower case if it is a switch and the old text is in lower case."""
     return new.lower() if new in ("True", "False") and old[:1].islower() else new
 
 
 def _ways(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
+    """Yield alternative edits that replace an argument's value, or remove it (None), on the command line or in YAML.
+
+    Nothing is removed from YAML.
+    """
     tree = draft.reading.tree_at(setting.place)
     if tree is None:
         yield from together([_in_words(draft, each, value) for each in alike(draft.reading, setting)])
@@ -111,6 +132,7 @@ def _ways(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[E
 
 
 def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
+    """Yield alternative edits of an option on a command line: removed for None, else its only value replaced."""
     if value is None:
         yield from words.removed(setting, draft.texts)
     elif len(setting.values) == 1:
@@ -118,6 +140,7 @@ def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tup
 
 
 def _added(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
+    """Yield alternative edits that add an argument behind `anchor`, in the anchor's YAML or on its command line."""
     tree = draft.reading.tree_at(anchor.place)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), draft.texts)
@@ -126,5 +149,5 @@ def _added(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tup
 
 
 def _data(value: str) -> Any:
-    """Return a switch or a number as YAML has it."""
+    """Return a switch or number as data: "True" as True, "8" as 8. Raises ValueError for any other text."""
     return json.loads(value.lower())

@@ -21,7 +21,9 @@ _NOT_TEXT = frozenset(("true", "false", "null", "yes", "no", "on", "off", "y", "
 
 
 def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that give a key another value."""
+    """Yield alternative edits that replace a key's value: in the quotes of the old one (YAML), then as JSON or plain
+    YAML.
+    """
     place = tree.spans[path].value
     if tree.syntax == "yaml" and isinstance(value, str) and tree.text.at(place)[:1] in ("'", '"'):
         quote = tree.text.at(place)[0]
@@ -31,7 +33,10 @@ def changed(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]
 
 
 def spelled(value: Any, syntax: str) -> str:
-    """Write a value on one line, as both YAML 1.1 and 1.2 read it."""
+    """Return a value on one line of JSON or YAML; in YAML so that both YAML 1.1 and 1.2 read the same value.
+
+    syntax: "json" or "yaml". Lists and objects are written as JSON in both.
+    """
     if syntax == "json" or isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and "e" in (text := repr(value)) and "." not in text:
@@ -42,7 +47,12 @@ def spelled(value: Any, syntax: str) -> str:
 
 
 def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | None = None) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that put a new key behind `after` or else behind the last."""
+    """Yield edits that insert a new key into the object at `parent`, behind the key `after` or else behind the last
+    one.
+
+    It gets a line of its own where its neighbour has one. An object without keys is filled only if written as `{}`;
+    else nothing is yielded.
+    """
     data = tree.text.data
     siblings = _children(tree, parent)
     whole = tree.spans[parent].value
@@ -80,7 +90,9 @@ def inserted(tree: Tree, parent: KeyPath, key: str, value: Any, after: str | Non
 
 
 def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that take a key away; its line goes where nothing else stands on it."""
+    """Yield one edit or group of edits that removes a key, with its comma, and with its line if nothing
+    else is on it.
+    """
     data, span = tree.text.data, tree.spans[path]
     first = _first(span)
     start, end = first.start, _content_end(data, span.value)
@@ -106,7 +118,7 @@ def removed(tree: Tree, path: KeyPath) -> Iterator[tuple[Edit, ...]]:
 
 
 def path_at(tree: Tree, place: Place) -> KeyPath | None:
-    """Return the path of the value or key that stands there, the innermost."""
+    """Return the longest path whose key or value covers the place's start; None if there is none."""
     paths = [
         path
         for path, span in tree.spans.items()
@@ -117,6 +129,7 @@ def path_at(tree: Tree, place: Place) -> KeyPath | None:
 
 
 def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
+    """Return the spans of an object's direct keys, in the order of the file."""
     children = {
         str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
     }
@@ -124,23 +137,25 @@ def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
 
 
 def _before(tree: Tree, path: KeyPath) -> Span | None:
-    """Return the key before this one, in the same object."""
+    """Return the span of the key before this one in the same object; None for the first."""
     mine = tree.spans[path].value.start
     earlier = [span for span in _children(tree, path[:-1]).values() if span.value.start < mine]
     return earlier[-1] if earlier else None
 
 
 def _first(span: Span) -> Place:
+    """Return where an entry starts: at its key, or at its value in a list."""
     return span.value if span.key is None else span.key
 
 
 def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
+    """Return `key: value` on one line; the key in quotes in JSON, or where `quoted`."""
     name = json.dumps(key) if tree.syntax == "json" or quoted else key
     return f"{name}: {spelled(value, tree.syntax)}"
 
 
 def _lines(key: str, value: Any) -> Iterator[str]:
-    """Yield a key of YAML, what it holds below it."""
+    """Yield the lines of a key in YAML's block style, objects indented by two spaces."""
     if not isinstance(value, dict):
         yield f"{key}: {spelled(value, 'yaml')}"
         return
@@ -150,33 +165,35 @@ def _lines(key: str, value: Any) -> Iterator[str]:
 
 
 def _comma(data: bytes, start: int) -> int | None:
-    """Return where the comma after a value stands, blanks and comments passed over."""
+    """Return the offset of the comma after a value, past blanks and comments; None if there is no comma."""
     blank = _BLANK.match(data, start)
     at = blank.end() if blank else start
     return at if data[at : at + 1] == b"," else None
 
 
 def _quiet(data: bytes, start: int) -> bool:
-    """Tell whether the rest of the line is blank or a comment."""
+    """Return whether only blanks or a comment follow on the line."""
     rest = data[start : _line_end(data, start)]
     return not rest.strip() or _COMMENT.fullmatch(rest.rstrip()) is not None
 
 
 def _content_end(data: bytes, place: Place) -> int:
-    """Return the end without the blanks that a block of YAML may end with."""
+    """Return the offset of a value's end without trailing blanks, which a YAML block may include."""
     return place.start + len(data[place.start : place.end].rstrip())
 
 
 def _line_start(data: bytes, at: int) -> int:
+    """Return the offset of the start of the line."""
     return data.rfind(b"\n", 0, at) + 1
 
 
 def _line_end(data: bytes, at: int) -> int:
-    """Return the place before the line's end, whether that is one character or two."""
+    """Return the offset of the line's end, before LF or CRLF."""
     end = data.find(b"\n", at)
     end = len(data) if end < 0 else end
     return end - 1 if end > at and data[end - 1 : end] == b"\r" else end
 
 
 def _newline(data: bytes) -> str:
+    """Return the file's line end: CRLF if any line has it, else LF."""
     return "\r\n" if b"\r\n" in data else "\n"

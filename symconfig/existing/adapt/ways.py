@@ -21,8 +21,10 @@ MOST_ANCHORS = 6  # of places to put a new option, beyond which no other is like
 
 
 def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None = None) -> Draft | None:
-    """Return the draft with this wish in it, and nothing else changed; None: no way to write it is known to be
-    right. wanted: a variable that the value comes through may change other options, too, to what these say.
+    """Return the draft with one option as `wish` wants it: added, changed or removed.
+
+    Return None where no edit is known to change just that. wanted: the plan's options. With them, a variable that the
+    value comes through may be edited even if other options of the plan change by it, to values that the plan has, too.
     """
     setting = having(names, wish.dest)
     if setting is None:
@@ -36,8 +38,12 @@ def granted(draft: Draft, names: Namespace, wish: Wish, wanted: Namespace | None
 
 
 def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) -> Draft | None:
-    """Return the draft with another value of the variable that the option's value comes through, where all that this
-    changes is then as wanted."""
+    """Return the draft with a new value for the variable that the option's value comes through.
+
+    Return None where that is not right. It is right if every option gained is one of `wanted`, none lost was, and only
+    options that a plan decides are lost. None also where the value comes through no variable or several, or the script
+    starts further runs.
+    """
     pieces = [piece for word in setting.values for piece in word.pieces if piece.text]
     if len(pieces) != 1 or not pieces[0].variables or wish.values is None or draft.reading.runs:
         return None
@@ -48,6 +54,7 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
     options = Counter((each.name, tuple(each.texts)) for each in wanted.settings)
 
     def right(after: Meaning) -> bool:
+        """Return whether all options gained are wanted, none lost was, and nothing but decided options changed."""
         gained, lost = (Counter(a.settings) - Counter(b.settings) for a, b in ((after, before), (before, after)))
         return (
             replace(after, settings=before.settings) == before
@@ -61,7 +68,11 @@ def _by_variable(draft: Draft, setting: Setting, wish: Wish, wanted: Namespace) 
 
 
 def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namespace, why: str = "") -> Change:
-    """Return a change. What was there lies where it was before anything was changed; what is new, where it is now."""
+    """Return the record of a change: at the option's place before all edits, or, if it was added, at its place now.
+
+    setting: the option before this change; None: it was added. before, after: the options at first, and after this
+    change. why: the reason, as a clause; empty if the plan is the reason.
+    """
     if setting is None:
         new = after.setting(wish.dest)
         assert new is not None, "an option that was added has been read"
@@ -72,6 +83,10 @@ def change(wish: Wish, setting: Setting | None, before: Namespace, after: Namesp
 
 
 def _changed(draft: Draft, setting: Setting, wish: Wish) -> Draft | None:
+    """Return the draft with the option's values replaced by the wish's, alike in every run.
+
+    Return None where no edit does just that.
+    """
     values = wish.values or ()
     goal = draft.meaning.setting(draft.index(setting), values)
     if len(values) == len(setting.values) == 1:
@@ -82,7 +97,9 @@ def _changed(draft: Draft, setting: Setting, wish: Wish) -> Draft | None:
 
 
 def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit, ...]]:
-    """Yield ways to write another value: where its word stands, and behind the `=` of `key=$TP`."""
+    """Yield alternative edits that replace an option's only value: its word, then the text behind the
+    `=` of `key=$TP`.
+    """
     yield from words.changed(setting.values[0], value, draft.texts)
     text = draft.texts.get(setting.place.file)
     if text is None or not (setting.joined or not setting.spelled.startswith("-")):
@@ -94,7 +111,10 @@ def one_value(draft: Draft, setting: Setting, value: str) -> Iterator[tuple[Edit
 
 
 def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterator[tuple[Edit, ...]]:
-    """Yield all values anew, where they stand one after the other."""
+    """Yield edits that replace all values at once, quoted and then bare.
+
+    Yield nothing where they do not follow each other in one file.
+    """
     first, last = setting.values[0].place, setting.values[-1].place
     if first.file == last.file and first.file in draft.texts and first.start <= last.end:
         text = draft.texts[first.file]
@@ -103,12 +123,17 @@ def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterat
 
 
 def _without(draft: Draft, setting: Setting) -> Draft | None:
+    """Return the draft without the option, in every run; None where no edit removes just that."""
     goal = draft.meaning.setting(draft.index(setting), None)
     ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)
 
 
 def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
+    """Return the draft with the option added once in every run, beside a related one.
+
+    Return None where no place does just that.
+    """
     before, values = draft.meaning, wish.values or ()
 
     def right(after: Meaning) -> bool:
@@ -122,8 +147,10 @@ def _added(draft: Draft, names: Namespace, wish: Wish) -> Draft | None:
 
 
 def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
-    """Return the options beside which a new one belongs, the best first: of the nearest family, then the last
-    of all.
+    """Return the options after which a new one may be inserted, best first: up to six related ones, then the last of
+    all.
+
+    Options about experts come first for one about experts, and the others for the others.
     """
     dests = sorted(neighbours(wish.dest), key=lambda dest: _of_experts(dest) != _of_experts(wish.dest))
     anchors = [setting for dest in dests if (setting := names.setting(dest))]
@@ -131,5 +158,5 @@ def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
 
 
 def _of_experts(dest: str) -> bool:
-    """Return whether an option is about experts, and stands with those that are."""
+    """Return whether an option is about experts, by its destination's name."""
     return "moe" in dest or "expert" in dest

@@ -21,7 +21,11 @@ PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # means itself in all kinds of qu
 
 
 def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield the literal that the word comes from, or else the word itself where it is used."""
+    """Yield alternative edits that replace a word's text by `new`; the caller tries each and keeps one.
+
+    First the literal that the word's text comes from (as in `TP=4`), where it is a single one in a file of `texts`;
+    then the word where it is used (`$TP`). Yield nothing where neither is in a file of `texts`.
+    """
     pieces = [piece for piece in word.pieces if piece.text]
     place = pieces[0].place if len(pieces) == 1 else None
     if place is not None and place.file in texts and texts[place.file].at(place) == pieces[0].text:
@@ -35,7 +39,9 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
 
 
 def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
-    """Return ways to write it there: as it is, in quotes where it may need them and stands in none."""
+    """Return alternative spellings of `new` at a place: only itself where it needs no quotes or already stands in some,
+    else shell-quoted, then bare.
+    """
     around = text.data[max(place.start - 1, 0) : place.start], text.data[place.end : place.end + 1]
     if PLAIN.fullmatch(new) or around in ((b"'", b"'"), (b'"', b'"')):
         return (new,)
@@ -43,8 +49,11 @@ def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
 
 
 def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that take an option away, with its line where it has one for itself; a continuation before it goes
-    with it where nothing follows.
+    """Yield alternative edits that delete an option with its values, and its whole line if nothing else is on it.
+
+    If the last line of a continued command is deleted, so is the backslash before it. A statement that only appends the
+    option (`ARGS+=(--option)`) is deleted whole. Yield nothing where the option's name is not written literally in a
+    file of `texts`.
     """
     if not _literal(setting, texts):
         return
@@ -69,7 +78,11 @@ def removed(setting: Setting, texts: Mapping[str, Text]) -> Iterator[tuple[Edit,
 
 
 def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
-    """Yield edits that put words behind another option: on a line of its own where that has one, else beside it."""
+    """Yield alternative edits that insert `words` after the option `anchor`; the caller tries each and keeps one.
+
+    They go on a new line, with continuations, if the anchor has a line of its own, and else on the same line; each in
+    up to four quotings. Yield nothing where the anchor's name is not written literally in a file of `texts`.
+    """
     if not _literal(anchor, texts):
         return
     text, place = texts[anchor.place.file], anchor.place
@@ -93,14 +106,21 @@ def added(anchor: Setting, words: Sequence[str], texts: Mapping[str, Text]) -> I
 
 
 def _literal(setting: Setting, texts: Mapping[str, Text]) -> bool:
-    """Tell whether the option's name stands in a file, not in a variable that came from elsewhere."""
+    """Return whether the option's name is written literally at its place in one of `texts`, not in a
+    variable's value.
+    """
     if setting.place.file not in texts:
         return False
     return texts[setting.place.file].at(setting.place).lstrip("'\"").startswith(setting.spelled)
 
 
 class _Line:
-    """The line or lines around bytes of a file. before, after: what else stands on them, without the line end."""
+    """The line or lines around an option.
+
+    start, end: offsets of the lines. before, after: other text on them, without the line end. only: the lines are one
+    statement that appends the option. alone: nothing else is on them. commented: only a comment follows. continued,
+    follows: a backslash ends it, or the line before. joint: offset of the end of the line before.
+    """
 
     def __init__(self, data: bytes, place: Place) -> None:
         self.start = data.rfind(b"\n", 0, place.start) + 1
@@ -120,4 +140,5 @@ class _Line:
 
     @property
     def indentation(self) -> str:
+        """Return the text before the option on its line."""
         return self.before.decode("utf-8", "replace")

@@ -30,11 +30,12 @@ _ALIKE = 0.005  # of a step, that no plan is better by
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """reader: the configuration as its framework reads it. judged: what it costs; None: `unpredicted` says why.
+    """The result of an audit.
 
-    better: the best plan; None where none was asked for, where nothing is predicted, or where `infeasible` says that
-    nothing fits. way: from the run to it, one change after the other. stated: a run whose step has phases, which
-    `runs.rl.stated` judges with the step around it.
+    reader: the configuration of its framework. judged: the predicted run; None: `unpredicted` has the reasons. better:
+    the best plan; None if none was asked for, nothing is predicted, or nothing fits (`infeasible`). way: the steps from
+    the run to the plan, one change each. stated: a run whose step has phases, which `runs.rl.stated` judges with the
+    whole step.
     """
 
     reader: Configuration
@@ -52,24 +53,29 @@ class Audit:
 
     @property
     def runs(self) -> bool:
-        """Tell whether nothing is known that keeps it from running."""
+        """Return whether no finding is an error."""
         return not any(finding.severity == "error" for finding in self.findings)
 
     @property
     def assumptions(self) -> tuple[Unread, ...]:
-        """Return what a prediction takes for granted of places that were not read."""
+        """Return what the prediction assumes about places that were not read; () without a prediction."""
         return self.reading.assumptions if self.judged is not None else ()
 
     @property
     def gain(self) -> float | None:
-        """Share of the step time that the best plan saves; None where there is none, or the run itself does not fit."""
+        """Return the share of the run's step time that the better plan saves, below 0 if it is slower.
+
+        None without a prediction or a better plan, or where the run itself does not fit in memory.
+        """
         if self.judged is None or self.better is None or not self.judged.fits:
             return None
         return 1 - step_s(self.better) / step_s(self.judged.plan)
 
     @property
     def already_best(self) -> bool:
-        """Tell whether nothing that the planner decides would change."""
+        """Return whether the better plan changes nothing and saves at most 0.5 % of the step, as also where no gain is
+        known.
+        """
         return not self.way and (self.gain is None or self.gain <= _ALIKE)
 
 
@@ -87,8 +93,10 @@ def audit(
     plan: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Audit a reading. plan: look for a better one, too. Raises InputError for a framework's version that is
-    not known.
+    """Return the findings, the prediction and, if `plan`, the best plan for the same job.
+
+    cluster: None: nothing is predicted. progress: is called with what is done next. Raises InputError for an unknown
+    version of the framework; other reasons against a prediction are in the result.
     """
     return audited(configuration_of(reading, supplied), supplied, cluster, limits, plan=plan, progress=progress)
 
@@ -102,9 +110,15 @@ def audited(
     plan: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Audit a configuration that its framework has read. plan: as of `audit`."""
+    """Return the audit of a configuration of a known framework. Arguments as of `audit`.
+
+    A run whose step has phases is returned unjudged, in `stated`.
+    """
     reading = reader.reading
-    findings, unpredicted = (*_launcher(reading, supplied, cluster), *reader.findings(cluster)), _dark(reader, cluster)
+    findings, unpredicted = (
+        (*_launcher(reading, supplied, cluster), *reader.findings(cluster)),
+        _prediction_blockers(reader, cluster),
+    )
     if unpredicted or cluster is None:
         return Audit(reader, findings, unpredicted=tuple(unpredicted))
     progress("predicting what is there")
@@ -119,8 +133,9 @@ def audited(
 
 
 def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
-    """Return the audit with why nothing is predicted, and what would help. Numbers that no run has are errors of the
-    configuration.
+    """Return the audit with the reasons why nothing is predicted, each with a hint.
+
+    Impossible numbers become errors, too. No such error is added twice for one rule.
     """
     known = {finding.rule for finding in done.findings if finding.severity == "error"}
     impossible = (
@@ -133,7 +148,7 @@ def unpredicted_for(done: Audit, problems: Sequence[Problem]) -> Audit:
 
 
 def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -> Audit:
-    """Return the audit with what the run costs; or why there is no such thing."""
+    """Return the audit with the prediction and the findings about memory, or with the reasons why there is none."""
     try:
         judged = judge(run, cluster, limits)
     except InputError as error:
@@ -144,7 +159,10 @@ def _judged(done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits) -
 def planned(
     done: Audit, run: Run, cluster: ClusterDescriptor, limits: Limits, progress: Callable[[str], None]
 ) -> Audit:
-    """Return the audit with the best plan, also of a run that cannot be; and with the way to it."""
+    """Return the audit with the best plan and the steps to it; with `infeasible` set where there is no plan.
+
+    Without a prediction of the run there is a plan, but no steps.
+    """
     from symconfig.existing.audit.steps import (  # the search takes as long to import as the rest to do
         best,
         steps,
@@ -163,6 +181,7 @@ def planned(
 
 
 def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor | None) -> list[Finding]:
+    """Return the findings about the launcher, at its first number, or else at the program."""
     config = reading.deepspeed.text if reading.deepspeed is not None else None
     scripts = tuple(text for text in reading.texts if text != config) if reading.format == "bash" else ()
     facts = LauncherFacts(reading.world, supplied.gpus, cluster.gpus_per_node if cluster is not None else None, scripts)
@@ -170,18 +189,21 @@ def _launcher(reading: Reading, supplied: Supplied, cluster: ClusterDescriptor |
     return findings_of(launcher.RULES, facts, place or (reading.program.place if reading.program is not None else None))
 
 
-def _dark(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
-    """Return why no prediction is made, whatever the options say."""
+def _prediction_blockers(reader: Configuration, cluster: ClusterDescriptor | None) -> list[Problem]:
+    """Return why nothing can be predicted: places that may hide options, no cluster, or an unknown number of GPUs.
+
+    Return [] if there is none.
+    """
     result = list(of_unread(reader.reading))
     if cluster is None:
         result.append(Problem("is needed to predict memory and time", field="--cluster", hint="--cluster h100"))
     if reader.gpus is None:
-        result.append(helped(_uncounted(reader.reading)))
+        result.append(helped(_unknown_gpu_count(reader.reading)))
     return result
 
 
-def _uncounted(reading: Reading) -> Problem:
-    """Say why the number of GPUs is not known."""
+def _unknown_gpu_count(reading: Reading) -> Problem:
+    """Return the problem that the number of GPUs is not known, at the launcher's unreadable word if there is one."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:
         return Problem("is not said by the launcher", field=field, hint=hint)
@@ -195,13 +217,16 @@ _FILE = re.compile(r"names a file|is a script that is not there|is a configurati
 
 
 def helped(problem: Problem) -> Problem:
-    """Return the problem with what gives the value that it asks for."""
+    """Return the problem with the command-line option that would supply the value put before its hint.
+
+    Return it unchanged if there is none.
+    """
     ways = [way for way in (_remedy(problem), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
 
 def of_unread(reading: Reading) -> Iterator[Problem]:
-    """Yield a problem for each place that may hide any option, with what would say which."""
+    """Yield a problem for each unread place that may hide options, with a hint on how to supply them."""
     for item in reading.unread:
         if item.hides is Hides.OPTIONS:
             many = f"may be any number of options: it {item.why}"
@@ -210,7 +235,7 @@ def of_unread(reading: Reading) -> Iterator[Problem]:
 
 
 def _for_options(item: Unread) -> str | None:
-    """Say what gives the options that a place hides."""
+    """Return a hint on how to supply the options that an unread place hides; None if there is none."""
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
     if unset := _UNSET.search(item.why):
@@ -221,7 +246,10 @@ def _for_options(item: Unread) -> str | None:
 
 
 def _remedy(problem: Problem) -> str | None:
-    """Say what gives a value that is not known for this reason; None where nothing but another script does."""
+    """Return a hint on how to supply a variable or script argument that a value depends on.
+
+    Return None for any other reason.
+    """
     if unset := _UNSET.search(problem.what):
         return f"--set {unset[1]}=VALUE"
     if _ARGUMENT.search(problem.what):

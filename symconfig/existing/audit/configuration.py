@@ -64,8 +64,11 @@ _READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], S
 
 
 class Configuration:
-    """What a reading is to its framework. label: the framework's name. version: of the framework that it is read as;
-    version_given: because a person said so; version_guessed: by the options that it has. gpus: None: not known."""
+    """A configuration as its framework reads it.
+
+    label: the framework's name. version: the release by which it is read; version_given: the user stated it;
+    version_guessed: it was inferred from the options. gpus: all GPUs; None if not known.
+    """
 
     backend: str
     label: str
@@ -78,16 +81,20 @@ class Configuration:
         self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return every rule that is broken."""
+        """Return a finding for each rule that is broken. cluster: None: rules that need one find nothing."""
         raise NotImplementedError
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run in the planner's terms. Raises InputError for what it does not know."""
+        """Return the run that the configuration describes. Raises InputError for what the planner does not support."""
         raise NotImplementedError
 
 
 def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
-    """Return a reading as its framework takes it. Raises InputError for a Megatron-LM version that is not known."""
+    """Return the reading as the configuration of its framework: a trainer's, Megatron-LM's or DeepSpeed's.
+
+    A program that nothing identifies becomes a DeepSpeedConfiguration with an unknown backend. Raises InputError for an
+    unknown Megatron-LM version.
+    """
     if (reader := next((reader for applies, reader in _READERS if applies(reading)), None)) is not None:
         return RlConfiguration(reading, supplied, reader(reading, supplied))
     if any(setting.name == "--num-layers" for setting in reading.settings):
@@ -103,19 +110,23 @@ def configuration_of(reading: Reading, supplied: Supplied) -> Configuration:
 
 
 def _is_megatron(reading: Reading) -> bool:
-    """Return whether options that other trainers share may be Megatron-LM's: nothing says that another one has them."""
+    """Return whether options that other trainers share are Megatron-LM's: by the program's name or a distinctive
+    option.
+
+    True also for what is not a bash script or has no program.
+    """
     if reading.program is None or reading.format != "bash" or "pretrain" in reading.program.text:
         return True
     return any(setting.name in _DISTINCTIVE for setting in reading.settings)
 
 
 def _names_deepspeed(reading: Reading) -> bool:
-    """Return whether the program is given DeepSpeed's JSON, which may not have been readable."""
+    """Return whether an option that begins with "deepspeed" is given, whose JSON may not have been readable."""
     return any(tuners.plain(each).startswith("deepspeed") for each in reading.options)
 
 
 class MegatronConfiguration(Configuration):
-    """Options of Megatron-LM."""
+    """Options of Megatron-LM on a command line, or as overrides of a recipe."""
 
     backend = "megatron"
     label = MEGATRON.label
@@ -131,31 +142,41 @@ class MegatronConfiguration(Configuration):
 
     @property
     def trained_gpus(self) -> int | None:
-        """Return the GPUs that Megatron-LM has."""
+        """Return the GPUs that Megatron-LM trains on; None if not known."""
         return self.gpus
 
     @property
     def parsed(self) -> bool:
-        """Tell whether Megatron-LM's own parser reads the options."""
+        """Return whether Megatron-LM's own parser reads the options (a bash script), not a recipe or
+        another trainer.
+        """
         return self.reading.format == "bash"
 
     @property
     def complete(self) -> bool:
-        """Tell whether an option that is not there has its default: what overrides leave out, a recipe or a
-        base says.
+        """Return whether an option that is not given has its default.
+
+        That is not so for overrides, where a recipe may set it.
         """
         return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
 
     @property
     def dealt(self) -> bool:
-        """Return whether Megatron-Core deals the layers out to stages by nothing but the options."""
+        """Return whether Megatron-Core distributes the layers over the stages by these options alone."""
         return False
 
     def names(self) -> Namespace:
-        """Return the options, of which nobody has asked any yet."""
+        """Return the options by destination, with the defaults of the version.
+
+        It is a new object, which has recorded no look-ups.
+        """
         return Namespace(self.settings, flags(self.version))
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return a finding for each broken rule about Megatron-LM.
+
+        Return those of rules about meaning only, if another program parses the options.
+        """
         program, own = self.reading.program, self.parsed
         in_shell = self.reading.format == "bash" and program is not None
         facts = MegatronFacts(
@@ -175,6 +196,10 @@ class MegatronConfiguration(Configuration):
         return megatron_rules.findings(facts, megatron_rules.RULES if own else megatron_rules.MEANING)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run; what a recipe decides is recorded as assumed to be Megatron-LM's default. Raises InputError.
+
+        The number of GPUs must be known.
+        """
         assert self.gpus is not None, "is asked for where the GPUs are known"
         names = self.names()
         if unsaid := list(self._unsaid(names)):
@@ -189,8 +214,9 @@ class MegatronConfiguration(Configuration):
         return megatron.with_masks(run, names) if self.parsed else run
 
     def _unsaid(self, names: Namespace) -> Iterator[Problem]:
-        """Yield why the options do not say what runs: a recipe decides the rest, or one of them was meant to be
-        another.
+        """Yield why the run is not known: misspelt options, or a recipe that decides the model or values that matter.
+
+        Nothing is yielded for unknown options if any is not a misspelling: they are a fork's.
         """
         meanings = [meant(setting.name, self.version) for setting in names.unknown if self.parsed]
         if all(meanings):  # else they are a fork's, and the run says what it is predicted without
@@ -205,6 +231,7 @@ class MegatronConfiguration(Configuration):
             yield self._of_recipe(", ".join(open_), "overrides that say them")
 
     def _of_recipe(self, what: str, hint: str) -> Problem:
+        """Return the problem that the recipe, which is not read, decides `what`."""
         word = self.reading.recipe
         assert word is not None, "is asked for of a recipe"
         what = f"decides what its overrides leave open, and symconfig does not read it: {what}"
@@ -212,7 +239,7 @@ class MegatronConfiguration(Configuration):
 
 
 class DeepSpeedConfiguration(Configuration):
-    """A DeepSpeed JSON with the arguments of the program that loads it; or a program of which nothing is known."""
+    """A DeepSpeed JSON with the arguments of the program that loads it; also any program that nothing identifies."""
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
@@ -222,9 +249,11 @@ class DeepSpeedConfiguration(Configuration):
         self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return the findings in the DeepSpeed JSON; [] without one."""
         return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run. Raises InputError, also for an unknown trainer."""
         if self.backend == UNKNOWN:
             start = self.reading.start
             raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
@@ -232,7 +261,7 @@ class DeepSpeedConfiguration(Configuration):
 
 
 def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Finding]:
-    """Return what is found in a DeepSpeed JSON, with what compares it with the model where that is known."""
+    """Return the findings in a DeepSpeed JSON, with those about the model where it is known; [] without a JSON."""
     if reading.deepspeed is None:
         return []
     model = described(reading, Arguments(reading.options), supplied, [])
@@ -241,7 +270,7 @@ def _of_json(reading: Reading, gpus: int | None, supplied: Supplied) -> list[Fin
 
 
 class RlConfiguration(MegatronConfiguration):
-    """A script of a trainer of reinforcement learning: what its workers are told, and the step around them."""
+    """A script of an RL or fine-tuning trainer: options of its workers, and its step."""
 
     def __init__(self, reading: Reading, supplied: Supplied, reader: Script) -> None:
         Configuration.__init__(self, reading, supplied)
@@ -257,22 +286,31 @@ class RlConfiguration(MegatronConfiguration):
 
     @property
     def parsed(self) -> bool:
+        """Return False: the trainer, not Megatron-LM's parser, reads the options."""
         return False
 
     @property
     def complete(self) -> bool:
+        """Return whether an option that is not given has its default, also as far as the trainer's reader knows."""
         return super().complete and self.reader.whole
 
     @property
     def trained_gpus(self) -> int | None:
+        """Return the GPUs without those of a separate inference engine, at least 1; None if not known."""
         return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
 
     @property
     def dealt(self) -> bool:
+        """Return whether a fine-tuning program passes Megatron-Core options, and so distributes layers
+        by them alone.
+        """
         return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
-        """Return the options of its workers, with the layers of the model that they are given by name."""
+        """Return the workers' Megatron-LM options.
+
+        The number of layers is added from the model where only its name is given.
+        """
         names = super().names()
         if not self.dealt or names.given("num_layers"):
             return names
@@ -281,6 +319,9 @@ class RlConfiguration(MegatronConfiguration):
         return Namespace((*self.settings, *settings(named, self.reading.file)), names.table)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
+        """Return the broken rules: of Megatron-LM where they hold of the trainer, of its DeepSpeed JSON, and of the
+        trainer.
+        """
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
@@ -288,14 +329,16 @@ class RlConfiguration(MegatronConfiguration):
         return [*own, *findings(rl_rules.RULES, facts)]
 
     def _respelled(self, finding: Finding) -> Finding:
-        """Return what a rule about Megatron-LM finds, with options as the trainer's users write them."""
+        """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""
         problem, trainer = finding.problem, self.reader.TRAINER
 
         def spelled(text: str | None) -> str | None:
+            """Return the text with each --option spelled as the trainer's key; None for None."""
             return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)
 
         return replace(finding, problem=replace(problem, field=spelled(problem.field), hint=spelled(problem.hint)))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
+        """Return the run of the trainer's reader. Raises InputError. The number of GPUs must be known."""
         assert self.gpus is not None, "is asked for where the GPUs are known"
         return replace(self.reader, gpus=self.gpus, cluster=cluster).run()

@@ -31,12 +31,15 @@ class Judged(Estimate):
 
     @property
     def by_assumed_lengths(self) -> bool:
-        """Tell whether its memory follows from how long sequences were assumed to be."""
+        """Return whether sequence lengths were assumed, so that memory that depends on them is uncertain."""
         return self.run.step is not None and self.run.step.assumed_lengths
 
 
 def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Judge a run. Raises InputError where the degrees do not fit the model."""
+    """Return the estimated time and memory of a run, without a search.
+
+    Raises InputError where degrees do not divide the model.
+    """
     model = run.described.model
     job = whole(model, job_of(run, cluster, limits))
     prospect = as_found(model, cluster, run.configuration, job)
@@ -47,7 +50,10 @@ def judge(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _undivided(prospect: Prospect) -> Iterator[Problem]:
-    """Yield what cannot be divided like this, so that a figure for it would be one for nothing."""
+    """Yield the refusals of constraints about divisibility.
+
+    Other refused constraints do not keep a run from being predicted.
+    """
     for constraint in prospect.refused():
         if constraint.divides:
             limits = prospect.request.limits
@@ -57,15 +63,16 @@ def _undivided(prospect: Prospect) -> Iterator[Problem]:
 
 
 def _rule(constraint: Constraint) -> str:
-    """Return the name of the audit's rule that says the constraint."""
+    """Return the name of the audit's rule that has this constraint; the rule about the grid if none has."""
     named = (rule.name for rule in megatron.RULES if constraint in rule.constraints)
     return next(named, GRID)
 
 
 def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
-    """Return the job that the run is an answer to: the planner may choose everything else.
+    """Return the job that the run solves: its model, cluster, GPUs, batch and precision, with all else left to the
+    planner.
 
-    Raises InputError for what no job can be.
+    Raises InputError for values that no job can have.
     """
     configuration, model = run.configuration, run.described.model
     fields = {
@@ -90,7 +97,7 @@ def job_of(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Job:
 
 
 def _task(run: Run) -> dict[str, object]:
-    """Return the fields of a job that say what is trained for."""
+    """Return the fields of a job for its task: RL, preference, LoRA (if the model has an adapter) or pretraining."""
     if run.step is not None:
         return {"task": "rl", "rl": run.step.rl}
     if run.alone is not None and run.alone.preference is not None:

@@ -25,6 +25,7 @@ _LLAMA = (
 
 
 def out_of_memory(judged: Judged) -> Iterator[Problem]:
+    """Yield one problem about the fullest stage if any stage exceeds the usable memory."""
     over, plan = judged.overfull, judged.plan
     predicted = plan.best.predicted
     if not over:
@@ -43,6 +44,7 @@ def out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def little_room(judged: Judged) -> Iterator[Problem]:
+    """Yield a problem if the run fits, but the memory interval's upper end may not."""
     plan = judged.plan
     if judged.fits and plan.may_not_fit:
         high = plan.best.predicted.interval["device_bytes"][1]
@@ -55,15 +57,18 @@ def little_room(judged: Judged) -> Iterator[Problem]:
 
 
 def engine_share_too_large(judged: Judged) -> Iterator[Problem]:
+    """Yield a problem if a phase with the inference engine exceeds the GPU's memory."""
     yield from _too_full(judged.plan, _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer")
 
 
 def log_probabilities_too_large(judged: Judged) -> Iterator[Problem]:
+    """Yield a problem if a phase of log-probabilities or values exceeds the GPU's memory; none with assumed lengths."""
     if not judged.by_assumed_lengths:
         yield from _too_full(judged.plan, _READS, "fewer tokens in a micro-batch of log-probabilities")
 
 
 def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
+    """Yield a problem if a phase of an update exceeds the GPU's memory; none if sequence lengths were assumed."""
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
         updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
@@ -71,6 +76,10 @@ def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
 
 
 def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
+    """Yield a problem for the first phase that exceeds the usable memory, but would fit without the reference model.
+
+    The reference's own phase is passed over.
+    """
     plan = judged.plan
     for phase in plan.steps[0].phases:
         rests = phase.holds.get(_REFERENCE, 0.0) if phase.name != "reference" else 0.0
@@ -84,6 +93,7 @@ def reference_not_offloaded(judged: Judged) -> Iterator[Problem]:
 
 
 def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
+    """Yield one problem if phases may run out of memory, but none surely does; nothing if the reference is to blame."""
     plan = judged.plan
     if any(reference_not_offloaded(judged)):
         return
@@ -100,17 +110,23 @@ def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
 
 
 def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
+    """Yield one problem about the fullest of the named phases that exceed the GPU's memory (not only
+    what is usable).
+    """
     over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _memory(plan)]
     if over:
         yield _fullest(plan, over, "runs out of memory", hint)
 
 
 def _memory(plan: Plan) -> float:
+    """Return the GPU's memory in bytes."""
     return plan.cluster.gpu.memory_bytes.value
 
 
 def _fullest(plan: Plan, phases: Sequence[PlannedPhase], what: str, hint: str | None) -> Problem:
-    """Name the fullest of phases that are too full, by what is on the GPU in it."""
+    """Return the problem of the phase with the most bytes, with its two largest parts and the names of the other
+    phases.
+    """
     worst = max(phases, key=lambda phase: phase.bytes)
     parts = sorted(worst.holds.items(), key=lambda item: -item[1])[:2]
     most = " and ".join(f"{name} {gib(value)} GiB" for name, value in parts)

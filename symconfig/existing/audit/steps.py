@@ -52,7 +52,11 @@ MOST_TOGETHER = 3  # decisions that are tried as one step before all that is lef
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """One configuration on the way. gain: share of the step time before that it saves; below 0: it takes longer."""
+    """A configuration on the way to the better plan.
+
+    changes: what changed since the one before, in words. step_s: predicted seconds. device_bytes: of the fullest GPU.
+    gain: share of the previous step time that is saved, below 0 if it is slower.
+    """
 
     changes: tuple[str, ...]
     step_s: float
@@ -62,7 +66,10 @@ class State:
 
 
 def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ...]:
-    """Walk from the run to the best candidate of a plan. framework: what that was planned with."""
+    """Return the states on the way from the run to the better plan's best candidate, each with its gain.
+
+    Return () if they do not differ. framework: that the plan was searched with.
+    """
     if options(better.best.target.backend):
         framework = Extras.planned(better.best).put_on(framework, better.cluster.gpu.architecture)
     now, target = judged.run.configuration, Configuration.of(better.best, framework)
@@ -79,7 +86,11 @@ def steps(judged: Judged, better: Plan, framework: Framework) -> tuple[State, ..
 def _next(
     judged: Judged, better: Plan, now: Configuration, target: Configuration, left: list[str], here: State
 ) -> tuple[tuple[str, ...], State]:
-    """Return the decisions to change next, and what that reaches. What changes nothing waits for what does."""
+    """Return the decisions to change next, and the state after them.
+
+    Of all that have an effect the fastest that fits in memory, else the one with the least memory; singly, then in
+    pairs, then three. If none can run alone, all that are left, with the plan's own prediction.
+    """
     for count in range(1, min(MOST_TOGETHER, len(left) - 1) + 1):
         tried = []
         for names in combinations(left, count):
@@ -97,7 +108,10 @@ def _next(
 
 
 def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[str, ...]) -> State | None:
-    """Return what a configuration costs; None where it cannot run."""
+    """Return the predicted time, memory and whether it fits; None where the GPUs differ or a constraint refuses it.
+
+    decisions: the changes in words.
+    """
     if then.degrees.world_size != judged.plan.best.parallel.world_size:
         return None
     try:
@@ -112,17 +126,23 @@ def _state(judged: Judged, better: Plan, then: Configuration, decisions: tuple[s
 
 
 def differs(name: str, one: Configuration, other: Configuration) -> bool:
-    """Tell whether this decision is another one, where it means anything."""
-    mine, theirs = _meant(one), _meant(other)
+    """Return whether two configurations differ in this decision of `DECISIONS`.
+
+    Fields without effect are not compared.
+    """
+    mine, theirs = _normalised(one), _normalised(other)
     return any(_value(mine, field) != _value(theirs, field) for field in DECISIONS[name])
 
 
 def _value(c: Configuration, field: str) -> object:
+    """Return a field of a configuration or, if it is a degree, of its degrees."""
     return getattr(c.degrees if field in DEGREES else c, field)
 
 
-def _meant(c: Configuration) -> Configuration:
-    """Return a configuration without what has no meaning at these degrees."""
+def _normalised(c: Configuration) -> Configuration:
+    """Return the configuration with fields that have no effect at its degrees reset, so that comparing it is
+    meaningful.
+    """
     framework = c.framework
     if c.degrees.pp == 1:
         c = replace(
@@ -147,8 +167,9 @@ def _meant(c: Configuration) -> Configuration:
 
 
 def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> Configuration:
-    """Return the configuration with these decisions as the target has them; data parallelism has all GPUs that are
-    left.
+    """Return the configuration with the named decisions taken from the target.
+
+    The dp is the GPUs over tp x pp x cp, at least 1.
     """
     named = [field for name in names for field in DECISIONS[name]]
     degrees = {field: getattr(target.degrees, field) for field in named if field in DEGREES}
@@ -161,11 +182,12 @@ def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> 
 
 
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
-    """Write changes in words: "tp 8 -> 4"."""
+    """Return the differences in words, such as "tp 8 -> 4"; () if there are none that are named."""
     return tuple(_changed(now, then))
 
 
 def _changed(now: Configuration, then: Configuration) -> Iterator[str]:
+    """Yield each difference between two configurations in words."""
     for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
         if (before := _value(now, field)) != (after := _value(then, field)):
             yield f"{field.replace('micro', 'micro-batch')} {before} -> {after}"
@@ -187,6 +209,7 @@ def _changed(now: Configuration, then: Configuration) -> Iterator[str]:
 
 
 def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
+    """Yield which communication starts or stops being overlapped, in words, and differences of kernels and buffers."""
     for what, before, after in (
         ("the gradients' reduction", now.hide.data, then.hide.data),
         (
@@ -217,6 +240,7 @@ _EXTRAS = {
 
 
 def _extras(now: Extras, then: Extras) -> Iterator[str]:
+    """Yield differences of `_EXTRAS` (CUDA graphs, dispatcher, fused loss, ...) in words."""
     for name, what in _EXTRAS.items():
         before, after = getattr(now, name), getattr(then, name)
         if before == after:
@@ -228,6 +252,7 @@ def _extras(now: Extras, then: Extras) -> Iterator[str]:
 
 
 def _ends(c: Configuration) -> str:
+    """Return how the layers are distributed over stages in words: the layout, other counts at the ends, or "equal"."""
     if c.layout:
         return c.layout
     ends = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]
@@ -236,7 +261,9 @@ def _ends(c: Configuration) -> str:
 
 
 def recompute(c: Configuration) -> str:
-    """Write the recompute: none, full, full 3/chunk, or the modules."""
+    """Return the recompute in words: "none", "full", "full 3/chunk", "full, 2 at once", or the modules
+    joined by "+".
+    """
     if c.block_layers:
         return f"full {c.block_layers}/chunk"
     if LAYER in c.modules:
@@ -253,13 +280,20 @@ _PIECES = (
 
 
 def best(run: Run, cluster: ClusterDescriptor, job: Job) -> Plan:
-    """Search the fastest plan for `job`, which the run answers. Raises InfeasibleError, or InputError."""
+    """Return the fastest plan for `job` with the run's model, and up to four more.
+
+    Raises InfeasibleError or InputError.
+    """
     framework = willing(run.configuration.framework, cluster.gpu.architecture)
     return search(run.described.model, cluster, job, top=TOP, framework=framework)
 
 
 def willing(framework: Framework, architecture: str) -> Framework:
-    """Return the framework as it is, but with the overlaps and the groups of microbatches that a plan has by itself."""
+    """Return the framework of the run with the overlaps and microbatch groups that plans have by default.
+
+    TP overlap in pieces stays as the run has it; a dispatcher that gathers everywhere becomes alltoall, as no plan has
+    it.
+    """
     mine = framework.hide
     pieces = {name: getattr(mine, name) for name in _PIECES} if mine.tp_pieces > 1 else {}
     hide = replace(usual(framework.name, architecture).hide, **pieces)

@@ -39,23 +39,28 @@ DERIVED: Mapping[str, Callable[[DeepSpeedFacts], Any]] = {
 
 
 def _key(facts: DeepSpeedFacts, path: str) -> Any:
+    """Return the value at a dotted path; None where there is none."""
     return facts.get(*path.split("."))
 
 
 def _value(facts: DeepSpeedFacts, name: str) -> Any:
+    """Return a fact by name: a property of the facts, a derived value, or else the value at a dotted path."""
     if name in FACTS:
         return getattr(facts, name)
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)
 
 
 def _stated(facts: DeepSpeedFacts, path: str) -> bool:
-    """Return whether a key is there, with whatever value."""
+    """Return whether the key at a dotted path is given, with any value."""
     *section, key = path.split(".")
     return key in facts.section(*section)
 
 
 def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None:
-    """Return the sentence and the hint of the first of some constraints that a configuration is known to fail."""
+    """Return sentence and hint of the first of the named constraints that fails; None if none is known to.
+
+    names: constraints of the table, separated by blanks.
+    """
     fixed, point = Fixed() if facts.model is None else Fixed.of(facts.model), _point(facts)
     for constraint in failing([TABLE[name] for name in names.split()], fixed, point):
         return constraint.sentence_at(fixed, point), constraint.hint
@@ -63,6 +68,7 @@ def _failing(facts: DeepSpeedFacts, names: str) -> tuple[str, str | None] | None
 
 
 def _point(facts: DeepSpeedFacts) -> Columns:
+    """Return the configuration's degrees and options as the planner's columns."""
     share = facts.number(ZERO, "offload_optimizer", "ratio")
     return Columns(
         tp=facts.tensor_parallel,
@@ -79,8 +85,10 @@ def _point(facts: DeepSpeedFacts) -> Columns:
 def _problem(
     facts: DeepSpeedFacts, about: list[str], what: str = "", fails: str | None = None, of_key: bool = False, **more: Any
 ) -> Problem | None:
-    """Return a problem at a key. of_key: at its name, not at its value. fails: constraints; the first that fails says
-    what is wrong.
+    """Return a problem at the key `about[0]` (without one, about the whole JSON).
+
+    Return None if `fails` is given and none of it fails. of_key: at the key's name, not at its value. fails: names of
+    constraints; the first failing one supplies sentence and hint.
     """
     texts = {key: more[key] for key in TEXTS if key in more}
     if fails is not None:
@@ -112,6 +120,6 @@ GRID = "deepspeed-grid"  # the rule of degrees that do not divide
 
 
 def findings(facts: DeepSpeedFacts, rules: Sequence[Rule[DeepSpeedFacts]] = RULES) -> list[Finding]:
-    """Return every rule that is broken, with its places, in the order of the file."""
+    """Return a finding for each problem of these rules, in the order of the file."""
     broken = [Finding(rule.name, rule.severity, problem) for rule in rules for problem in rule.check(facts)]
     return sorted(broken, key=lambda finding: (finding.problem.line or 0, finding.problem.column or 0))

@@ -27,7 +27,11 @@ _DEFAULT_BUCKET = 500_000_000  # elements (runtime/zero/config.py)
 
 
 def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
-    """Return the check of mismatches of one kind; alike: only those that have, or have no, similar known word."""
+    """Return a check that yields every mismatch of one kind with DeepSpeed's schema.
+
+    Keys that the Trainer overwrites, or that have rules of their own, are passed over. alike: only mismatches with
+    (True) or without (False) a similar known word; None: both.
+    """
 
     def check(facts: DeepSpeedFacts) -> Iterator[Problem]:
         for mismatch in mismatches(facts.tree.data):
@@ -40,6 +44,7 @@ def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
 
 
 def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
+    """Return the problem of a mismatch, at the key or at its value."""
     of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
     hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.alike
     need = None if mismatch.kind == "deprecated" else mismatch.need
@@ -47,7 +52,7 @@ def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
 
 
 def _dropped(path: tuple[str | int, ...]) -> bool:
-    """Tell whether DeepSpeed passes over an "auto" there: its pydantic models do (runtime/config_utils.py)."""
+    """Return whether DeepSpeed ignores an "auto" in this section and takes its default (runtime/config_utils.py)."""
     section = schema()["properties"].get(str(path[0])) or {}
     return "additionalProperties" in section
 
@@ -60,6 +65,7 @@ deepspeed_deprecated_key = _of("deprecated")
 
 
 def deepspeed_old_and_new_key(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield a problem for each old key of zero_optimization whose new name is given, too."""
     section = facts.section(ZERO)
     for old, node in schema()["properties"][ZERO]["properties"].items():
         new = node.get("x-new-name") if node else None
@@ -77,6 +83,9 @@ deepspeed_made_up_name = _of("name")
 
 
 def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield a problem for each "auto" that neither the Trainer fills in nor DeepSpeed ignores, so that
+    DeepSpeed fails.
+    """
     whose = (
         "the Trainer does not fill in"
         if facts.trainer
@@ -88,6 +97,9 @@ def deepspeed_auto_without_trainer(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield a problem for each "auto" that the Trainer does not fill in and DeepSpeed silently replaces
+    by its default.
+    """
     for path in autos(facts.tree.data):
         if not _dropped(path) or (facts.trainer and fills(path, facts.stage)):
             continue
@@ -107,10 +119,15 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _counted(tp: int) -> str:
+    """Return a clause about AutoTP ranks that count as data ranks; empty for tp 1."""
     return f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
 
 
 def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield one problem if train batch, micro-batch and accumulation disagree, or the train batch does not divide.
+
+    Nothing where the ranks are not known or AutoTP does not divide them.
+    """
     ranks, tp = facts.data_ranks, facts.tensor_parallel
     if ranks is None or ranks % tp:
         return
@@ -134,6 +151,7 @@ def deepspeed_batch_product(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield a problem for each key whose value differs from the Trainer's argument; nothing for other programs."""
     if facts.trainer:
         for path, got, need in trainer_mismatches(facts.tree.data, facts.arguments):
             yield facts.problem(
@@ -146,6 +164,7 @@ def deepspeed_trainer_mismatch(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def deepspeed_four_bit_weights_whole(facts: DeepSpeedFacts) -> Iterator[Problem]:
+    """Yield a problem if ZeRO-3 cannot shard 4-bit weights, because no bnb_4bit_quant_storage is given."""
     names, given = ("load_in_4bit", "use_4bit", "quantization_bit", "bits"), facts.arguments
     option, text = given.find(*names), given.text(*names)
     whole = text is not None and text.lower() in ("4", "", "true", "1") and not given.given("bnb_4bit_quant_storage")

@@ -21,10 +21,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedFacts:
-    """A DeepSpeed JSON and what is around it.
+    """What rules may ask of a DeepSpeed JSON and its launch.
 
-    config: the tree's data with "auto" as Transformers' Trainer fills it in. trainer: it does. gpus: None: not known.
-    arguments: of the training program. environment: that it inherits; None: not known. launcher: the words before it.
+    tree: the JSON with its places. trainer: Transformers' Trainer loads it. config: its data, with "auto" filled in if
+    so. arguments: of the training program. gpus, model: None if not known. environment: variables that the script sets;
+    None if not known. launcher: the words before the program.
     """
 
     tree: Tree
@@ -43,7 +44,10 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_reading(cls, reading: Reading, gpus: int | None, model: ModelDescriptor | None) -> Self:
-        """Take the facts of a configuration that was read. Raises ValueError where it has no DeepSpeed JSON."""
+        """Return the facts of a configuration that was read. Raises ValueError if it has no DeepSpeed JSON.
+
+        gpus, model: None if not known.
+        """
         if reading.deepspeed is None:
             raise ValueError("there is no DeepSpeed JSON")
         arguments = Arguments(reading.options)
@@ -59,42 +63,52 @@ class DeepSpeedFacts:
 
     @classmethod
     def of_data(cls, config: Any, file: str, trainer: bool, gpus: int | None = None) -> Self:
-        """Take the facts of plain data, whose places are not known."""
+        """Return the facts of plain data without places, arguments, environment or model.
+
+        trainer: Transformers' Trainer loads it.
+        """
         return cls(tree=Tree(Text(file, b""), config, {}, "json"), trainer=trainer, gpus=gpus)
 
     def get(self, *path: str) -> Any:
-        """Return the value of a path; None where there is none."""
+        """Return the value at a path, with "auto" filled in; None where there is none."""
         return at(self.config, path)
 
     def section(self, *path: str) -> Json:
-        """Return the object of a path; empty where there is none."""
+        """Return the object at a path; {} where there is none or another value."""
         value = self.get(*path)
         return value if isinstance(value, dict) else {}
 
     def number(self, *path: str) -> int | float | None:
+        """Return the number at a path; None for anything else."""
         value = self.get(*path)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def whole(self, *path: str, otherwise: int = 0) -> int:
+        """Return the whole number at a path; `otherwise` for anything else."""
         value = self.number(*path)
         return value if isinstance(value, int) else otherwise
 
     @property
     def stage(self) -> int:
-        """Return the ZeRO stage; 0 where it says none that DeepSpeed has."""
+        """Return the ZeRO stage; 0 if none, or none that DeepSpeed has, is given."""
         return stage_of(self.config)
 
     @property
     def data_ranks(self) -> int | None:
-        """Return the ranks that DeepSpeed multiplies a micro-batch by: AutoTP's count, Ulysses' do not. None: not
-        known, or no whole number.
+        """Return the ranks by which DeepSpeed multiplies a micro-batch: GPUs over the Ulysses degree (AutoTP ranks
+        count).
+
+        None where the GPUs are not known or do not divide.
         """
         shared = self.sequence_parallel
         return None if self.gpus is None or self.gpus % shared else self.gpus // shared
 
     @property
     def precision(self) -> str:
-        """Return the precision of the weights: bf16, fp16, fp32, or "unknown". bf16 goes by its old name, too."""
+        """Return the precision of the weights: "bf16", "fp16", "fp32" if none is on, or "unknown" if one is "auto".
+
+        The old key bfloat16 counts as bf16.
+        """
         if any(self.get(name, "enabled") is True for name in ("bf16", "bfloat16")):
             return "bf16"
         if self.get("fp16", "enabled") is True:
@@ -103,23 +117,31 @@ class DeepSpeedFacts:
 
     @property
     def tensor_parallel(self) -> int:
+        """Return the AutoTP degree, at least 1."""
         return max(self.whole("tensor_parallel", "autotp_size"), 1)
 
     @property
     def sequence_parallel(self) -> int:
+        """Return the Ulysses degree, at least 1."""
         return max(self.whole("sequence_parallel_size"), 1)
 
     @property
     def expert_parallel(self) -> int:
+        """Return the AutoEP degree, at least 1."""
         return max(self.whole("expert_parallel", "autoep_size"), 1)
 
     @property
     def may_share_data(self) -> bool:
-        """Tell whether there may be several ranks that hold the same parameters: what ZeRO splits and reduces."""
+        """Return whether several ranks may have the same parameters, so that ZeRO shards them.
+
+        Return True if the GPUs are not known.
+        """
         return self.gpus is None or self.gpus > self.tensor_parallel
 
     def offloads(self, section: str) -> bool:
-        """Tell whether zero_optimization has offload_optimizer or offload_param on."""
+        """Return whether a section of zero_optimization (offload_optimizer or offload_param) has the device "cpu" or
+        "nvme".
+        """
         return self.get(ZERO, section, "device") in ("cpu", "nvme")
 
     def problem(self, path: KeyPath, what: str, *, of_key: bool = False, **words: str | None) -> Problem:

@@ -21,12 +21,16 @@ _WHEN: dict[str, Callable[[MegatronFacts], bool]] = {
 
 
 def _clause(reason: str) -> str:
-    """Return a sentence behind a colon: its first word small, unless it is a name."""
+    """Return a sentence with its first letter in lower case, unless the second is upper case (NCCL)."""
     return reason if reason[1:2].isupper() else reason[0].lower() + reason[1:]
 
 
 def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]]:
-    """Yield what must (or should) be set for these options, and what is."""
+    """Yield each variable that applies to these options, with its value; None: it is unset.
+
+    Unknown values are passed over. forced: variables that must be set, else those that should be. Raises NotKnown
+    without a GPU architecture.
+    """
     if facts.architecture is None:
         raise NotKnown
     for row in applying(facts.version, facts.architecture, lambda when: _WHEN[when](facts)):
@@ -38,6 +42,7 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
 
 
 def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each variable that must have a value and is set to another, or to one that is refused."""
     for row, value in _rows(facts, forced=True):
         wrong = value != row.value if row.refused is None else value in row.refused
         if value is not None and wrong:
@@ -46,6 +51,7 @@ def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each variable that must have a value and is not set."""
     for row, value in _rows(facts, forced=True):
         if value is None and row.refused is None:
             yield facts.about(
@@ -59,6 +65,7 @@ def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_advised(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each variable that should have a value and has not."""
     for row, value in _rows(facts, forced=False):
         if value is None or row.value not in value.split(","):
             yield facts.about(

@@ -23,21 +23,20 @@ PER_CHUNK = "num_layers_per_virtual_pipeline_stage"
 
 
 class NotKnown(Exception):
-    """A rule asked for what the configuration leaves dark: it finds nothing there."""
+    """A rule needs a fact that the configuration does not tell; the rule then finds nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MegatronFacts(Mapping[str, Value]):
-    """A launch of Megatron-LM, as far as it is known.
+    """What rules may ask of a launch of Megatron-LM; as a mapping, option values (given or default) by destination.
 
-    As a mapping: values by destination, given or by default. names: the options, of the version to judge by.
-    version_given: by the user; else it was inferred from the options. world_size: GPUs. gpus_per_node, joined,
-    architecture: of the user's cluster; joined: GPUs that its fastest links join. environment: what the program
-    inherits from the script; None: not known. program: "pretrain_gpt.py". complete: an option that was not read is not
-    there. environment_known: so is a variable. fork: another program than Megatron-LM's own reads the options. dealt:
-    Megatron-Core deals the layers out, by nothing but the options.
+    names: the options, as the version to judge by parses them. version_given: the user stated the version. world_size:
+    GPUs. gpus_per_node, joined, architecture: of the user's cluster; joined: GPUs in one domain of its fastest links.
+    environment: variables that the script sets; None: not known. program: its path. complete: all options were read;
+    environment_known: all variables were. fork: another program parses the options. dealt: these options alone
+    distribute the layers over stages.
 
-    Whatever is not known raises NotKnown when it is asked for, so that no rule is broken by a guess.
+    Access to a value that is not known raises NotKnown, so that no rule is broken by a guess.
     """
 
     names: Namespace
@@ -58,17 +57,19 @@ class MegatronFacts(Mapping[str, Value]):
         return self.names.table.version
 
     def at_least(self, version: str) -> bool:
+        """Return whether the version is this one or a later one."""
         return self.names.table.at_least(version)
 
     @property
     def own_program(self) -> bool:
-        """Tell whether Megatron-LM's own program is started, not a fork's."""
+        """Return whether the program has the name of one of Megatron-LM's own."""
         return self.program is not None and self.program.rpartition("/")[2] in OWN_PROGRAMS
 
     @property
     def released(self) -> bool:
-        """Tell whether the launch is of a release of Megatron-LM in the tables: its user says so, or it has no option
-        of a fork's or of an older release's own.
+        """Return whether the options are those of a known Megatron-LM release; False if a fork's program parses them.
+
+        Otherwise True if the user gave the version, or if every unknown option is a misspelling of a known one.
         """
         return not self.fork and (
             self.version_given
@@ -79,12 +80,18 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def misspelt(self) -> set[str]:
-        """Return destinations that an unknown option was meant for, so that their default is not what is wanted."""
+        """Return the destinations that unknown options were probably meant for.
+
+        Their defaults are not what the user wants.
+        """
         options = (meant(setting.name, self.version) for setting in self.names.unknown)
         return {self.names.table.flags[option].dest for option in options if option is not None}
 
     def given(self, dest: str) -> bool:
-        """Tell whether the option is there, with whatever value."""
+        """Return whether the option is given, even misspelt or with an unknown value.
+
+        Raises NotKnown if unread text may give it.
+        """
         if self.names.given(dest) or dest in self.names.dark or dest in self.misspelt:
             return True
         if not self.complete:
@@ -92,6 +99,10 @@ class MegatronFacts(Mapping[str, Value]):
         return False
 
     def __getitem__(self, dest: str) -> Value:
+        """Return the option's value or default.
+
+        Raises NotKnown if its value is unknown, misspelt, or unread text may give it.
+        """
         whole = self.complete or (self.dealt and dest in STAGES)
         known = self.names.given(dest) or (whole and dest not in self.misspelt)
         if dest in self.names.dark or not known:
@@ -105,33 +116,35 @@ class MegatronFacts(Mapping[str, Value]):
         return len(self.names)
 
     def on(self, dest: str) -> bool:
-        """Tell whether the switch is on."""
+        """Return the truth of the option's value. Raises NotKnown."""
         return bool(self[dest])
 
     def maybe(self, dest: str) -> int | None:
-        """Return a whole number; None where it has none."""
+        """Return the value if it is a whole number, else None. Raises NotKnown."""
         value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, dest: str) -> int:
-        """Return a whole number that must be there."""
+        """Return the value if it is a whole number. Raises NotKnown for any other value, None included."""
         value = self.maybe(dest)
         if value is None:
             raise NotKnown(dest)
         return value
 
     def real(self, dest: str) -> float:
-        """Return a number that must be there."""
+        """Return the number as a float. Raises NotKnown for any other value, None included."""
         value = self[dest]
         if not isinstance(value, (int, float)):
             raise NotKnown(dest)
         return float(value)
 
     def text(self, dest: str) -> str | None:
+        """Return the value as text; None if it is None. Raises NotKnown."""
         value = self[dest]
         return None if value is None else str(value)
 
     def known(self, number: int | None) -> int:
+        """Return `number`. Raises NotKnown if it is None."""
         if number is None:
             raise NotKnown
         return number
@@ -156,33 +169,35 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def etp(self) -> int:
-        """Return etp, by default tp: validate_args fills it in."""
+        """Return the expert tensor-parallel degree, at least 1; tp if it is not given (validate_args)."""
         return max(1, self.maybe(DEGREES["etp"]) or self.tp)
 
     @property
     def gpus(self) -> int:
+        """Return the number of GPUs. Raises NotKnown."""
         return self.known(self.world_size)
 
     @property
     def dp(self) -> int:
-        """Return the replicas of the model."""
+        """Return the data-parallel degree, GPUs // (tp x pp x cp), at least 1. Raises NotKnown."""
         return max(1, self.gpus // (self.tp * self.pp * self.cp))
 
     @property
     def experts(self) -> int:
-        """Return the number of experts, 0 in a dense model."""
+        """Return the number of experts; 0 for a dense model."""
         return self.maybe("num_experts") or 0
 
     @property
     def microbatches(self) -> int:
-        """Return the microbatches of one replica in a step; Megatron's default is one."""
+        """Return the microbatches per replica and step, rounded down; 1 without a global batch (Megatron's default)."""
         whole = self.maybe("global_batch_size")
         return 1 if whole is None else whole // max(1, self.number("micro_batch_size") * self.dp)
 
     @property
     def chunks(self) -> int:
-        """Return the model chunks of a pipeline stage. Raises NotKnown where the layers do not divide: other rules say
-        that.
+        """Return the model chunks per pipeline stage (vpp); 1 by default.
+
+        Raises NotKnown if the layers of a virtual stage do not divide those of a stage, which other rules report.
         """
         if (layout := self.text(LAYOUT)) is not None:
             return len(pipeline_layout.expanded(layout)) // self.pp
@@ -195,15 +210,19 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def fsdp(self) -> bool:
-        """Tell whether Megatron's own fully sharded data parallelism is on, by either of its names."""
+        """Return whether Megatron-FSDP is on, by either of its names."""
         return self.on("use_megatron_fsdp") or self.on("use_custom_fsdp")
 
     @property
     def low_precision(self) -> bool:
+        """Return whether FP8 or FP4 is on."""
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:
-        """Return a variable of the environment, as the script sets it; None: it does not."""
+        """Return the environment variable's value; None if it is known to be unset.
+
+        Raises NotKnown where either is not known.
+        """
         if self.environment is None:
             raise NotKnown(name)
         word = self.environment.get(name)
@@ -226,9 +245,10 @@ class MegatronFacts(Mapping[str, Value]):
         hint: str | None = None,
         value: Value = True,
     ) -> Problem:
-        """Return a problem about the option of a destination, at its place; where it is absent, at the place of the
-        first of `related` that is there. value: of a switch, which way the absent option would set it. field: in place
-        of its name.
+        """Return a problem at the place of the option, or, if it is not given, of the first given one of `related`.
+
+        dest, related: destinations. field: replaces the option's name. value: for a switch that is not given, the value
+        that it would set, as --x and --no-x share a destination.
         """
         setting = self.names.setting(dest)
         named = field or (setting.spelled if setting else self.option(dest, value))
@@ -236,25 +256,29 @@ class MegatronFacts(Mapping[str, Value]):
         return self._at(self.names.place(dest, *related), what, field=named, got=text, need=need, hint=hint)
 
     def option(self, dest: str, value: Value = True) -> str:
-        """Return the option's name in this version; where it has none, as the destination suggests."""
+        """Return the option's name in this version; the destination with dashes where this version has none."""
         try:
             return self.names.option(dest, value)
         except KeyError:
             return "--" + dest.replace("_", "-")
 
     def about(self, name: str, what: str, *related: str, **words: str | None) -> Problem:
-        """Return a problem about a variable of the environment, where it is set; else at the place of the first of
-        `related`. words: its got, need and hint.
+        """Return a problem about an environment variable, where it is set, else at the first given option of `related`.
+
+        words: its got, need and hint.
         """
         word = (self.environment or {}).get(name)
         return self._at(word.place if word is not None else self.names.place(*related), what, field=name, **words)
 
     def _at(self, place: Place | None, what: str, **words: str | None) -> Problem:
-        """Return a problem at a place; without one, of the file of the options."""
+        """Return a problem at a place; without a place only in the file of the first option."""
         first = next((setting.place.file for setting in self.names.settings), None)
         return problem_at(place, what, first, **words)
 
 
 def undivided(value: float, by: float) -> bool:
-    """Return whether `by` leaves a rest of `value`. What is not positive has a rule of its own."""
+    """Return whether both are positive and `value` is not a multiple of `by`.
+
+    Other numbers have a rule of their own.
+    """
     return value > 0 and by > 0 and value % by > 0

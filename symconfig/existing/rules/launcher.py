@@ -14,9 +14,10 @@ from symconfig.existing.rules.rule import TEXTS, Language, rules_of
 
 @dataclass(frozen=True, slots=True)
 class LauncherFacts:
-    """world: what the launcher says. gpus: what a person says beside. gpus_per_node: of the cluster; None: unknown.
+    """What rules may ask of a launcher.
 
-    scripts: files that bash reads.
+    world: its numbers of nodes and GPUs. gpus: the number that the user states. gpus_per_node: of the cluster; None if
+    not known. scripts: the bash files.
     """
 
     world: World
@@ -26,6 +27,7 @@ class LauncherFacts:
 
 
 def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
+    """Yield a problem for each script with CRLF line ends, at the first of them."""
     for text in facts.scripts:
         if b"\r\n" in text.data:
             place = text.place(text.data.index(b"\r\n"), text.data.index(b"\r\n") + 2)
@@ -43,6 +45,7 @@ VALUES: Mapping[str, Callable[[LauncherFacts], Any]] = {
 
 
 def _problem(facts: LauncherFacts, about: list[str], what: str, **more: Any) -> Problem:
+    """Return a problem without a place. more: the row's keys, of which got, need and hint are used."""
     return Problem(what, field=" ".join(about), **{key: more[key] for key in TEXTS if key in more})
 
 

@@ -24,12 +24,12 @@ _VERBS = {"needs": "needs", "excludes": "excludes", "be": "restricts"}
 
 
 def rules_of_pairs(file: str) -> tuple[Rule[MegatronFacts], ...]:
-    """Return the rules of a file of rows, one for each option that is the owner of a pair."""
+    """Return one rule for each row of a file of options that need or exclude other options."""
     return tuple(_rule(key, row) for key, row in rows_of(file).items())
 
 
 def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
-    """Return the rule of an option; of one of its values, where that stands behind it."""
+    """Return the rule of an option, or of one of its values if `key` is "--option value"."""
     option, *values = key.split()
     newest = next(flags(version).flags[option] for version in reversed(versions()) if flags(version).known(option))
 
@@ -50,25 +50,30 @@ def _rule(key: str, row: Row) -> Rule[MegatronFacts]:
 
 
 def _options(others: Any) -> str:
-    """Name the first options of a pair's others."""
+    """Return the names of the first three options, and how many more there are."""
     newest, dests = MegatronFacts(Namespace((), flags(versions()[-1]))), list(_by_dest(others))
     names = ", ".join(newest.option(dest) for dest in dests[:3])
     return names + (f" and {len(dests) - 3} more" if len(dests) > 3 else "")
 
 
 def _by_dest(others: Any) -> Mapping[str, Any]:
+    """Return the wanted value by destination; an empty one for destinations given as text."""
     return others if isinstance(others, dict) else dict.fromkeys(others.split())
 
 
 def _stated(flag: Flag, values: list[str], option: str) -> Any:
-    """Return the condition that the option is there, with the value if one is given."""
+    """Return the condition under which the option counts as given (with this value, if any)."""
     if values:
         return values[0]
     return {"absent": False} if flag.kind == "store" else [parsed(flag, [], option)]
 
 
 def _broken(facts: MegatronFacts, kind: str, dest: str, wanted: Any, owner: str) -> Iterator[Problem]:
-    """Yield what is wrong with an option beside its owner: that it is there, is missing, or has another value."""
+    """Yield a problem if the option `dest` is given, is missing, or has another value than its owner allows.
+
+    kind: "needs", "excludes" or "be". wanted: tests of its value, with optional `need`, `since` and `if`. owner: the
+    destination that has the rule.
+    """
     tests = dict(wanted) if isinstance(wanted, dict) else {"is" if kind == "be" else "need": wanted}
     need, since, others = (tests.pop(name, None) for name in ("need", "since", "if"))
     wrong = not LANGUAGE.holds(facts, {dest: tests}) if kind == "be" else absent(facts, dest) == (kind == "needs")
@@ -116,7 +121,7 @@ REASONS: Mapping[Constraint, str] = {EXPERT_BIAS: "biases-of-experts"}
 
 
 def every() -> tuple[Rule[MegatronFacts], ...]:
-    """Return all rules, those of the table of constraints last."""
+    """Return all rules about Megatron-LM, those of the table of constraints last."""
     return (*(rule for rules in BY_FILE.values() for rule in rules), *of_constraints(REASONS))
 
 
@@ -126,10 +131,9 @@ MEANING = tuple(rule for rule in RULES if rule not in BY_FILE["megatron_options"
 
 
 def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None = None) -> list[Finding]:
-    """Return every rule that is broken, with its places, in the order of the file.
+    """Return a finding for each broken rule that applies to the version, in the order of the file. rules: None: all.
 
-    A fork or an older release may take what Megatron-LM refuses: errors of its launch are warnings, but for numbers
-    that no program can divide.
+    Errors become warnings for a fork or an older release, which may accept more, but for divisibility.
     """
     released = facts.released
     broken_rules = [
@@ -143,14 +147,14 @@ def findings(facts: MegatronFacts, rules: Sequence[Rule[MegatronFacts]] | None =
 
 
 def applies(rule: Rule[MegatronFacts], version: str) -> bool:
-    """Tell whether the rule holds for a version of the tables."""
+    """Return whether the rule covers this version. Raises ValueError for a version that is not in the tables."""
     order = versions()
     since, until = rule.since or order[0], rule.until or order[-1]
     return order.index(since) <= order.index(version) <= order.index(until)
 
 
 def broken(rule: Rule[MegatronFacts], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield where one rule is broken, as far as what it asks for is known."""
+    """Yield the rule's problems; the check ends silently at the first fact that is not known."""
     try:
         yield from rule.check(facts)
     except NotKnown:

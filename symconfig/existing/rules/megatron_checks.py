@@ -51,13 +51,18 @@ def divides(
     related: tuple[str, ...] = (),
     field: str | None = None,
 ) -> Iterator[Problem]:
-    """Yield a Problem where `by` does not divide `value`. What is not positive has a rule of its own."""
+    """Yield a problem if the positive `value` is not a multiple of the positive `by`.
+
+    Other numbers have a rule of their own. what: what `value` counts, as the subject of a sentence. dest, related: the
+    options at whose place it is reported. named: `by` in words. field: replaces the option's name.
+    """
     if undivided(value, by):
         need = f"a multiple of {named} = {by}"
         yield facts.problem(f"{what} cannot be divided", dest, *related, field=field, got=value, need=need)
 
 
 def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each known size below 1; unknown ones are passed over."""
     for dest in sorted(_POSITIVE):
         try:
             value = facts.maybe(dest)
@@ -68,6 +73,11 @@ def not_positive(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the GPUs are not a multiple of tp x pp x cp (weight shards x pp x cp if there are more shards
+    than tp).
+
+    Degrees that are not known are left out of the product.
+    """
     sharded = facts.names.given(SHARDS) and facts.number(SHARDS) > facts.tp
     first = ("shards", SHARDS) if sharded else ("tp", TP)
     degrees = {name: size for name, dest in (first, ("pp", PP), ("cp", CP)) if (size := _degree(facts, dest))}
@@ -84,7 +94,7 @@ def gpus_over_degrees(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def _degree(facts: MegatronFacts, dest: str) -> int | None:
-    """Return a degree; None where it is not known."""
+    """Return a degree, at least 1; None where it is not known."""
     try:
         return max(1, facts.number(dest))
     except NotKnown:
@@ -92,6 +102,11 @@ def _degree(facts: MegatronFacts, dest: str) -> int | None:
 
 
 def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the ramp-up's first or last batch is not a multiple of micro batch x dp, or its steps miss the
+    last one.
+
+    Nothing without a ramp-up of three numbers, or with --decrease-batch-size-if-needed.
+    """
     given = facts["rampup_batch_size"]
     if not isinstance(given, tuple) or len(given) != 3 or facts.on("decrease_batch_size_if_needed"):
         return
@@ -110,6 +125,10 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the evaluation's batch is not a multiple of its micro batch x dp.
+
+    Yield nothing if neither size is given. The one that is not given is that of training.
+    """
     whole, micro = (facts.maybe(f"eval_{name}_batch_size") for name in ("global", "micro"))
     if whole or micro:
         yield from divides(
@@ -124,6 +143,7 @@ def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute."""
     batches, others = facts.microbatches, facts.pp - 1
     if others and batches > 0 and 2 * others > facts.chunks * batches:
         smaller = ["a smaller --micro-batch-size"] * (facts.number("micro_batch_size") > 1)
@@ -138,6 +158,9 @@ def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if the warm-up is not shorter than the decay (by default the training), in iterations or in
+    samples.
+    """
     for unit in ("iters", "samples"):
         with suppress(NotKnown):
             decay = facts.maybe(f"lr_decay_{unit}") or facts.maybe(f"train_{unit}")
@@ -148,6 +171,7 @@ def warm_up_beyond_decay(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if --moe-layer-freq is invalid for this number of layers; nothing for dense models."""
     if not facts.experts or not facts.names.given("moe_layer_freq"):
         return
     try:
@@ -162,6 +186,9 @@ def layers_of_experts(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each module of selective recompute that this version lacks, or that needs or excludes another
+    option.
+    """
     given = facts["recompute_modules"]
     if granularity(facts) != "selective" or not isinstance(given, tuple):
         return
@@ -189,9 +216,10 @@ def recompute_modules_refused(facts: MegatronFacts) -> Iterator[Problem]:
 WAYS = ((FIRST, LAST), ACCOUNTS, (LAYOUT,))
 
 
-def _way(facts: MegatronFacts) -> tuple[str, ...]:
-    """Return the one way in which the stages are said; () for equal shares. NotKnown where there are several, which has
-    a rule of its own.
+def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
+    """Return the options by which the split into stages is given; () if none is, so that the stages are equal.
+
+    Raises NotKnown if it is given in several ways, which has a rule of its own.
     """
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
@@ -199,32 +227,49 @@ def _way(facts: MegatronFacts) -> tuple[str, ...]:
     return ways[0] if ways else ()
 
 
-def _ends(facts: MegatronFacts) -> dict[str, int]:
+def _end_stage_layers(facts: MegatronFacts) -> dict[str, int]:
+    """Return the layers of the first and of the last stage by destination, as far as they are given."""
     return {dest: value for dest in (FIRST, LAST) if (value := facts.maybe(dest)) is not None}
 
 
-def _named(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
+def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
+    """Return the options of these destinations as the user spelled them, joined by blanks.
+
+    Those not given are left out.
+    """
     settings = (facts.names.setting(dest) for dest in dests)
     return " ".join(setting.spelled for setting in settings if setting is not None)
 
 
 def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield one problem if the split into stages is given in more than one of the ways of `WAYS`."""
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
-        yield facts.problem("say the stages in several ways", given[0], field=_named(facts, given), need="one of them")
+        yield facts.problem(
+            "say the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
+        )
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem if equal stages do not divide the layers.
+
+    Yield nothing where a pattern, a layout or the end stages split them.
+    """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
-    if _way(facts) in ((), ACCOUNTS):
-        for each in divides(facts, "the layers", "num_layers", _counted(facts), by=facts.pp, named="pp", related=(PP,)):
-            yield replace(each, hint=_evened(facts))
+    if _stage_split(facts) in ((), ACCOUNTS):
+        for each in divides(
+            facts, "the layers", "num_layers", _layers_counted(facts), by=facts.pp, named="pp", related=(PP,)
+        ):
+            yield replace(each, hint=_evening_options(facts))
 
 
-def _evened(facts: MegatronFacts) -> str | None:
-    """Return the options with which embedding and loss, as layers of their own, make the stages even."""
+def _evening_options(facts: MegatronFacts) -> str | None:
+    """Return the options that count the embedding, the loss or both as a layer, so that pp divides the layers.
+
+    Return None if none do.
+    """
     layers = facts.number("num_layers")
     for ends in (ACCOUNTS, ACCOUNTS[:1], ACCOUNTS[1:]):
         if not undivided(layers + len(ends), facts.pp) and facts.pp > 1:
@@ -232,15 +277,16 @@ def _evened(facts: MegatronFacts) -> str | None:
     return None
 
 
-def _counted(facts: MegatronFacts) -> int:
-    """Return the layers, and what counts as one."""
+def _layers_counted(facts: MegatronFacts) -> int:
+    """Return the number of layers, plus one each for the embedding and the loss if they are counted as layers."""
     return facts.number("num_layers") + sum(facts.on(dest) for dest in ACCOUNTS)
 
 
 def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    if _way(facts) not in ((), ACCOUNTS):
+    """Yield a problem if the layers of an equal stage are not a multiple of those of a virtual stage, or of vpp."""
+    if _stage_split(facts) not in ((), ACCOUNTS):
         return
-    held = _counted(facts) // facts.pp
+    held = _layers_counted(facts) // facts.pp
     if (per_chunk := facts.maybe(PER_CHUNK)) is not None:
         yield from divides(
             facts, "a stage's layers", PER_CHUNK, held, by=per_chunk, named="the layers of a virtual stage"
@@ -250,8 +296,11 @@ def layers_over_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    ends = _ends(facts)
-    if not ends or _way(facts) != (FIRST, LAST):
+    """Yield a problem if the layers left by given first and last stages do not divide among the stages between, at
+    least one each.
+    """
+    ends = _end_stage_layers(facts)
+    if not ends or _stage_split(facts) != (FIRST, LAST):
         return
     layers = facts.number("num_layers")
     left, stages = layers - sum(ends.values()), facts.pp - len(ends)
@@ -259,15 +308,18 @@ def uneven_stages(facts: MegatronFacts) -> Iterator[Problem]:
         yield facts.problem(
             "the stages do not hold all layers",
             next(iter(ends)),
-            field=_named(facts, ends),
+            field=_options_as_given(facts, ends),
             got=" + ".join(map(str, ends.values())),
             need=f"what leaves an equal share of {layers} layers to each of {max(stages, 0)} stages between",
         )
 
 
 def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    ends, virtual = _ends(facts), facts.maybe(CHUNKS) or 1
-    if not ends or virtual < 2 or _way(facts) != (FIRST, LAST):
+    """Yield a problem for each kind of stage (first, last, between) whose layers vpp does not divide, if the ends are
+    given.
+    """
+    ends, virtual = _end_stage_layers(facts), facts.maybe(CHUNKS) or 1
+    if not ends or virtual < 2 or _stage_split(facts) != (FIRST, LAST):
         return
     left, stages = facts.number("num_layers") - sum(ends.values()), facts.pp - len(ends)
     if stages > 0 and left > 0 and not left % stages:
@@ -278,13 +330,14 @@ def uneven_virtual_stages(facts: MegatronFacts) -> Iterator[Problem]:
             left // stages,
             by=virtual,
             named="vpp",
-            field=_named(facts, ends),
+            field=_options_as_given(facts, ends),
         )
     for dest, value in ends.items():
         yield from divides(facts, "a stage's layers", dest, value, by=virtual, named="vpp")
 
 
 def layers_of_layout(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield each problem of --pipeline-model-parallel-layout, at the option; nothing without one."""
     layout = facts.text(LAYOUT)
     if layout is None:
         return

@@ -13,51 +13,58 @@ from symconfig.frameworks.megatron.flags import Value, flags, parsed, versions
 
 
 def _hint(facts: MegatronFacts, name: str) -> str | None:
-    """Say what was meant: today's name of an old option, or the nearest one of this version."""
+    """Return the current name of an old option, or the nearest option of this version; None if there is none."""
     if name in OLD:
         return OLD[name].today
     return meant(name, facts.version)
 
 
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
+    """Return the problem of an option, with the range of versions that have it and the option that is
+    probably meant.
+    """
     known = [version for version in versions() if flags(version).known(setting.name)]
     need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
     return setting.problem(what, need=need, hint=_hint(facts, setting.name))
 
 
 def unknown_option(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each option in no known release, if Megatron-LM's own program of a release is started."""
     if facts.own_program and facts.released:
         for setting in facts.names.unknown:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
 
 
 def option_of_a_fork(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each option in no known release, if a fork's program or an older release is started."""
     if not (facts.own_program and facts.released):
         for setting in facts.names.unknown:
             yield _about(facts, setting, "is not an option of any release of Megatron-LM from core_v0.11 on")
 
 
 def option_of_another_version(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each option that only other versions have, if the user gave the version."""
     if facts.version_given:
         for setting in facts.names.foreign:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
 
 
 def options_of_several_versions(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each option that only other versions have, if the version was inferred from the options."""
     if not facts.version_given:
         for setting in facts.names.foreign:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}, which has the others")
 
 
 def _old(facts: MegatronFacts) -> Iterator[tuple[Setting, Old]]:
-    """Yield the old options that this version's parser still takes."""
+    """Yield each old option that this version's parser still accepts."""
     for setting in facts.names.settings:
         if setting.name in OLD and facts.names.table.known(setting.name):
             yield setting, OLD[setting.name]
 
 
 def _kept(state: State, what: str) -> Check[MegatronFacts]:
-    """Return the check of old options of one state."""
+    """Return a check that yields the accepted old options of one state. what: how the sentence begins."""
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
         for setting, old in _old(facts):
@@ -72,6 +79,7 @@ idle_option = _kept("idle", "does nothing")
 
 
 def old_option(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each accepted option that has a new name or that a later version removes."""
     for setting, old in _old(facts):
         later = versions()[versions().index(facts.version) :]
         gone = next((version for version in later if not flags(version).known(setting.name)), None)
@@ -81,11 +89,13 @@ def old_option(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each option that overrides an earlier one of the same destination."""
     for setting in facts.names.repeated:
         yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
 
 
 def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield a problem for each switch whose opposite is given before it."""
     first: dict[str, tuple[Setting, Value]] = {}
     for setting in facts.names.settings:
         flag = facts.names.table.flags.get(setting.name)
@@ -98,4 +108,5 @@ def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def refused_value(facts: MegatronFacts) -> Iterator[Problem]:
+    """Yield the parser's problems of option values that name what is needed instead; others are left out."""
     yield from (problem for problem in facts.names.problems if problem.need is not None)

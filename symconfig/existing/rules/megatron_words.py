@@ -30,36 +30,40 @@ BASES = {
 
 
 def granularity(facts: MegatronFacts) -> str | None:
-    """Return the granularity of recompute as it comes out: --recompute-activations goes before --recompute-granularity
+    """Return the effective granularity of recompute: --recompute-activations overrides --recompute-granularity
     (validate_args).
+
+    None without recompute.
     """
     return "selective" if facts.on("recompute_activations") else facts.text("recompute_granularity")
 
 
 def absent(facts: MegatronFacts, dest: str) -> bool:
-    """Tell whether a switch is off, or an option has no value."""
+    """Return whether the option's value is None, False or (). Raises NotKnown."""
     return facts[dest] in (None, False, ())
 
 
 def _gpu(facts: MegatronFacts) -> str:
+    """Return the GPU's architecture. Raises NotKnown without a cluster."""
     if facts.architecture is None:
         raise NotKnown
     return facts.architecture
 
 
 def _layout(facts: MegatronFacts) -> list[str]:
-    """Return the letters of each chunk of --pipeline-model-parallel-layout; nothing without it."""
+    """Return the letters of each chunk of --pipeline-model-parallel-layout; [] without it."""
     layout = facts.text(LAYOUT)
     return [] if layout is None else pipeline_layout.expanded(layout)
 
 
 def _levels(facts: MegatronFacts) -> int | None:
+    """Return the product of the hierarchical context-parallel sizes; None without any."""
     levels = facts[LEVELS]
     return prod(int(str(level)) for level in levels) if isinstance(levels, tuple) and levels else None
 
 
 def _weightless_losses(facts: MegatronFacts) -> bool:
-    """Return whether the experts are balanced by losses alone, all of weight 0."""
+    """Return whether experts are balanced only by auxiliary losses and all of these have weight 0."""
     kinds, weights = (
         value if isinstance(value, tuple) else (value,)
         for value in map(facts.__getitem__, (LOSSES, "moe_aux_loss_coeff"))
@@ -68,6 +72,7 @@ def _weightless_losses(facts: MegatronFacts) -> bool:
 
 
 def _vocabulary_step(facts: MegatronFacts) -> int:
+    """Return the number of which the padded vocabulary is a multiple."""
     return facts.number("make_vocab_size_divisible_by") * facts.tp
 
 
@@ -109,6 +114,11 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
 
 
 def _value(facts: MegatronFacts, name: str) -> Any:
+    """Return a fact by name: a property, an environment variable ("$NAME", "" if unset), a derived value, or an
+    option's value.
+
+    Raises NotKnown.
+    """
     if name in FACTS:
         return getattr(facts, name)
     if name.startswith("$"):
@@ -117,7 +127,11 @@ def _value(facts: MegatronFacts, name: str) -> Any:
 
 
 def _problem(facts: MegatronFacts, about: list[str], what: str, **more: Any) -> Problem:
-    """Return a problem about options, or a variable of the environment. unset: the switch would have to be off."""
+    """Return a problem about an option (`about`: its destination and related ones), or about `more["variable"]` if
+    given.
+
+    more: the row's keys; with `unset` the switch is named by the option that turns it off.
+    """
     texts = {key: more[key] for key in TEXTS if key in more}
     if "variable" in more:
         return facts.about(more["variable"], what, *about, **texts)

@@ -47,7 +47,9 @@ Read = Callable[[MegatronFacts], Any]
 
 
 class Known:
-    """Facts by their names, each read when it is asked for."""
+    """The facts of a launch by the names that constraints use, each computed on access; UNKNOWN where
+    one is not known.
+    """
 
     __slots__ = ("_facts", "_readers")
 
@@ -55,6 +57,7 @@ class Known:
         self._facts, self._readers = facts, readers
 
     def __getattr__(self, name: str) -> Any:
+        """Return the fact of this name; UNKNOWN if there is no such fact or the configuration does not tell it."""
         read = self._readers.get(name)
         try:
             return UNKNOWN if read is None else read(self._facts)
@@ -63,67 +66,76 @@ class Known:
 
 
 def _size(dest: str) -> Read:
-    """Read a size; one below 1 has a rule of its own."""
+    """Return a reader of a size by destination; it gives UNKNOWN below 1, which has a rule of its own."""
     return lambda facts: value if (value := facts.number(dest)) > 0 else UNKNOWN
 
 
 def _on(name: str) -> Read:
+    """Return a reader of a switch, by the name of its fact."""
     return lambda facts: facts.on(DESTINATIONS[name])
 
 
 def _own(name: str) -> Read:
+    """Return a reader of a property of `MegatronFacts`."""
     return lambda facts: getattr(facts, name)
 
 
 def _head_dim(facts: MegatronFacts) -> Any:
+    """Return --kv-channels, at least 1; by default hidden size // heads."""
     given = facts.maybe("kv_channels")
     heads = max(facts.number("num_attention_heads"), 1)
     return facts.number("hidden_size") // heads if given is None else max(given, 1)
 
 
 def _of_experts(*dests: str) -> Read:
-    """Read the first of some sizes that is given; 0 without experts."""
+    """Return a reader of the first non-zero of some sizes; 0 for dense models or if none is given."""
     return lambda facts: max(next(filter(None, map(facts.maybe, dests)), 0), 0) if facts.experts else 0
 
 
 def exchanges(facts: MegatronFacts) -> tuple[str, ...]:
-    """Return how context-parallel ranks exchange, one word for all layers or one for each."""
+    """Return the values of --cp-comm-type: one for all layers, or one per layer."""
     value = facts["cp_comm_type"]
     return tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)
 
 
 def microbatches(facts: MegatronFacts) -> int:
-    """Return the micro-batches of a replica in a step, of a batch that is said."""
+    """Return the microbatches per replica and step, rounded down. Raises NotKnown without a global batch."""
     return facts.number("global_batch_size") // max(1, facts.number("micro_batch_size") * facts.dp)
 
 
 def group(facts: MegatronFacts) -> int:
-    """Return the micro-batches of a round of the interleaved schedule; a group of none is less than any."""
+    """Return the microbatch group size of the interleaved schedule: pp by default, -1 for 0, so that it is below any
+    minimum.
+    """
     given = facts.maybe(GROUP)
     return facts.pp if given is None else given or -1
 
 
 def _zero(facts: MegatronFacts) -> int:
+    """Return the ZeRO stage; 3 for torch's FSDP2."""
     return 3 if facts.on("use_torch_fsdp2") else options.zero_stage(facts)
 
 
 def _recompute(facts: MegatronFacts) -> str:
-    """Read the granularity; --recompute-activations overrides full recompute (validate_args)."""
+    """Return the granularity of recompute; --recompute-activations overrides full recompute (validate_args)."""
     return "selective" if facts.on("recompute_activations") else options.recomputed(facts).granularity
 
 
 def _dispatcher(facts: MegatronFacts) -> str:
+    """Return the token dispatcher's type; empty for dense models."""
     return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
 
 
 def _flex_backend(facts: MegatronFacts) -> str:
+    """Return the flex dispatcher's backend, "deepep" by default; empty for other dispatchers."""
     return str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
 
 
 def _graphs(facts: MegatronFacts) -> str:
-    """Read what graphs replay of a layer. Raises NotKnown where that is nothing that plans have.
+    """Return what CUDA graphs replay of a layer, in the planner's words; "none" without graphs.
 
-    Before core_v0.15 nothing is asked of Transformer Engine's graphs, and experts with padded places can be graphed.
+    Raises NotKnown for choices that plans do not have: whole-step graphs, Transformer Engine's before core_v0.15, and
+    experts padded to capacity.
     """
     if not options.graphs(facts):
         return "none"
@@ -190,17 +202,17 @@ POINT: Mapping[str, Read] = {
 
 
 def fails(constraint: Constraint, facts: MegatronFacts) -> bool:
-    """Return whether a launch is known to fail a constraint."""
+    """Return whether the facts that are known show that the constraint fails."""
     return constraint.verdict(Known(facts, FIXED), Known(facts, POINT)) is Verdict.FAILS
 
 
 def expressible(constraint: Constraint) -> bool:
-    """Return whether options of its releases can say all that a constraint asks for."""
+    """Return whether options exist for all facts that the constraint asks for."""
     return not constraint.unsaid and constraint.asks <= FIXED.keys() | POINT.keys()
 
 
 def _graph_options(value: str, example: Mapping[str, Any]) -> str:
-    """Return options of graphs; without modules they replay all of a layer."""
+    """Return the options that give a fact `cuda_graphs` of an example."""
     modules = ("attn", "moe") * ("num_experts" in example) if value == "all" else GRAPHED_MODULES[value]  # type: ignore[index]
     return " ".join(("--cuda-graph-impl transformer_engine", *(("--cuda-graph-modules", *modules) if modules else ())))
 
@@ -233,7 +245,10 @@ AS_OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], str]] = {
 
 
 def example_options(example: Mapping[str, Any]) -> str:
-    """Return the facts of an example as options. What is no option of its own, as the GPUs, is left out."""
+    """Return a constraint's example as a line of options; facts without an option, such as the GPUs, are left out.
+
+    sequence_parallel is added for tp above 1, so that the example breaks no other rule.
+    """
     whole = {"sequence_parallel": example.get("tp", 1) > 1, **example}  # else another rule would be broken
     words = []
     for name, value in whole.items():
@@ -247,10 +262,10 @@ def example_options(example: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """How the audit tells a constraint, where that does not follow from the table.
+    """How the audit reports a constraint, where the table does not determine it.
 
-    rule: its name; constraints may share one. about: the option that is to blame, before the others that it asks for.
-    need: what that must be. where: what else it takes, since else another rule says it.
+    rule: the rule's name, which constraints may share. about: the destination to report it at. need: the value that it
+    needs. where: a further condition, without which another rule reports the case.
     """
 
     rule: str
@@ -261,7 +276,7 @@ class Wording:
 
 
 def _whole_tokens(facts: MegatronFacts) -> bool:
-    """Return whether each rank has as many tokens of a microbatch."""
+    """Return whether the tokens of a microbatch divide evenly over the ranks (cp, and tp with sequence parallelism)."""
     ranks = facts.cp * (facts.tp if facts.on("sequence_parallel") else 1)
     return facts.number("seq_length") * facts.number("micro_batch_size") % ranks == 0
 
@@ -304,7 +319,10 @@ WORDINGS: Mapping[Constraint, Wording] = {
 
 
 def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
-    """Return the rules of the table, but for constraints that are a reason of another rule."""
+    """Return the rules made of the table of constraints, one per name.
+
+    Those in `but` or without options are left out.
+    """
     by_name: dict[str, list[Constraint]] = {}
     for one in table.MEGATRON:
         if one not in but and expressible(one):
@@ -313,11 +331,14 @@ def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
 
 
 def _worded(constraint: Constraint) -> Wording:
+    """Return the wording of a constraint: its own, else one with the constraint's name in kebab-case."""
     return WORDINGS.get(constraint) or Wording(constraint.name.translate(str.maketrans(" _/", "---")).lower())
 
 
 def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
-    """Return the rule that says the sentences of constraints."""
+    """Return one rule for constraints of one name, with the first one's severity and title and the last
+    one's example.
+    """
     first, example = constraints[0], constraints[-1].example
 
     def check(facts: MegatronFacts) -> Iterator[Problem]:
@@ -346,6 +367,9 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
 
 def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
+    """Return the problem of a failing constraint, at the option of its wording or the first given one
+    that it asks for.
+    """
     wording = _worded(constraint)
     dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
     dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])

@@ -35,13 +35,15 @@ _NOT_HERE = frozenset(
 
 
 def holds(finding: Finding) -> bool:
-    """Say whether what a rule about Megatron-LM finds holds of a trainer of reinforcement learning, too."""
+    """Return whether a rule about Megatron-LM also applies to workers of an RL or fine-tuning trainer."""
     return finding.rule not in _NOT_HERE
 
 
 @dataclass(frozen=True, slots=True)
 class RlFacts:
-    """values: what verl or slime is told. gpus: all of them; None: not known."""
+    """What rules may ask of a script of an RL or fine-tuning trainer. values: the trainer's keys. gpus: all GPUs; None
+    if not known.
+    """
 
     reading: Reading
     values: Values
@@ -52,13 +54,17 @@ class RlFacts:
         return self.values.trainer
 
     def problem(self, key: str, what: str, got: object = None, need: object = None, hint: str | None = None) -> Problem:
-        """Return a Problem about a key, where it stands."""
+        """Return a problem about the trainer's key, at its place in the script, else in the script's file."""
         shown = [None if each is None else str(each) for each in (got, need)]
         return self.values.problem(key, what, self.reading.file, got=shown[0], need=shown[1], hint=hint)
 
     @property
     def replicas(self) -> int | None:
-        """Return the ranks among which verl shares the samples of an update; None: not known."""
+        """Return verl's number of data-parallel replicas: its GPUs over cp x tp x pp (Megatron workers) or cp (FSDP
+        workers).
+
+        None if the workers or GPUs are not known, or do not divide.
+        """
         workers, gpus = self.workers, self.trained
         split = [f"actor.parallel.{name}" for name in (("cp", "tp", "pp") if workers.options else ("cp",))]
         ranks = math.prod(self.values.whole(name) or 1 for name in split)
@@ -66,18 +72,21 @@ class RlFacts:
 
     @property
     def workers(self) -> Workers:
-        """Return what trains in verl."""
+        """Return the kind of verl's training workers, such as FSDP or Megatron."""
         return of_verl(verl.workers(self.reading.settings))
 
     @property
     def trained(self) -> int | None:
-        """Return the GPUs of verl's trainer; None: not known."""
+        """Return nodes x GPUs per node of verl's trainer; None where either is not known."""
         nodes, each = (self.values.whole(f"world.{name}") for name in ("nodes", "gpus"))
         return None if nodes is None or each is None else nodes * each
 
     @property
     def longest(self) -> int | None:
-        """Return the tokens of the longest sequence, as the script limits it."""
+        """Return the maximum tokens of a sequence: the trainer's own limit, else prompt plus response.
+
+        Return None where not all are known.
+        """
         if (whole := self.trainer.whole) is not None and (tokens := self.values.whole(whole)) is not None:
             return tokens
         parts = [self.values.whole(name) for name in self.trainer.longest]
@@ -136,7 +145,11 @@ BASES = {
 
 
 def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
-    """Yield each limit of tokens below the longest sequence; nothing where the longest is not known."""
+    """Yield a problem for each phase of verl whose tokens per micro-batch x cp are below the longest sequence.
+
+    Only with dynamic batches, and for other phases than the actor only where the limit is given. Nothing where the
+    longest sequence is not known.
+    """
     longest, values = facts.longest, facts.values
     if longest is None:
         return
@@ -153,6 +166,11 @@ def tokens_below_longest(facts: RlFacts) -> Iterator[Problem]:
 
 
 def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
+    """Yield one problem if the tokens per micro-batch, times the ranks that share a sequence, are below the longest
+    sequence.
+
+    Nothing without packing by tokens, or where the longest is not known.
+    """
     longest, values = facts.longest, facts.values
     packed = _PACKED[facts.trainer]
     if longest is None or not values.switch(packed[0]):
@@ -166,6 +184,10 @@ def longest_beyond_tokens(facts: RlFacts) -> Iterator[Problem]:
 
 
 def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem for the actor and for the rollout if no micro-batch is given and dynamic batches are off.
+
+    Nothing if the script was not read completely.
+    """
     if not facts.reading.complete:
         return
     for phase in ("actor", "rollout"):
@@ -176,6 +198,11 @@ def micro_batch_not_said(facts: RlFacts) -> Iterator[Problem]:
 
 
 def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if prompts x samples are not a multiple of replicas x micro batch (Megatron) or of all GPUs
+    (FSDP).
+
+    Nothing with dynamic batches, or where a number is not known.
+    """
     values, micro = facts.values, "actor.micro"
     samples, replicas = _samples(facts, "rl.prompts"), facts.replicas
     if samples is None or replicas is None or facts.trained is None or values.switch("actor.dynamic"):
@@ -187,6 +214,10 @@ def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
 
 
 def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if prompts x samples of an update are not a multiple of the replicas.
+
+    Yield nothing where one is not known.
+    """
     key, replicas = "rl.update_prompts", facts.replicas
     samples = _samples(facts, key)
     if samples is not None and replicas is not None and samples % replicas:
@@ -195,12 +226,13 @@ def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
 
 
 def _samples(facts: RlFacts, key: str) -> int | None:
-    """Return the samples of so many prompts; None: not known."""
+    """Return the prompts given by `key` times the samples per prompt; None where either is not known."""
     prompts, each = facts.values.whole(key), facts.values.whole("rl.samples")
     return None if prompts is None or each is None else prompts * each
 
 
 def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if expandable segments are on while a vLLM engine sleeps on the training GPUs."""
     word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
     if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
         return
@@ -211,6 +243,10 @@ def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
 
 
 def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if a rollout of OpenRLHF has fewer micro-batches than the actor has data-parallel ranks.
+
+    A number that is not given counts as 1.
+    """
     values = facts.values
     names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
     samples, prompts, micro = (values.whole(name) or 1 for name in names)
@@ -222,11 +258,16 @@ def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
 
 
 def _gpus_of(values: Values, role: str) -> int | None:
+    """Return nodes x GPUs per node of a role of OpenRLHF; None where either is not given."""
     nodes, each = (values.whole(f"{role}.{number}") for number in ("num_nodes", "num_gpus_per_node"))
     return None if nodes is None or each is None else nodes * each
 
 
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if the responses generated at once are not a multiple of num_generations.
+
+    Only for GRPO and RLOO without Megatron; nothing where a number is not known.
+    """
     values, started = facts.values, tuners.program(facts.reading)
     if facts.gpus is None or started is None or started.megatron or not _has_step(facts):
         return
@@ -243,7 +284,7 @@ def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
 
 
 def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
-    """Yield the switch that lets the engine sleep, where it is off and the engine runs on the trainer's GPUs."""
+    """Yield a problem if a vLLM engine on the training GPUs does not sleep while they train."""
     values = facts.values
     apart = values.text("vllm_mode") == "server" or values.given("vllm_server_host")
     sleeps = values.switch("vllm_enable_sleep_mode") or (values.number("sleep_level") or 0) > 0
@@ -254,6 +295,7 @@ def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
 
 
 def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if packing or padding_free is on without flash attention; nothing for Megatron programs."""
     values, started = facts.values, tuners.program(facts.reading)
     kernel = values.text("attn_implementation")
     on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
@@ -262,6 +304,10 @@ def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
 
 
 def micro_batches_differ_under_tp(facts: RlFacts) -> Iterator[Problem]:
+    """Yield a problem if NeMo-RL's given log-probability batch is not the training micro-batch and tp is 4 or more.
+
+    Nothing if NRL_IGNORE_TP_ACCURACY_CHECK or force_on_policy_ratio is set, or for a YAML without a program.
+    """
     values, key = facts.values, "policy.logprob_batch_size"
     megatron = values.switch("policy.megatron_cfg.enabled")
     degree = "megatron_cfg.tensor_model_parallel_size" if megatron else "dtensor_cfg.tensor_parallel_size"
@@ -274,7 +320,7 @@ def micro_batches_differ_under_tp(facts: RlFacts) -> Iterator[Problem]:
 
 
 def _has_step(facts: RlFacts) -> bool:
-    """Return whether a script has a step of reinforcement learning."""
+    """Return whether a fine-tuning program runs an RL step (GRPO or RLOO)."""
     started = tuners.program(facts.reading)
     return started is not None and started.method in ("grpo", "rloo")
 
@@ -303,8 +349,10 @@ DERIVED: Mapping[str, Callable[[RlFacts], Any]] = {
 
 
 def _value(facts: RlFacts, name: str) -> Any:
-    """Return what follows from values, or the value of a key: a number, a text, whether it is on; None: nothing is
-    said."""
+    """Return a derived fact (`DERIVED`) or a key's value: a number, a text, True if it is on.
+
+    Return None if it is off or not given.
+    """
     if name in DERIVED:
         return DERIVED[name](facts)
     text = facts.values.text(name)
@@ -317,6 +365,7 @@ def _value(facts: RlFacts, name: str) -> Any:
 
 
 def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:
+    """Return the problem at the first key of `about`. more: the row's keys, of which got, need and hint are used."""
     return facts.problem(about[0], what, **{key: more[key] for key in TEXTS if key in more and key != "what"})
 
 

@@ -64,7 +64,7 @@ Check: TypeAlias = Callable[[Facts], Iterator[Problem]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that is broken, and where."""
+    """A problem that a rule has found, with the rule's name and severity."""
 
     rule: str
     severity: Severity
@@ -72,7 +72,7 @@ class Finding:
 
 
 def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = None) -> list[Finding]:
-    """Return every rule that is broken, at `place` where the problem has no place of its own."""
+    """Return a finding for each problem of the rules; problems without a file get `place`, if given."""
     return [
         Finding(rule.name, rule.severity, problem if problem.file or place is None else _at(problem, place))
         for rule in rules
@@ -81,6 +81,7 @@ def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = N
 
 
 def _at(problem: Problem, place: Place) -> Problem:
+    """Return the problem at this place."""
     return replace(problem, file=place.file, line=place.line, column=place.column)
 
 
@@ -93,10 +94,11 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Language(Generic[Facts]):
-    """How the rows about a framework are read.
+    """How rows of rules about one framework are read.
 
-    value: of a name. problem: of the facts, what it is about, and the other keys of a case; None: there is none.
-    name_tests: of a name, what does not follow from its value. bases: of examples, by the $NAME that they begin with.
+    value: returns a name's value. problem: makes a problem of the facts, the keys that it is about and the row's other
+    keys; None: there is none. name_tests: tests of a name that need more than its value. bases: beginnings of examples,
+    by $NAME.
     """
 
     value: Callable[[Facts, str], Any]
@@ -105,10 +107,14 @@ class Language(Generic[Facts]):
     bases: Mapping[str, str] = field(default_factory=dict)
 
     def holds(self, facts: Facts, conditions: Row) -> bool:
-        """Return whether all conditions hold. Raises NotKnown where that is not known."""
+        """Return whether all conditions hold. Raises NotKnown if a value that is needed is not known."""
         return all(self._passes(facts, name, wanted) for name, wanted in conditions.items())
 
     def _passes(self, facts: Facts, name: str, wanted: Any) -> bool:
+        """Return whether a name's value passes all tests.
+
+        wanted: values by test, or a plain value for the test "is".
+        """
         tests = wanted if isinstance(wanted, dict) else {"is": wanted}
         return all(
             self.name_tests[test](facts, name) == than
@@ -118,16 +124,19 @@ class Language(Generic[Facts]):
         )
 
     def _number(self, facts: Facts, than: Any) -> Any:
+        """Return the number to compare with: the value of a name if `than` is text, else itself."""
         return self.value(facts, than) if isinstance(than, str) else than
 
 
 def _is(value: Any, wanted: Any) -> bool:
+    """Return whether the value equals one of those wanted; for a wanted bool, whether its truth does."""
     if isinstance(wanted, bool):
         return bool(value) == wanted
     return _among(value, wanted)
 
 
 def _among(value: Any, wanted: Any) -> bool:
+    """Return whether the value, or its text, equals `wanted` or one of the list; True and 1 are different."""
     return any(
         (isinstance(value, bool) == isinstance(each, bool) and value == each)
         or (isinstance(each, str) and str(value) == each)
@@ -136,11 +145,12 @@ def _among(value: Any, wanted: Any) -> bool:
 
 
 def _has(value: Any, part: str) -> bool:
+    """Return whether a tuple contains `part`, or a text (empty for None) contains it."""
     return part in (value if isinstance(value, tuple) else str(value or ""))
 
 
 def _compared(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a test that nothing passes but a number."""
+    """Return a test that compares two numbers, and is False if either is no number (or a bool)."""
     return lambda *both: all(type(each) in (int, float) for each in both) and compare(*both)
 
 
@@ -164,25 +174,29 @@ TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Looked(dict[str, Any]):
-    """Values by name for the braces of a text, each looked up when it is needed."""
+    """A mapping for `str.format_map` that looks each name up when it is used."""
 
     def __init__(self, value: Callable[[str], Any]) -> None:
         self.value = value
 
     def __missing__(self, name: str) -> Any:
+        """Return the value looked up by name; it is not stored."""
         return self.value(name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Case(Generic[Facts]):
-    """One way in which a rule is broken."""
+    """One case of a rule: the conditions under which it is broken, and the row with its texts."""
 
     language: Language[Facts]
     row: Row
     conditions: tuple[Row, ...]
 
     def __call__(self, facts: Facts) -> Problem | None:
-        """Return the problem where all conditions are known to hold."""
+        """Return the case's problem if all conditions hold.
+
+        Return None if one does not, or if it or a value in a text is not known.
+        """
         try:
             if not all(self.language.holds(facts, each) for each in self.conditions):
                 return None
@@ -195,17 +209,22 @@ class _Case(Generic[Facts]):
 
 
 def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) -> tuple[Rule[Facts], ...]:
-    """Return the rules of a file of rows. checks: functions by their names, of rules that no row can say."""
+    """Return the rules of a file of rows. checks: functions by name, for rules whose check is code.
+
+    Raises KeyError if a row without cases has no such function.
+    """
     return tuple(_rule(name, row, language, checks) for name, row in rows_of(name).items())
 
 
 def rows_of(name: str) -> Mapping[str, Row]:
+    """Return the rows of a YAML file in rows/ by rule name."""
     with opened(ROWS / f"{name}.yaml") as file:
         rows: Mapping[str, Row] = yaml.load(file, Loader=_LOADER)
     return rows
 
 
 def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, Any]) -> Rule[Facts]:
+    """Return the rule of one row; its check is made of the row's cases, or is the function of its name."""
     of_rule = {key: value for key, value in row.items() if key in OF_RULE}
     of_rule["example"] = Template(row["example"]).substitute(language.bases)
     of_case = {key: value for key, value in row.items() if key not in OF_RULE}
@@ -216,7 +235,7 @@ def _rule(name: str, row: Row, language: Language[Facts], checks: Mapping[str, A
 
 
 def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) -> Check[Facts]:
-    """Return a check that finds nothing where the conditions do not hold."""
+    """Return the check, which then finds nothing unless the conditions hold. Raises NotKnown as `holds` does."""
 
     def check(facts: Facts) -> Iterator[Problem]:
         return inner(facts) if language.holds(facts, conditions) else iter(())
@@ -225,7 +244,10 @@ def _guarded(inner: Check[Facts], conditions: Row, language: Language[Facts]) ->
 
 
 def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
-    """Make the check of a row: of its cases, or of the one that it is."""
+    """Return a check that yields a problem for each case of a row that applies; only the first one with `once`.
+
+    A case with `each` is repeated for each of its words, put where {each} stands.
+    """
     own = {key: value for key, value in row.items() if key not in ("cases", "once", "if")}
     cases = []
     for case in row.get("cases", ({},)):
@@ -246,7 +268,7 @@ def _check(row: Row, language: Language[Facts]) -> Check[Facts]:
 
 
 def filled_with(part: Any, word: str) -> Any:
-    """Put a word wherever {each} stands."""
+    """Return a copy of the data with {each} in all texts and keys replaced by the word."""
     if isinstance(part, dict):
         return {filled_with(key, word): filled_with(value, word) for key, value in part.items()}
     if isinstance(part, list):

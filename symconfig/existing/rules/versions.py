@@ -27,6 +27,7 @@ class Old:
 
 
 def _old() -> Mapping[str, Old]:
+    """Return the table of old options by name."""
     with opened(Path(__file__).parent / "rows" / "old_options.yaml") as file:
         return {name: Old(**row) for name, row in yaml.load(file, Loader=yaml.SafeLoader).items()}
 
@@ -38,18 +39,20 @@ MISSING = 2  # words
 
 @cache
 def meant(name: str, version: str) -> str | None:
-    """Return the option of a version of Megatron-LM that a name means."""
+    """Return the option of this version that a misspelt or shortened name probably means; None if none is similar."""
     return nearest(name, flags(version).flags)
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """Return the option that has all words of the name in their order, shortened or not, and few more, or that is
-    spelled nearly like it; None where none is. --no-X never means --X.
+    """Return the shortest option that contains all words of the name in order (they may be shortened), else the closest
+    spelling.
+
+    None if none is similar. A --no-X never matches --X.
     """
     words = _words(name)
     options = [option for option in options if (_words(option)[0] == "no") == (words[0] == "no")]
     spelled = "--" + "-".join(words)
-    longer = [option for option in options if _holds(_words(option), words)]
+    longer = [option for option in options if _contains_words(_words(option), words)]
     if longer:
         return min(longer, key=lambda option: (_words(option)[0] != words[0], len(_words(option)), option))
     matches = difflib.get_close_matches(spelled, options, n=1, cutoff=ALIKE)
@@ -57,12 +60,14 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
 
 
 def _words(name: str) -> list[str]:
+    """Return the name's words in lower case, without dashes."""
     return name.lstrip("-").replace("_", "-").lower().split("-")
 
 
-def _holds(option: list[str], words: list[str]) -> bool:
-    """Tell whether an option holds the words, --tensor-parallel-size: --tensor-model-parallel-size. --seq-len:
-    --seq-length. One word alone says too little.
+def _contains_words(option: list[str], words: list[str]) -> bool:
+    """Return whether the option contains the words in order, each maybe shortened, and few others.
+
+    So --tensor-parallel-size is held by --tensor-model-parallel-size. Always False for a single word.
     """
     if len(words) < 2 or not len(words) <= len(option) <= len(words) + MISSING:
         return False

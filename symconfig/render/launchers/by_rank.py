@@ -15,7 +15,7 @@ _READ = re.compile(r"\$\{([A-Z][A-Z0-9_]*)[:+-]")  # ${NAME:-…}, ${NAME-…}, 
 
 
 def of_each_rank(launcher: str, files: Files) -> str:
-    """Return launch.sh's text. Raises InfeasibleError where it starts the processes in a way of its own only."""
+    """Return the text of launch.sh. Raises InfeasibleError if it starts all processes of a node itself."""
     text = files["launch.sh"]
     if "PER_RANK" not in text:
         raise InfeasibleError(
@@ -28,8 +28,10 @@ def of_each_rank(launcher: str, files: Files) -> str:
 
 
 def read_variables(text: str) -> tuple[str, ...]:
-    """Return the variables of the caller's environment that a script looks at, beside those that every launcher
-    sets.
+    """Return the names of environment variables that a script expands as `${NAME:-…}`, `${NAME-…}` or `${NAME+…}`,
+    sorted.
+
+    Variables that launchers set are left out.
     """
     return tuple(sorted(set(_READ.findall(text)) - _OURS))
 
@@ -38,7 +40,10 @@ _VARIABLE = "SAVE"  # with which some launch.sh are told another folder
 
 
 def outlives_its_node(launcher: str, folder: str, plan: Plan, files: Files, chosen: Chosen) -> None:
-    """Raise InputError where checkpoints go into the folder that launch.sh starts in. folder: which one that is."""
+    """Raise InputError if checkpoints would be written to a relative path, into a folder that is lost with its node.
+
+    folder: a description of that folder. The variable that replaces the job's path is respected.
+    """
     movable = _VARIABLE in read_variables(files["launch.sh"])
     save = chosen.environment.get(_VARIABLE, plan.training.save) if movable else plan.training.save
     if not save or PurePosixPath(save).is_absolute() or "://" in save:

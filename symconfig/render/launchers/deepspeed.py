@@ -14,10 +14,10 @@ NAME = "deepspeed"
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return what has to be told to the other hosts, as the launcher passes only a few variables on by itself.
+    """Return the names of variables to pass to the other hosts, as the launcher forwards only a few.
 
     Target: DeepSpeed 0.19, launcher/runner.py (EXPORT_ENVS, .deepspeed_env). Raises InfeasibleError for a target whose
-    launch.sh cannot be one process.
+    launch.sh starts all processes of a node itself.
     """
     return {"passed": read_variables(of_each_rank(NAME, files))}
 

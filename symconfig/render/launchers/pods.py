@@ -36,8 +36,10 @@ RESTARTS = Setting(
 
 
 def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the variables of both kinds of job. Raises InputError or InfeasibleError for files that a ConfigMap cannot
-    hold, and InputError for checkpoints that would be lost with their pod.
+    """Return the templates' variables that both kinds of Kubernetes job share.
+
+    Raises InputError or InfeasibleError for files that a ConfigMap cannot hold, InputError for checkpoints that would
+    be lost with their pod.
     """
     outlives_its_node(launcher, "the container's own folder", plan, files, chosen)
     nodes, values = summary.nodes(plan), chosen.values
@@ -57,20 +59,21 @@ def pod(launcher: str, plan: Plan, files: Files, chosen: Chosen) -> dict[str, ob
 
 
 def restarts(chosen: Chosen) -> int:
-    """Return the setting RESTARTS of a launcher."""
+    """Return the number of restarts that is set; 0 by default."""
     return int(chosen.values[RESTARTS.name] or 0)
 
 
 def label(text: str) -> str:
-    """Return a name that a Service may have: a-z, 0-9 and dashes, a letter first, and room for what operators
-    append.
-    """
+    """Return a valid Kubernetes name: a-z, 0-9 and dashes, a letter first, at most 44 characters."""
     plain = re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")[:40].strip("-")
     return plain if plain[:1].isalpha() else f"job-{plain}".strip("-")
 
 
 def _carried(files: Files) -> list[str]:
-    """Return the paths of what a run needs."""
+    """Return the paths of the files that a run needs.
+
+    Raises InputError for an invalid name, InfeasibleError for too many bytes.
+    """
     carried = [path for path in files.paths() if path not in _UNUSED]
     problems = [
         Problem("is no name for a ConfigMap", file=path, need="letters, digits, - . _ and /")
@@ -91,7 +94,5 @@ def _carried(files: Files) -> list[str]:
 
 
 def _key(path: str) -> str:
-    """Return a path's key in a ConfigMap, which has no folders: they become part of the name, and the mount puts them
-    back.
-    """
+    """Return a path's key in a ConfigMap: slashes become "__", which the mount reverses."""
     return path.replace("/", "__")

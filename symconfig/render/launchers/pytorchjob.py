@@ -13,11 +13,11 @@ NAME = "pytorchjob"
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the variables of a pod. Its own come from the operator: PET_NNODES, PET_NODE_RANK, MASTER_ADDR,
-    MASTER_PORT.
+    """Return the variables of a pod.
 
-    backoff: the operator ends a job whose pods that run were started again so often, all of them taken together
-    (PastBackoffLimit). A process that dies takes those of the other nodes with it, so a failure is a restart of all.
+    Its own come from the operator: PET_NNODES, PET_NODE_RANK, MASTER_ADDR, MASTER_PORT. backoff: the operator ends a
+    job whose pods that run were started again so often, all of them taken together (PastBackoffLimit). A process that
+    dies takes those of the other nodes with it, so a failure is a restart of all.
 
     Target: Training Operator 1.9, pkg/controller.v1/pytorch/envvar.go and master.go, pkg/core/job.go.
     """

@@ -17,7 +17,7 @@ RESOURCES = {"nvidia": "GPU", "amd": "GPU", "huawei": "NPU"}
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return what the cluster calls the GPUs, and which variables the nodes have to be told.
+    """Return Ray's resource name of the GPUs, and the names of variables to pass to the nodes.
 
     Raises InputError for checkpoints that would be lost with the job's copy of its folder.
     """
@@ -26,7 +26,7 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
 
 
 def texts(plan: Plan) -> Iterable[File]:
-    """Yield the driver, as it stands: it takes its numbers as arguments."""
+    """Yield the driver script, unchanged."""
     folder = data_dir("templates") / "launchers" / NAME
     return (File("ray_driver.py", (folder / "ray_driver.py").read_text(encoding="utf-8")),)
 

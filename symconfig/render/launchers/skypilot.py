@@ -26,10 +26,9 @@ ACCELERATORS = (
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the accelerator, and a name of the task.
+    """Return SkyPilot's name of the GPU, or the one that is set, and a name for the task.
 
-    Raises InfeasibleError for a GPU that SkyPilot has no name of, InputError for checkpoints that would be lost with
-    their node.
+    Raises InfeasibleError for a GPU without a name, InputError for checkpoints that would be lost with their node.
     """
     outlives_its_node(NAME, "the task's workdir", plan, files, chosen)
     product = plan.cluster.gpu.product
@@ -45,7 +44,7 @@ def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
 
 
 def named(product: str) -> str | None:
-    """Return SkyPilot's name of a product, if it has one."""
+    """Return SkyPilot's name of a GPU product; None if it has none."""
     return next((name for words, name in ACCELERATORS if re.search(rf"\b{words}", product)), None)
 
 

@@ -18,11 +18,9 @@ _TIME = {
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the options of sbatch that were set. A container is the step's (Pyxis): the script itself runs outside of
-    it.
+    """Return the options of sbatch that are set, and `least`: None, as a plan's own script takes exactly its nodes.
 
-    least: the fewest nodes that launch.sh takes, where that is another number than the plan's; a plan's own takes no
-    other (`render.fallback` has one that does). Raises InputError for mounts of no container.
+    `render.fallback` replaces `least` by a number. Raises InputError for mounts without a container.
     """
     if chosen.values["container-mounts"] and not chosen.values["container-image"]:
         raise InputError(

@@ -12,9 +12,7 @@ NAME = "torchrun"
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return nothing: it has no variables of its own. Raises InfeasibleError for a target whose launch.sh cannot be one
-    process.
-    """
+    """Return {}. Raises InfeasibleError for a target whose launch.sh starts all processes of a node itself."""
     of_each_rank(NAME, files)
     return {}
 

@@ -12,10 +12,10 @@ NAME = "trainjob"
 
 
 def variables(plan: Plan, files: Files, chosen: Chosen) -> dict[str, object]:
-    """Return the variables of a pod. Its own come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and
-    _PORT.
+    """Return the variables of a pod.
 
-    Its JobSet starts all pods anew or none: a Job left to itself starts a single pod again, beside ranks that hang.
+    Its own come from the operator: PET_NNODES, PET_NODE_RANK, PET_MASTER_ADDR and _PORT. Its JobSet starts all pods
+    anew or none: a Job left to itself starts a single pod again, beside ranks that hang.
 
     Target: Kubeflow Trainer 2.3, pkg/runtime/framework/plugins/torch/torch.go; JobSet, api/jobset/v1alpha2, whose
     restartPolicy defaults to OnFailure, and Kubernetes' Job, whose backoffLimit defaults to 6.
