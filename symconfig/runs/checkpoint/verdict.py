@@ -19,15 +19,17 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
+        """Return the verdict's position from the best, 0, to the worst."""
         return list(Verdict).index(self)
 
     @property
     def unconverted(self) -> bool:
-        """Return whether all that a run needs loads without a conversion."""
+        """Return whether the checkpoint loads completely without a conversion."""
         return self.rank <= Verdict.RESHARDED.rank
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; AS_IS for none."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.AS_IS)
 
 
@@ -71,11 +73,11 @@ class Loadable:
 
     @property
     def loads(self) -> bool:
-        """Return whether anything of it loads."""
+        """Return whether at least the weights load."""
         return self.verdict is not Verdict.NO
 
     def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:
-        """Return the words that start that run besides its own options."""
+        """Return the words of the steps' options for the old or the new run, besides its own."""
         return tuple(
             word for step in self.how if step.run == run and step.kind == "options" for word in step.words.split()
         )

@@ -118,7 +118,11 @@ FUSED = LogitBytes(forward=0.0, update=0.0, added=False, loss=LossKernel.TILED) 
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:
-    """Return what a loss of preferences makes of logits in a target's program."""
+    """Return the bytes per logit of a preference loss in a target's program.
+
+    Defaults for unknown targets: PLAIN for a reward model, PAIRS for losses on pairs, ANSWERS for those on single
+    answers.
+    """
     if means.scores:
         return BESIDE_SCORES.get(target, PLAIN)
     if not means.reference and target in _WITHOUT_REFERENCE:

@@ -41,7 +41,9 @@ class Vary:
         return self.step > 0
 
     def between(self, low: float, high: float) -> float | None:
-        """Return the value half way between two, by their ratio; None where a border between them is known."""
+        """Return the value halfway between two by ratio, on the grid of `step`; None if they are adjacent steps or
+        factors within 1e-3.
+        """
         if not self.whole:
             return None if high / low <= 1.0 + 1e-3 else math.sqrt(low * high)
         steps = round((high - low) / self.step)
@@ -51,7 +53,9 @@ class Vary:
         return low + self.step * min(max(middle, 1), steps - 1)
 
     def samples(self, count: int) -> list[float]:
-        """Return so many values between the ends, evenly by their ratio, and the plan's own; each once, rising."""
+        """Return about `count` values from low to high, evenly spaced by ratio and rounded to the grid, and `now` if
+        on it; sorted, unique.
+        """
         ratio = self.high / self.low
         even = [self.low * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
         inner = [
@@ -61,6 +65,7 @@ class Vary:
         return sorted({self.low, self.high, *inner, *own})
 
     def _reached(self, value: float) -> bool:
+        """Return whether a value lies on the grid of steps from `low`; always for factors."""
         return not self.whole or (value - self.low) % self.step == 0
 
 
@@ -224,7 +229,10 @@ class WhatIf:
 
 
 def named(candidate: Candidate) -> str:
-    """Return how a candidate splits the work and what it recomputes: plans of one name are the same plan."""
+    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation and optimizer offload.
+
+    Two candidates with the same text count as the same plan.
+    """
     p, o = candidate.parallel, candidate.options
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
     recompute = o.recompute.granularity
@@ -256,13 +264,16 @@ class Border:
 
 
 def borders(line: Line) -> tuple[Border, ...]:
-    """Return a line's borders, rising."""
+    """Return the border between each two neighbouring spans of a line, by rising value."""
     return tuple(
         Border(before.high, after.low, *_apart(before.answer, after.answer)) for before, after in pairwise(line.spans)
     )
 
 
 def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the differing options of two answers, as texts `name value`; all options of both if one of them has no
+    plan.
+    """
     one, other = (_options(each) if each.step_s is not None else {} for each in (before, after))
     if not one or not other:
         return tuple(map(" ".join, one.items())), tuple(map(" ".join, other.items()))
@@ -272,24 +283,27 @@ def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _options(answer: Answer) -> dict[str, str]:
-    """Return the options that an answer's name tells, each with its value."""
+    """Return the options in an answer's name as {name: value}."""
     return {name: value for name, _, value in (part.partition(" ") for part in answer.name.split(", "))}
 
 
 def _unsaid(name: str) -> str:
-    """Return the value of an option that `named` leaves out."""
+    """Return the value of an option that `named` omits: "in GPU memory" for the optimizer, else "1"."""
     return "in GPU memory" if name == "optimizer" else "1"
 
 
 @dataclass(slots=True)
 class _Planner:
-    """Plans at other values, each once."""
+    """Solves the job at changed values and caches each answer in `known`; calls `progress` with the number of
+    searches.
+    """
 
     plan: Plan
     progress: Callable[[int], None]
     known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
 
     def at(self, values: Mapping[str, float]) -> Answer:
+        """Return the answer at these values {name: value}; solves only on the first call with them."""
         key = tuple(sorted(values.items()))
         if key not in self.known:
             self.known[key] = self._solved(values)
@@ -297,6 +311,9 @@ class _Planner:
         return self.known[key]
 
     def _solved(self, values: Mapping[str, float]) -> Answer:
+        """Return the best plan with these sizes and rates changed; NOTHING with `step_s` None if none fits or the
+        job is refused.
+        """
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
             if name in RATES:
@@ -324,6 +341,7 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
+    """Return the spans of values with the same best plan, rising: samples, with each border refined by bisection."""
     values = vary.samples(SAMPLES)
     points = [values[0]]
     for value in values[1:]:
@@ -339,7 +357,9 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
 
 
 def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[float]:
-    """Return the values after `low` up to `high`, as close to every border between them as it is asked for."""
+    """Return the values after `low` up to `high`, bisected until each change of the best plan is located as closely
+    as `Vary.between` allows.
+    """
     if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
         return [high]
     middle = vary.between(low, high)
