@@ -39,7 +39,7 @@ class EstimateResult:
 
     @property
     def runs(self) -> bool:
-        """Return whether it fits, as far as the GPU is known, and its framework refuses nothing of it."""
+        """Return whether it fits (if a cluster was named) and the framework refuses nothing."""
         return (self.estimate.fits or not self.known) and not self.estimate.refused
 
     def blocks(self) -> list[Block]:
@@ -80,7 +80,10 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Price a layout on its cluster and, where asked for, on those of the zoo."""
+    """Return the estimate on the cluster (STAND_IN for None) and, with `fits_on`, on each cluster of the zoo.
+
+    An error on a zoo cluster is recorded as its first problem.
+    """
     other: dict[str, Estimate | Problem] = {}
     for name in zoo_clusters() if fits_on else ():
         try:
@@ -99,7 +102,10 @@ def of_job(
     cluster_base: Path | None = None,
     problems: tuple[Problem, ...] = (),
 ) -> Estimate:
-    """Price the layout of a job's document on a cluster. Raises InputError."""
+    """Return the estimate of a job's layout on a cluster. model_base, cluster_base: folders for relative paths.
+
+    Raises InputError, also for jobs with phases. problems: the caller's, raised with those found here.
+    """
     on = cluster if isinstance(cluster, ClusterDescriptor) else None
     fields = with_defaults({**document.data, "cluster": on.name if on is not None else cluster})
     if phases := [name for name in _PHASES if fields.get(name) or fields.get("task") == name]:
@@ -112,7 +118,9 @@ def of_job(
 
 
 def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any]) -> Estimate:
-    """Price what a script starts on a cluster. given: as for `audit`. Raises InputError."""
+    """Return the estimate of a script's run on a cluster. given: as for `audit`. Raises InputError if it cannot be
+    predicted or has phases.
+    """
     done = audit(source, cluster_of(cluster), plan=False, **given)
     if done.judged is None:
         raise InputError(done.unpredicted)

@@ -67,7 +67,7 @@ def sweep(
     """Plan all points that the journal beside `out` lacks, and write journal and table; on an interrupt with the rows
     so far.
 
-    Rows of another planner version, defects and lost ones are planned again. fresh: the journal is deleted first. jobs:
+    Rows of another planner version, defects and lost ones are planned again. fresh: the journal is emptied first. jobs:
     as of `pool.run`. Raises InputError if an output cannot be written.
     """
     check(out)

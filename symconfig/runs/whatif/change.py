@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Count tokens of all GPUs together."""
+        """Return the tokens per second of all GPUs; None without a plan."""
         if self.plan is None:
             return None
         predicted = self.plan.fastest.predicted
@@ -49,7 +49,9 @@ class Outcome:
 
     @property
     def eased(self) -> tuple[str, ...]:
-        """Name what was let in since nothing fits without it: options that are not stable, or more risk."""
+        """Return the labels of limits relaxed in the search because nothing fits otherwise (experimental options,
+        memory risk); () without a plan.
+        """
         return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
 
 
@@ -68,12 +70,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name the change as a person would write it."""
+        """Return the change as `name=value, name=value`."""
         return ", ".join(f"{name}={value}" for name, value in self.change.items())
 
     @property
     def gain(self) -> float | None:
-        """Return how many times faster the new strategy is; None where the old one cannot run as it is."""
+        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one
+        needs relaxed limits that the new one does not.
+        """
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
             return None
