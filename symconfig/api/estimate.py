@@ -30,8 +30,9 @@ _PHASES = ("rl", "preference", "sequences")  # sections of a job
 
 @dataclass(frozen=True, slots=True)
 class EstimateResult:
-    """An estimate. known: the cluster is the job's; without one memory alone is told. fits_on: the same layout on each
-    cluster of the zoo, or why it is none there."""
+    """An estimate. known: whether a cluster was named; without one only memory is meaningful. fits_on: the same
+    layout on each cluster of the zoo, or the problem there; empty unless asked for.
+    """
 
     estimate: Estimate
     known: bool
@@ -61,11 +62,12 @@ def estimate(
     fits_on: bool = False,
     **more: Any,
 ) -> EstimateResult:
-    """Price one layout as it is, whether or not it fits: memory by stage and part, and the step.
+    """Return the memory by stage and part and the step of one layout as it is, whether or not it fits.
 
-    The layout is what `pins` say, plain where they say nothing, or a script's, as `audit` reads it. gpus: default: what
-    the pins take with `dp`. global_batch_size: default: one micro-batch for each stage of each replica. fits_on: also
-    on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises InputError.
+    The layout is given by `pins` (others are the plain defaults), or by a script as `audit` reads it. gpus: default:
+    the product of the pinned degrees and `dp`. global_batch_size: default: one micro-batch for each stage of each
+    replica. fits_on: also on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises
+    InputError.
     """
     given = {"model": model, "gpus": gpus, "global_batch_size": global_batch_size, "seq_length": seq_length, **more}
     if script is not None:

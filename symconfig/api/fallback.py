@@ -22,7 +22,7 @@ NAME = "fallback.json"
 
 @dataclass(frozen=True, slots=True)
 class FallbackResult:
-    """The smaller plans of a plan, and what is done with them."""
+    """The plans for fewer nodes, with methods to write and convert them."""
 
     fallback: Fallback
 

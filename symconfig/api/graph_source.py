@@ -26,8 +26,9 @@ ATTENTION: tuple[Attention, ...] = get_args(Attention)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Programs by the number of microbatches. counts: what those have to divide; none: nothing. model: where it is
-    one."""
+    """A graph to partition. programs: by number of microbatches. counts: named sizes that the microbatches must
+    divide; empty: none. model: None for a program or module.
+    """
 
     name: str
     programs: Programs

@@ -21,7 +21,7 @@ from symconfig.solve.answer import TOP
 
 @dataclass(frozen=True, slots=True)
 class MixedResult:
-    """A plan over two kinds of GPUs, and what is done with it."""
+    """A plan over two kinds of GPUs, with methods to write and convert it."""
 
     plan: MixedPlan
 

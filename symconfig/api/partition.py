@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """A solved partition, and what is said and done with it."""
+    """A solved partition with its explanations, placements and reports."""
 
     asked: PartitionJob
     found: Partition

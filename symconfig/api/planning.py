@@ -50,10 +50,11 @@ _MAX_TOP = 1000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanResult:
-    """A plan, and what is done with it.
+    """A plan, with methods to write, draw and convert it.
 
-    instead: why it is for another target than its framework's own, if it is. untold: why no files of it can be written,
-    and who else can. other: the best plan of the other framework that fine-tunes, where that was asked for.
+    instead: why it is for another target than its framework's own; None if it is not. untold: why its files cannot be
+    written, with the targets that can; None if they can. other: the best plan of the other fine-tuning framework, if
+    searched and found.
     """
 
     plan: Plan

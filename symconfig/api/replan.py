@@ -41,7 +41,7 @@ MOST_STEPS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReplanResult:
-    """A plan made again. `found` says what changed and why; `new` is written as every plan is."""
+    """A new plan (`new`) with the reasons for what changed (`found`)."""
 
     found: Replan
 

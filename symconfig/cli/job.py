@@ -17,7 +17,9 @@ from symconfig.errors import InputError, Problem, reworded
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request: the job's document, the folder where relative paths start, and the problems that are already known."""
+    """A job given on the command line: its document, the folders of relative paths (None: the working directory),
+    and problems found so far.
+    """
 
     document: Document
     given: frozenset[str]  # options on the command line

@@ -205,7 +205,7 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files that are asked for beside an answer: a plan's folder, and its page."""
+    """Files to write besides the printed answer: the plan's folder and its HTML page; None for each not asked for."""
 
     out: Path | None
     files: Wanted | None

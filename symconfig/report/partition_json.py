@@ -106,8 +106,8 @@ def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reason | None) -> dict[str, Any]:
-    """Return an operator with its split, tensors and alternatives as JSON; `unfit` is None if none is cheaper but
-    does not fit.
+    """Return an operator with its split, tensors and alternatives as JSON; `unfit` is the cheapest split if it costs
+    less and does not fit, else None.
     """
     return {
         "name": node.name,

@@ -53,7 +53,7 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def _be(number: int, single: Literal["is", "was"]) -> str:
-    """Return "is" or "was", or the plural for other numbers than 1."""
+    """Return "is" or "was" for 1, "are" or "were" for other numbers."""
     return single if number == 1 else {"is": "are", "was": "were"}[single]
 
 

@@ -180,6 +180,7 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
 
 
 def _growth(growth: Growth) -> dict[str, Any]:
+    """Return a growth as JSON: relative change of the step, measured and predicted."""
     return {
         "model": growth.model,
         "gpus": list(growth.gpus),

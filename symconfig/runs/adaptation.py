@@ -32,10 +32,10 @@ LOADS = ("load", "load_dir", "resume_from_checkpoint", "pretrained_checkpoint", 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One folder that an option names; "": its name is not known.
+    """A checkpoint folder that an option names; folder "": its name is unknown.
 
-    loads: whether a run starts from it; else it only saves there. seen: the folder was looked into; else it holds what
-    the files as they were would have saved. answer: None: `why` says why not.
+    loads: whether the run starts from it, or only saves there. seen: whether the folder was read; else its contents are
+    those that the old files save. answer: None if unknown, with the reason in `why`.
     """
 
     option: str

@@ -55,6 +55,7 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
             await made.state.workers.close()
 
     async def guarded(request: Request, answer: Next) -> Response:
+        """Answer a request if the guard allows it, with security headers; a Refused becomes its response."""
         try:
             guard.check(request)
             response = await answer(request)

@@ -31,7 +31,9 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """hosts: names under which the server may be asked for, without a port. token: None on this machine alone."""
+    """Checks who may use the server. hosts: accepted names, without port. token: None if only this machine can
+    connect.
+    """
 
     hosts: frozenset[str]
     token: str | None = None

@@ -22,8 +22,9 @@ _LOOK_S = 0.02  # between two looks at a worker
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """workers: at once; waiting: requests beside them; kept: answers that can still be asked for; solve_s and
-    memory_bytes: of one."""
+    """Limits of the server. workers: requests run in parallel; waiting: requests queued besides; kept: finished
+    requests kept; solve_s, memory_bytes: of one request.
+    """
 
     workers: int = 2
     waiting: int = 16
@@ -34,7 +35,7 @@ class Bounds:
 
 @dataclass
 class Request:
-    """A request and what became of it. progress: words, and the share that is done."""
+    """A request and its result. progress: (text, share done). answer: None until it ends; done: set when it ends."""
 
     id: str
     kind: str

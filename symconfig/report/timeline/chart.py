@@ -17,10 +17,11 @@ from symconfig.schedule.timeline import Event, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """colour: RGB in hex, after Okabe and Ito's "Color Universal Design", which the colour-blind tell apart.
+    """How a kind of event is drawn.
 
-    traced: the nearest name of the Chrome trace format's own colours. alongside: it runs on the network while its stage
-    works, so that it has a lane of its own. drawn: otherwise it is in traces only.
+    colour: RGB in hex, from Okabe and Ito's "Color Universal Design". traced: the nearest colour name of the Chrome
+    trace format. alongside: runs on the network in parallel with its stage's work, in a lane of its own. drawn: whether
+    it is drawn, or in traces only.
     """
 
     words: str
@@ -75,10 +76,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """title, notes: what is drawn, in a line and in further sentences. memory: of every stage.
-
-    optimizer_s: after the last stage has finished, on all of them at once, the last of each stage's events. total_s: of
-    the pipeline and the optimizer. kinds: of the events that are drawn.
+    """The data of a drawn schedule. title, notes: text above it. memory, events: of each stage; the optimizer is
+    each stage's last event. optimizer_s: its seconds; total_s: pipeline and optimizer. kinds: of the events that
+    are drawn.
     """
 
     title: str

@@ -26,13 +26,12 @@ LOOKED_FOR = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint, as its folder has it.
+    """A checkpoint as read from its folder.
 
-    kind: as `kinds` names it, with the optimizer's part where the folder shows it. folder: as it was named; data: where
-    the tensors lie. iteration: None where it does not say (weights only, a release). since, until: releases of the
-    framework that write so, as far as that shows. degrees: tp, pp, ep, dp and world of the run that saved it, as far as
-    files or their names say. says: arguments of that run, by the framework's own names. size_bytes: of all files in
-    `data`. notes: what a person should know.
+    kind: a name of `kinds`, with the optimizer's layout if the folder shows it. folder: as given; data: where the
+    tensors are. iteration: None if not stated (weights only, a release). since, until: first and last release that
+    writes this format; None: open. degrees: tp, pp, ep, dp and world size of the run, as far as stated. says: arguments
+    of the run by the framework's names. size_bytes: of all files in `data`. notes: sentences for the user.
     """
 
     kind: str

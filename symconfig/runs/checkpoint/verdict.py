@@ -57,10 +57,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """The verdict on whether a run of one plan can go on from another's checkpoint.
+    """Whether a run of one plan can load another plan's checkpoint.
 
-    kind: of the checkpoint, as `kinds` names it. how: the steps in their order. otherwise, otherwise_how: what is left
-    without the conversion that `verdict` counts on. lost: what the new run starts anew. reasons: the worst first.
+    kind: the checkpoint's, a name of `kinds`. how: steps in order. otherwise, otherwise_how: verdict and steps without
+    the conversion that `verdict` requires. lost: what restarts in the new run. reasons: the worst first.
     """
 
     kind: str

@@ -38,9 +38,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """world_size, local_world_size: None where no launcher said it. said_by: who said the world size.
-
-    versions: releases of the frameworks that are installed, by their names here.
+    """What a process runs on. world_size, local_world_size: None if no launcher sets it. said_by: source of the
+    world size. gpu: None if unknown. versions: installed releases by framework or library.
     """
 
     world_size: int | None = None

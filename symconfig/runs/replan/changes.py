@@ -200,9 +200,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Decisions that are others now; what follows from inputs and decisions by arithmetic, in words.
-
-    stayed: the old choice as a whole under the new inputs.
+    """What changed between two plans: decisions, sentences on derived values (`follows`), and the verdict on the
+    whole old configuration under the new inputs (`stayed`).
     """
 
     decisions: tuple[Change, ...]

@@ -62,10 +62,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Sections in the order in which they are shown; the first plan is the one before.
+    """The differences of two plans by section, in the order of display.
 
-    arguments: what the framework is told: options of Megatron-LM, keys of DeepSpeed's JSON; plans of two frameworks
-    have none in common. time, memory: predicted seconds and bytes by part; predicted: their sums, and what follows.
+    arguments: options of Megatron-LM or keys of DeepSpeed's JSON; empty for two frameworks. time, memory: predicted
+    seconds and bytes by part; predicted: other predicted numbers.
     """
 
     before: Plan

@@ -33,8 +33,9 @@ _WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the o
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written. line: the first that differs; written: what was written there; found:
-    what stands there now, or where nobody edited it, what would be written there now."""
+    """A difference from the files as written. line: the first differing one, from 1; written: its text as written;
+    found: its present text, or for a stale file the text that would be written now.
+    """
 
     kind: Kind
     path: str
@@ -51,9 +52,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The findings of `symconfig verify --frozen`. plan: the file to begin anew from. manifest: None where only a plan
-    was there. notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and
-    the cluster, of those that are others now. again: the command that writes all of it again, if not `render`."""
+    """The result of `symconfig verify --frozen`.
+
+    plan: path of the plan file. manifest: None if only a plan was checked. notes: what could not be checked. templates:
+    own templates. inputs: {"model" or "cluster": name} of those that changed. again: the command that writes everything
+    again, if it is not `render`.
+    """
 
     place: Path
     plan: Path

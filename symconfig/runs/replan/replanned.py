@@ -47,11 +47,11 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """inputs: what is asked for now and was not before.
+    """A new plan compared with the old one.
 
-    files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
-    other_batch: a sentence that names a batch close by that more replicas could share.
-    edited: parts of the old plan's inputs that are not what its answer was found for.
+    inputs: differing inputs. kept: choices that had to stay; None if none. files: rendered files that differ, plan.json
+    excluded; None if they cannot be compared. other_batch: a sentence on a close batch size that more replicas could
+    share. edited: edited inputs of the old plan file, for which its answer was not computed.
     """
 
     old: Plan
@@ -94,10 +94,10 @@ class Replan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """The inputs of the new plan, and how near the old one it must stay.
+    """The inputs of the new plan.
 
-    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
-    old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
+    keep: pins whose old values stay. step: iterations done; None: as the checkpoint or the old plan states. edited:
+    edited inputs of the old plan file, for which its answer was not computed.
     """
 
     model: ModelDescriptor

@@ -34,10 +34,11 @@ class Rescaled:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """training: what the new plan passes on. run: what the run has done where the new one goes on.
+    """The training schedule of a new plan.
 
-    history: the same as the new plan records it. options: what the command of the new run must have beside its own.
-    notes: sentences. lost: the step that the old run had come to, where the new one starts from its first.
+    training: as passed on. rescaled: changed fields. run: what was done before the new run resumes; history: the same
+    as the new plan counts it. options: to be added to the new run's command. notes: sentences. lost: the old run's step
+    if the new one restarts at 0.
     """
 
     training: WholeTraining

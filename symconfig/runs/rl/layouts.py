@@ -113,8 +113,8 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 def preferred(every: Sequence[Layout]) -> list[Layout]:
     """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none.
 
-    Preferred: the fewest GPUs per replica within _WIDER of the fastest generation; among steps within _ALIKE_STEPS, the
-    most sequences of maximal length at the same time.
+    Preferred: the fewest GPUs per replica among steps at most _WIDER of the generation longer than the shortest; of its
+    steps within _ALIKE_STEPS, the one that decodes the most sequences of maximal length at the same time.
     """
     if not every:
         return []

@@ -98,11 +98,14 @@ _GENERATING = ("generation", "rewards beside generation")  # pools whose phases 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: micro-batches whose
-    log-probabilities are computed, of the actor and the reference; read_alike: a critic reads the same. reference:
-    where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside the actor's.
-    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
-    generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
+    """One way to run an RL step.
+
+    alone: the engine has GPUs of its own. read, reference_read: micro-batches in which actor and reference compute
+    log-probabilities; read_alike: the critic uses the same. reference: where its weights are when unused. apart: roles
+    ("critic", "reference") with GPUs of their own. away: parts kept in host memory when unused. sleeps: a colocated
+    engine frees its memory during training. waits: an engine on its own GPUs does not overlap with training.
+    sleep_level: 1 keeps its weights on the host.
+    """
 
     rl: Rl
     actor: Trained

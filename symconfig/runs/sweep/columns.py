@@ -20,8 +20,9 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """says: what it holds, behind its unit where it has one. of: from a plan, or where its best candidate has it; None:
-    known without one."""
+    """A column of the table. says: its description, after its unit if it has one. of: a function of the plan, or an
+    attribute path in its best candidate; None: not taken from the plan.
+    """
 
     name: str
     says: str

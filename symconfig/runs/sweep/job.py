@@ -59,7 +59,7 @@ class SweepFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan that is asked for. id: a digest of what is asked; job: the fields of a JOB.yaml."""
+    """One job of a sweep. id: digest of its inputs; job: fields of a JOB.yaml."""
 
     id: str
     job: Mapping[str, Any]

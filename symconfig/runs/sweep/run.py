@@ -38,8 +38,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """rows: of the points that have one, by id. known: rows that were in the journal. interrupted: not every point has
-    a row."""
+    """The result of a sweep. rows: by point id, only points done. known: number of rows taken from the journal.
+    interrupted: whether points are missing.
+    """
 
     points: tuple[Point, ...]
     rows: Mapping[str, Row]

@@ -91,8 +91,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of GPUs. reason: why there is no plan. run_s, slow_s: the whole run, and at the slow end of what is
-    likely. cost: None without a price."""
+    """One number of GPUs. reason: why there is no plan, else "". run_s, slow_s: seconds of the whole run as
+    predicted, and at the upper end of the step's 90 % interval. cost: None without a price.
+    """
 
     gpus: int
     reason: str = ""
@@ -105,8 +106,10 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class OfCluster:
-    """tried: in rising numbers. least: fewer GPUs are too slow even at their peak. smallest: the fewest that are in
-    time; surest: also at the slow end of what is likely."""
+    """The answer for one cluster. tried: by rising GPUs. least: fewer GPUs are too slow even at peak FLOP/s.
+    smallest: the fewest in time as predicted; surest: also with the step at the upper end of its 90 % interval;
+    None if none is.
+    """
 
     name: str
     least: int

@@ -27,7 +27,9 @@ Change = Callable[[ClusterDescriptor, float], ClusterDescriptor]
 
 @dataclass(frozen=True, slots=True)
 class Vary:
-    """A name with the range of its values. step: of whole numbers; 0: a factor. now: what the plan has."""
+    """A varied name with its range. step: distance of allowed whole numbers; 0: values are factors. now: the plan's
+    own value.
+    """
 
     name: str
     low: float
@@ -70,10 +72,13 @@ class Vary:
 
 
 def _scaled(quantity: Quantity, factor: float) -> Quantity:
+    """Return a quantity with its value scaled."""
     return quantity.model_copy(update={"value": quantity.value * factor})
 
 
 def _levels(inside: bool) -> Change:
+    """Return a function that scales the bandwidth of a cluster's levels inside or outside of nodes."""
+
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
         levels = [
             level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
@@ -87,6 +92,7 @@ def _levels(inside: bool) -> Change:
 
 
 def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
+    """Return the cluster with all peak FLOP/s scaled."""
     peaks = cluster.gpu.peak_flops
     stated = {name: getattr(peaks, name) for name in type(peaks).model_fields}
     faster = peaks.model_copy(update={name: _scaled(peak, factor) for name, peak in stated.items() if peak is not None})
@@ -94,6 +100,8 @@ def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
 
 
 def _of_gpu(name: str) -> Change:
+    """Return a function that scales this quantity of a cluster's GPU."""
+
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
         gpu = cluster.gpu.model_copy(update={name: _scaled(getattr(cluster.gpu, name), factor)})
         return cluster.model_copy(update={"gpu": gpu})
@@ -113,7 +121,9 @@ RATES = MappingProxyType(
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
-    """Return what some `NAME=LOW..HIGH` ask for. Raises InputError with all that is wrong."""
+    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with all problems, for a name given twice, and
+    for none.
+    """
     problems: list[Problem] = []
     varies: list[Vary] = []
     for word in words:
@@ -131,7 +141,7 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 
 
 def _one(plan: Plan, word: str) -> Vary:
-    """Return what one `NAME=LOW..HIGH` asks for. Raises InputError with the first thing that is wrong."""
+    """Return the range of one text `NAME=LOW..HIGH`. Raises InputError with its first problem."""
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
     if plan.job.sequences is not None:
@@ -160,7 +170,7 @@ def _one(plan: Plan, word: str) -> Vary:
 
 
 def _number(text: str) -> float:
-    """Return a finite number; NaN where the text is none."""
+    """Return a finite number; NaN for any other text."""
     try:
         value = float(text)
     except ValueError:
@@ -169,8 +179,11 @@ def _number(text: str) -> float:
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return the range. A size moves in steps in which the plan itself can run: batches of whole microbatches on all
-    its data ranks, sequences that its context and tensor ranks share."""
+    """Return a range. Sizes are narrowed to multiples at which the plan's degrees can run: whole micro-batches on all
+    replicas, sequences divisible by 128 and 2 x cp x tp.
+
+    Raises InputError if fewer than two multiples remain.
+    """
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
     best = plan.best
@@ -192,8 +205,9 @@ NOTHING = "no plan fits"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best plan at some values. name: how it splits the work, by which two plans are the same. step_s: of a whole
-    step, where it has several phases."""
+    """The best plan at some values. name: its choices, which identify it. step_s: of the whole step; None if no plan
+    fits. weighed: candidates evaluated.
+    """
 
     name: str
     step_s: float | None
@@ -202,7 +216,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Values from low to high at all of which, as far as was planned, one plan is the best; with its step at both."""
+    """A range of values with the same best plan, as far as searched. answer: at `low`; high_s: its step in seconds
+    at `high`.
+    """
 
     low: float
     high: float
@@ -212,7 +228,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One name varied and all else as it is: the spans, in order."""
+    """The spans of one varied name, by rising value; all else is as in the plan."""
 
     vary: Vary
     spans: tuple[Span, ...]
@@ -220,7 +236,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A plan's ranges. now: the plan itself; plans: searches that were run; weighed: candidates in all of them."""
+    """The spans of all varied names. now: the plan itself; plans: searches run; weighed: candidates evaluated in all
+    of them.
+    """
 
     now: Answer
     lines: tuple[Line, ...]
@@ -252,9 +270,10 @@ def named(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A border where the best plan changes: below and above it, each plan's options that the other has not so.
+    """A border between two best plans: the last value of the one, the first of the other, and each one's differing
+    options.
 
-    A side at which no plan fits is empty, and then the other has all of its options.
+    If no plan fits on one side, that side is empty and the other has all of its options.
     """
 
     last: float
@@ -329,10 +348,10 @@ class _Planner:
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
-    """Return the ranges of each name.
+    """Return the spans of each varied name.
 
-    Between two values with different best plans the planner is asked again half way, until the border is known to the
-    next whole step, or a factor to 1e-3. A plan that is best only between two planned values is missed.
+    Intervals whose ends have different best plans are bisected until the border is known to one step, or a factor to
+    1e-3. A plan that is best only between two values searched is missed. progress: called with the number of searches.
     """
     planner = _Planner(plan, progress)
     now = planner.at({})
