@@ -50,6 +50,7 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
     problems: list[Problem] = []
 
     def of(value: Any, path: KeyPath) -> Any:
+        """Return a cluster, or each in a list, as a name; a problem is recorded at its path and the value kept."""
         if isinstance(value, list):
             return [of(item, (*path, number)) for number, item in enumerate(value)]
         try:
@@ -59,6 +60,7 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
             return value
 
     def within(fields: Any, path: KeyPath) -> Any:
+        """Return fields with their cluster as a name; anything else unchanged."""
         if not isinstance(fields, dict) or CLUSTER not in fields:
             return fields
         return {**fields, CLUSTER: of(fields[CLUSTER], (*path, CLUSTER))}

@@ -63,7 +63,9 @@ class GraphFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PartitionJob:
-    """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
+    """A validated question to the tensor solver. grown: returns the mesh with that many times the GPUs. stages:
+    (fewest, most) of a pipeline; None: no pipeline.
+    """
 
     source: Source
     cluster: ClusterDescriptor

@@ -110,6 +110,7 @@ def _program(given: Mapping[str, Any]) -> Source:
 
     @cache
     def make(turns: int) -> Program:
+        """Return the program for one of `turns` microbatches."""
         if turns == 1 and not dims:
             return whole
         return load_program(path, {dim: size // turns for dim, size in sizes.items()})

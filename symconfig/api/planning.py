@@ -274,7 +274,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """The job that a person wants planned. document: the job as it was read."""
+    """A validated job with its model and cluster. document: as it was read."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -352,7 +352,9 @@ def as_field(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The choice of files to write. target: None is the plan's own framework."""
+    """The files to write. target: None: the plan's own framework. launchers: None: the target's default. templates:
+    folder of own templates; None: none.
+    """
 
     target: str | None = None
     launchers: tuple[str, ...] | None = None

@@ -95,7 +95,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors read like every other error, without the wall of usage."""
+    """A parser that raises InputError instead of printing its usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
     first: Sequence[str] = ()  # options that the help shows; none: all

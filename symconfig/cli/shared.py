@@ -134,6 +134,7 @@ def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
     """Return a function that reads seconds within bounds (included) or raises InputError."""
 
     def read(text: str) -> float:
+        """Return the text as seconds within the bounds. Raises InputError."""
         try:
             value = float(text)
         except ValueError:
@@ -162,6 +163,7 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
     """
 
     def check(out: Path) -> None:
+        """Raise InputError for a wrong ending, or an existing file without --force."""
         what, *endings = kind
         need = f"a name that ends in {endings[0]}"
         resources.check_output(out, f"--{name}", endings, f"this file is {what}", need)

@@ -19,8 +19,9 @@ _BOLD, _CHOSEN, _PLAIN = "1", "1;32", ""  # codes of a terminal (ECMA-48): bold,
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress;
-    `fixed`: indices of the columns that stay, also where all their cells are equal."""
+    """A table of strings. left: indices of left-aligned columns; marked: index of a highlighted row; fixed: indices
+    of columns kept even if all their cells are equal.
+    """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -237,6 +238,7 @@ def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
     """
 
     def least(text: str, heads: bool = False) -> int:
+        """Return the length of a text's longest unbreakable part, at most LONGEST_WORD."""
         parts = [word.rstrip() for word in pieces(text, heads=heads)]
         parts = [part for word in parts for part in name_parts(word)] if split else parts
         return max((min(len(part), LONGEST_WORD) for part in parts), default=0)

@@ -24,7 +24,9 @@ LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a partition's report. subject, job: of the headline. explained: operators shown in full."""
+    """The contents of a partition's report. subject, job: lines of the headline. explained: indices of operators
+    shown in detail. names: letters of dims.
+    """
 
     subject: str
     job: str

@@ -30,7 +30,7 @@ _NAME = 30
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The contents of a pipeline's report. ask: of all of it. contents: of each stage."""
+    """The contents of a pipeline's report. ask: inputs of the whole pipeline. contents: of each stage."""
 
     subject: str
     job: str

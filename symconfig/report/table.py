@@ -217,7 +217,7 @@ def _tells(name: str, values: set[str]) -> bool:
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
-    """Return a candidate's cells by column, in order."""
+    """Return a candidate's cells by column, in order; "90 %" is "" without an interval."""
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
         "#": number,

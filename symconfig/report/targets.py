@@ -19,7 +19,7 @@ from symconfig.report.grid import Block, Grid
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A format. problems: why it cannot carry the plan, all of them; None: no plan was given."""
+    """A target. problems: why it cannot express the plan; () if it can, None if no plan was given."""
 
     name: str
     does: str

@@ -110,7 +110,9 @@ class ClusterLine:
 
 @dataclass(frozen=True, slots=True)
 class ModelLine:
-    """A model in a list. active_parameters: of one token; task: what it is trained for by itself."""
+    """A model in a list. active_parameters: used by one token; task: "lora" for a model with an adapter, else
+    "pretrain".
+    """
 
     name: str
     huggingface_id: str | None

@@ -62,7 +62,9 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation(Adapted):
-    """plan: whose values are in the files. fates: what becomes of each checkpoint that the files name."""
+    """A user's files adapted to a plan. plan: the values in the files. fates: what becomes of each checkpoint that
+    the files name.
+    """
 
     plan: Plan
     fates: tuple[Fate, ...]

@@ -37,7 +37,7 @@ _PREFERRED = ("bridge", "deepspeed", "slime")
 
 
 class UnsupportedError(InfeasibleError):
-    """A target can express no plan of a job; the targets of `able` can."""
+    """A target can express no plan of a job. able: names of the targets that can."""
 
     def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
         super().__init__(problems)

@@ -48,6 +48,7 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
 
     @asynccontextmanager
     async def running(made: Starlette) -> AsyncIterator[None]:
+        """Start the workers with the application, and close them at its end."""
         made.state.workers = Workers(bounds or Bounds())
         try:
             yield

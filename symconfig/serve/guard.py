@@ -18,7 +18,7 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Refused(Exception):
-    """A request that is not answered. status: of HTTP."""
+    """A request that is not answered. status: HTTP status code; why: its text."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)

@@ -150,7 +150,7 @@ def _failed(why: str) -> dict[str, Any]:
 
 
 class _Worker:
-    """A process that answers one request after the other."""
+    """A process that answers one request at a time."""
 
     def __init__(self, context: multiprocessing.context.SpawnContext, memory_bytes: int) -> None:
         self._mine, theirs = context.Pipe()
@@ -202,6 +202,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         last = 0.0
 
         def say(words: str, share: float) -> None:
+            """Send progress to the server, at most ten times a second."""
             nonlocal last
             now = time.monotonic()
             if now - last > 0.1:

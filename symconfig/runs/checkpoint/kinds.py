@@ -15,9 +15,8 @@ from symconfig.runs.checkpoint.table import Format, table
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A way in which a run saves.
-
-    kind: what it writes; options: what makes it do so; costs: what these are paid with.
+    """A way in which a run saves. kind: the checkpoint that it writes; options: the run's options for it, "" by
+    default; costs: its disadvantages; source: where that is documented.
     """
 
     kind: str

@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A sentence, and where it can be read: file@release, or how it was measured."""
+    """A sentence and its source: file@release, or how it was measured."""
 
     text: str
     source: str

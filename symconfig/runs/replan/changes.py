@@ -41,9 +41,9 @@ SEQUENCE = "sequence parallel"  # of the decisions
 class Verdict:
     """The verdict on a configuration under a plan's inputs.
 
-    refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
-    the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
-    slower: its step over that of the plan, less one.
+    refused: why it cannot run, a sentence without its period, else ""; then all numbers are 0. over_bytes: bytes beyond
+    the usable GPU memory, negative if it fits; host_over_bytes: the same of pinned host memory per GPU. slower: its
+    step over the plan's, less 1.
     """
 
     refused: str = ""
@@ -191,7 +191,7 @@ def _refused(prospect: Prospect) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decision. text: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
+    """One changed decision. text: `tp 4 -> 8`; kept: verdict on the new plan with only this decision reverted."""
 
     decision: str
     text: str

@@ -18,7 +18,7 @@ from symconfig.runs.replan.inputs import inputs, training
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field by its dotted path, and its two values; None where one of them has it not."""
+    """A field's dotted path and its two values; None where it is missing."""
 
     field: str
     before: Any
@@ -90,7 +90,7 @@ class Diff:
 
     @property
     def same(self) -> bool:
-        """Return whether nothing at all differs."""
+        """Return whether all sections are empty."""
         return not any(self.sections.values())
 
 

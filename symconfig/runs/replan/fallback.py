@@ -41,7 +41,7 @@ class Smaller:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A plan and its smaller ones, the largest first."""
+    """A plan and its plans for fewer nodes, the most nodes first."""
 
     plan: Plan
     nodes: summary.Nodes

@@ -106,9 +106,8 @@ def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class NearPlan:
-    """A plan that keeps some choices of the old one. slower: its step over the new plan's, less one.
-
-    verdict: of the old plan's checkpoint in it.
+    """A plan that keeps some choices of the old one. pins: these choices. slower: its step over the new plan's, less
+    1. verdict: on loading the old plan's checkpoint.
     """
 
     pins: dict[str, str]

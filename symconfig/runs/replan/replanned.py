@@ -33,7 +33,9 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The choices that had to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+    """The choices that had to stay. free: the best plan without them; costs_s: seconds by which a step is longer
+    than the free plan's.
+    """
 
     pins: dict[str, str]
     free: Plan

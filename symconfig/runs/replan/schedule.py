@@ -25,7 +25,7 @@ _INTERVALS = ("save_interval", "eval_interval", "eval_iters")
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """A field of `training`: iterations before and after."""
+    """A field of `training` counted in iterations, before and after rescaling."""
 
     field: str
     before: int
@@ -196,7 +196,7 @@ def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A schedule that was kept in tokens."""
+    """A schedule rescaled to the same tokens, with the options and notes that follow."""
 
     old: Batch
     new: Batch

@@ -86,7 +86,7 @@ class Engine:
         return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
 
     def _on_each(self, touched: Array) -> Array:
-        """Return the parameters per GPU of which a step reads; touched: share of the experts with any token (1:
+        """Return the parameters per GPU that a step reads. touched: share of the experts that any token uses (1:
         all).
         """
         result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp

@@ -71,7 +71,8 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return why the stated rollout degrees cannot generate on any of these numbers of GPUs; None if they can.
+    """Return the problem why no engine of the stated rollout degrees divides any of these numbers of GPUs; None if one
+    does.
 
     served: numbers of generating GPUs, one for each division of the job's.
     """

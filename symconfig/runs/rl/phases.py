@@ -32,7 +32,7 @@ _WEIGHT_BYTES = 2.0
 
 
 class Away(StrEnum):
-    """What of the trained models is in host memory while it is not needed."""
+    """The parts of the trained models that are offloaded to host memory when unused."""
 
     NOTHING = "nothing"
     STATES = "optimizer state"

@@ -321,7 +321,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Stated(Trained):
-    """A model with a layout to which no plan need lead back; point: that layout."""
+    """A model with a layout given by `point`, which the plan need not restore."""
 
     point: Prospect = field(kw_only=True)
 
@@ -332,7 +332,7 @@ class Stated(Trained):
 
 
 class Frozen(Stated):
-    """A model that is read and never trained."""
+    """A model that is only read, never trained."""
 
     @property
     def _own(self) -> Mapping[str, float]:

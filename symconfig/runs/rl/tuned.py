@@ -127,11 +127,12 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
 
 
 def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
-    """Yield the phases of a step whose loss reads each micro-batch, by the model itself and by a reference, before the
-    forward that is learnt from or between that and its backward.
+    """Yield the phases of a step: forwards for the KL term and of the reference (only if the loss has them), then the
+    update.
 
-    Adapters need no second copy: the model without them is the reference, unless the program has one all the same.
-    Before the forward, the model keeps only what other micro-batches of a pipeline have there.
+    With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
+    reference's weights stay on the GPU. During these forwards the GPU also holds the policy's activations, unless the
+    program reads before the policy's forward and there is no pipeline.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
     held = {part: trained.memory[part] for part in _STATES}

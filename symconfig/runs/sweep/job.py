@@ -69,7 +69,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """combinations: of all values; excluded: by a rule. idle: numbers of rules, from one, that match none."""
+    """The jobs of a sweep. combinations: number of all; excluded: number excluded by rules. idle: numbers (from 1)
+    of rules that match none.
+    """
 
     points: tuple[Point, ...]
     combinations: int
@@ -265,6 +267,7 @@ class _Reading:
         return list(self._settled(name, value if isinstance(value, list) else [value]))
 
     def _settled(self, name: str, values: Sequence[Any]) -> Iterator[Any]:
+        """Yield each value normalised as in `with_defaults`, or unchanged if no job allows it."""
         for value in values:
             job = self.job({})
             put(job, name, value)

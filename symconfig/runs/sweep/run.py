@@ -28,7 +28,7 @@ Key = tuple[str, str]  # id of the point, and which planner
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The progress of a sweep. rows: of all points that have one; fresh: planned just now."""
+    """The progress of a sweep. rows: points with a row; fresh: rows of this run; unplanned: rows without a plan."""
 
     points: int
     rows: int

@@ -59,10 +59,10 @@ def _amount(text: str, units: dict[str, int], unit: str) -> Fraction | None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """job: fields of a JOB.yaml, without cluster and gpus, with global_batch_size and seq_length.
+    """The inputs of `size`. job: fields of a JOB.yaml without cluster and gpus, with global_batch_size and seq_length.
 
-    goodput: share of the time in which steps run; what failures, evaluation, saving and waiting for data take is not
-    in a step. prices: of a GPU-hour, by cluster.
+    goodput: share of the time in which steps run; failures, evaluation, saving and waiting for data take the rest.
+    prices: per GPU-hour, by cluster.
     """
 
     model: ModelDescriptor

@@ -52,7 +52,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcome of a task. values: the columns that a plan fills; planner: which planner did it."""
+    """The result of a task. values: the columns taken from the plan; planner: the planner's version."""
 
     id: str
     status: Status

@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A plan, or why there is none."""
+    """A plan, or None and why there is none."""
 
     plan: Plan | None
     why: str = ""
@@ -57,9 +57,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A change: the plan before it, that plan's choices after it, and the plan that is found anew.
-
-    pins: what was kept. Of each plan the fastest under the model counts.
+    """A change: the plan before it, the plan after it with the old choices kept (`pins`), and a new plan. Of each
+    plan `fastest` counts.
     """
 
     change: Change

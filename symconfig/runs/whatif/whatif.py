@@ -80,6 +80,7 @@ def _levels(inside: bool) -> Change:
     """Return a function that scales the bandwidth of a cluster's levels inside or outside of nodes."""
 
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
+        """Return the cluster with these levels' bandwidths scaled."""
         levels = [
             level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
             if (level.name not in NETWORK) is inside
