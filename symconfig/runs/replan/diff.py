@@ -128,7 +128,7 @@ def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Dif
 
 
 def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
-    """Yield a Difference for each pipeline stage whose held layers or peak differ; None for a stage that one plan
+    """Yield a Difference for each pipeline stage that holds other layers, as texts; None for a stage that one plan
     has not.
     """
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):

@@ -46,7 +46,9 @@ class Question:
 
     @cached_property
     def _ratio(self) -> float | None:
-        """Return the factor on predicted memory at the job's `memory_risk`; None if the job accepts any risk."""
+        """Return the ratio of measured to predicted peak memory that is exceeded with the probability `memory_risk`;
+        None if any risk is accepted.
+        """
         return surprise(self.model, self.cluster, self.job.limits.memory_risk)
 
     def is_sure(self, layout: Layout) -> bool:
