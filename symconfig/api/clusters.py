@@ -17,22 +17,26 @@ AnyCluster = str | Path | Mapping[str, Any] | ClusterDescriptor
 
 
 def loaded(cluster: AnyCluster, changes: Mapping[str, str] | None = None) -> ClusterDescriptor:
-    """Return the cluster of a name, a path, or a mapping with a base and what differs. Raises InputError."""
+    """Return the cluster of a name, a path, or a mapping of a base and changes; a descriptor is returned as it is.
+    Raises InputError.
+    """
     if isinstance(cluster, ClusterDescriptor):
         return cluster
     return load_cluster(str(named(cluster, changes or {})))
 
 
 def named(cluster: Any, changes: Mapping[str, str], base: str | None = None) -> Any:
-    """Return a cluster's name with changes; a mapping's name; what is neither stays for the job's check. base: of a
-    mapping that names none. Raises InputError."""
+    """Return the name of a cluster with its changes. Raises InputError.
+
+    A mapping becomes a name, with `base` if it has none; any other type is returned unchanged for later validation.
+    """
     if isinstance(cluster, Mapping):
         cluster = spelled(cluster, base)
     return joined(str(cluster), changes) if isinstance(cluster, str | Path) and changes else cluster
 
 
 def in_job(document: Document) -> Document:
-    """Return a job's document with its cluster as a name. Raises InputError."""
+    """Return a job's document with a cluster mapping replaced by its name; else unchanged. Raises InputError."""
     data = document.data
     if not isinstance(data, dict) or not isinstance(data.get(CLUSTER), Mapping):
         return document
@@ -40,10 +44,13 @@ def in_job(document: Document) -> Document:
 
 
 def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
-    """Return a sweep's document with all its clusters as names, each with the changes. Raises InputError."""
+    """Return a sweep's document with all its clusters as names, `changes` applied to each. Raises InputError with
+    all problems.
+    """
     problems: list[Problem] = []
 
     def of(value: Any, path: KeyPath) -> Any:
+        """Return a cluster, or each in a list, as a name; a problem is recorded at its path and the value kept."""
         if isinstance(value, list):
             return [of(item, (*path, number)) for number, item in enumerate(value)]
         try:
@@ -53,6 +60,7 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
             return value
 
     def within(fields: Any, path: KeyPath) -> Any:
+        """Return fields with their cluster as a name; anything else unchanged."""
         if not isinstance(fields, dict) or CLUSTER not in fields:
             return fields
         return {**fields, CLUSTER: of(fields[CLUSTER], (*path, CLUSTER))}

@@ -30,8 +30,9 @@ _PHASES = ("rl", "preference", "sequences")  # sections of a job
 
 @dataclass(frozen=True, slots=True)
 class EstimateResult:
-    """An estimate. known: the cluster is the job's; without one memory alone is told. fits_on: the same layout on each
-    cluster of the zoo, or why it is none there."""
+    """An estimate. known: whether a cluster was named; without one only memory is meaningful. fits_on: the same
+    layout on each cluster of the zoo, or the problem there; empty unless asked for.
+    """
 
     estimate: Estimate
     known: bool
@@ -39,7 +40,7 @@ class EstimateResult:
 
     @property
     def runs(self) -> bool:
-        """Return whether it fits, as far as the GPU is known, and its framework refuses nothing of it."""
+        """Return whether it fits (if a cluster was named) and the framework refuses nothing."""
         return (self.estimate.fits or not self.known) and not self.estimate.refused
 
     def blocks(self) -> list[Block]:
@@ -61,11 +62,12 @@ def estimate(
     fits_on: bool = False,
     **more: Any,
 ) -> EstimateResult:
-    """Price one layout as it is, whether or not it fits: memory by stage and part, and the step.
+    """Return the memory by stage and part and the step of one layout as it is, whether or not it fits.
 
-    The layout is what `pins` say, plain where they say nothing, or a script's, as `audit` reads it. gpus: default: what
-    the pins take with `dp`. global_batch_size: default: one micro-batch for each stage of each replica. fits_on: also
-    on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises InputError.
+    The layout is given by `pins` (others are the plain defaults), or by a script as `audit` reads it. gpus: default:
+    the product of the pinned degrees and `dp`. global_batch_size: default: one micro-batch for each stage of each
+    replica. fits_on: also on each cluster of the zoo. more: as for `plan`, or for `audit` with a script. Raises
+    InputError.
     """
     given = {"model": model, "gpus": gpus, "global_batch_size": global_batch_size, "seq_length": seq_length, **more}
     if script is not None:
@@ -80,7 +82,10 @@ def estimate(
 def of_all(
     price: Callable[[AnyCluster], Estimate], cluster: AnyCluster | None, *, fits_on: bool = False
 ) -> EstimateResult:
-    """Price a layout on its cluster and, where asked for, on those of the zoo."""
+    """Return the estimate on the cluster (STAND_IN for None) and, with `fits_on`, on each cluster of the zoo.
+
+    An error on a zoo cluster is recorded as its first problem.
+    """
     other: dict[str, Estimate | Problem] = {}
     for name in zoo_clusters() if fits_on else ():
         try:
@@ -99,7 +104,10 @@ def of_job(
     cluster_base: Path | None = None,
     problems: tuple[Problem, ...] = (),
 ) -> Estimate:
-    """Price the layout of a job's document on a cluster. Raises InputError."""
+    """Return the estimate of a job's layout on a cluster. model_base, cluster_base: folders for relative paths.
+
+    Raises InputError, also for jobs with phases. problems: the caller's, raised with those found here.
+    """
     on = cluster if isinstance(cluster, ClusterDescriptor) else None
     fields = with_defaults({**document.data, "cluster": on.name if on is not None else cluster})
     if phases := [name for name in _PHASES if fields.get(name) or fields.get("task") == name]:
@@ -112,7 +120,9 @@ def of_job(
 
 
 def of_script(source: str | Path, cluster: AnyCluster, given: Mapping[str, Any]) -> Estimate:
-    """Price what a script starts on a cluster. given: as for `audit`. Raises InputError."""
+    """Return the estimate of a script's run on a cluster. given: as for `audit`. Raises InputError if it cannot be
+    predicted or has phases.
+    """
     done = audit(source, cluster_of(cluster), plan=False, **given)
     if done.judged is None:
         raise InputError(done.unpredicted)

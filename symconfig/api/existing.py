@@ -48,15 +48,14 @@ def audit(
     problems: Sequence[Problem] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Audit an existing launch script or config: its effect, its mistakes, and what would be better.
+    """Return the audit of a launch script or config: what it runs, what is wrong, and a better plan.
 
-    source: a file, or a line of arguments; nothing of it is executed. cluster: None: nothing is predicted. gpus: None:
-    as its launcher says. model, seq_length, vocab_size: where it does not say. prompt_length, response_length: tokens
-    in the mean, of reinforcement learning. variables, arguments: what the script takes from its environment and its
-    command line.
-    root: the folder below which files are read that the script names; None: its own. plan: look for a better one.
-    problems: what the caller has found.
-    Raises InputError (all problems at once) on bad input.
+    source: a file, or a line of arguments; nothing is executed. cluster: None: nothing is predicted. gpus: None: as its
+    launcher states. model, seq_length, vocab_size: used if the script does not state them. prompt_length,
+    response_length: mean tokens, for reinforcement learning. variables, arguments: the script's environment and command
+    line. root: folder below which files named by the script are read; None: the script's own. plan: whether to search
+    for a better plan. problems: the caller's, raised with those found here. Raises InputError with all problems at
+    once.
     """
     gathered = Problems(problems)
     known = None if cluster is None else gathered.collect(lambda: cluster_of(cluster))
@@ -101,11 +100,10 @@ def adapt(
     arguments: Sequence[str] = (),
     root: str | Path | None = None,
 ) -> Adaptation:
-    """Put a plan's values into a person's own files: `files` has their new bytes, `diff` the changes.
+    """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes. Nothing is written.
 
-    plan: a plan, its file, or the folder that holds it. variables, arguments, root: as for `audit`.
-    Nothing is written: `done` says whether all of the plan is in them and an audit finds no error.
-    Raises InputError where the plan is for another model, or where the source cannot be read.
+    plan: a plan, its file or folder. variables, arguments, root: as for `audit`. `done` is whether the whole plan is in
+    them and an audit finds no error. Raises InputError if the plan is for another model or the source cannot be read.
     """
     from symconfig.runs.adaptation import adaptation
 

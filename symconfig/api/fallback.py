@@ -22,7 +22,7 @@ NAME = "fallback.json"
 
 @dataclass(frozen=True, slots=True)
 class FallbackResult:
-    """The smaller plans of a plan, and what is done with them."""
+    """The plans for fewer nodes, with methods to write and convert them."""
 
     fallback: Fallback
 
@@ -34,8 +34,10 @@ class FallbackResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write nodes-N/ for every plan, and above them a launch.sh that takes the one for the nodes that it finds. All
-        files or none; arguments as of `PlanResult.write`. Raises InputError."""
+        """Write nodes-N/ for each plan, and a launch.sh that picks the one for the nodes present; return the paths.
+
+        All files or none; arguments as of `PlanResult.write`. Raises InputError.
+        """
         wanted = Wanted.of(target, launchers, templates)
         return put(lambda: fallback_files(self.fallback, wanted), Path(out), force, lambda _: None)
 
@@ -53,15 +55,16 @@ def replan_lost_nodes(
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
 ) -> FallbackResult:
-    """Plan for as many nodes fewer; (1, 4) is from 1 to 4 of them. plan: a plan, or its file or folder. Raises
-    InputError."""
+    """Return plans for the cluster without `lose_nodes` nodes; (1, 4) is each of 1 to 4. plan: a plan, its file or
+    folder. Raises InputError.
+    """
     first, last = (lose_nodes, lose_nodes) if isinstance(lose_nodes, int) else lose_nodes
     check_top(top)
     return FallbackResult(solve(loaded(plan), range(first, last + 1), top=top, progress=progress))
 
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
-    """Return the folders of all plans, the picker of one of them, and a manifest of all."""
+    """Return the files of all plans in their folders, the script that picks one, fallback.json and a manifest."""
     from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest

@@ -38,10 +38,11 @@ _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
 def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
-    """Hold a folder of rendered files, or a plan alone, against what symconfig would write now. Writes nothing.
+    """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
+    nothing.
 
-    templates: those of the user's own with which it was written. solve: also solve again from the recorded inputs, and
-    say whether another plan is best. Raises InputError for what is no plan, or was written without a manifest.
+    templates: own templates with which it was written. solve: whether to search again and compare the best plan. Raises
+    InputError if it is no plan, or a folder without manifest.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -74,7 +75,9 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
 
 
 def _plan(place: Path) -> tuple[Plan, list[Finding]]:
-    """Read the plan, and list what was done to it; an edited one is a finding, an unreadable one an error."""
+    """Return (plan, findings): an edited plan is read with a finding for each edit; an unreadable one raises
+    InputError.
+    """
     try:
         return load_plan(place), []
     except InputError as error:
@@ -86,8 +89,9 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
 
 
 def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path | None) -> list[Finding]:
-    """List the differences of a folder's files from the plan's. plan: None where it was edited and its files cannot be
-    known."""
+    """Return the findings on a folder's files and templates. plan: None if it was edited; then staleness is not
+    checked.
+    """
     findings = list(of_templates(manifest, templates))
     now: Mapping[str, File] = {}
     if plan is not None:
@@ -100,12 +104,12 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 
 
 def _stale(error: SymconfigError, file: str) -> list[Finding]:
+    """Return a stale finding for each problem of an error in rendering; file: used if the problem names none."""
     return [Finding("stale", each.file or file, f"cannot be written any more: {each}") for each in error.problems]
 
 
 def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
-    """Check the folder that `replan --lose-nodes` wrote: the files of every plan, and those above as they were
-    written."""
+    """Return the check of a folder written by `replan --lose-nodes`: each plan's folder, and the files above it."""
     notes: list[str] = []
     findings = list(of_templates(manifest, templates))
     plans: dict[int, Plan] = {}
@@ -138,15 +142,17 @@ def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bo
 
 
 def _below(manifest: Manifest, nodes: int) -> Manifest:
-    """Return the part of the manifest on one plan's folder, without the manifest there."""
+    """Return the manifest's entries of one plan's folder, without that folder's own manifest."""
     start = f"{subfolder(nodes)}/"
     names = {path.removeprefix(start): sha256 for path, sha256 in manifest.files.items() if path.startswith(start)}
     return manifest.model_copy(update={"files": {path: sha256 for path, sha256 in names.items() if path != NAME}})
 
 
 def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
-    """Return the model and the cluster, by the job's names or paths, that differ from those of the plan. Raises
-    InputError for a file that is there and no model or cluster any more."""
+    """Return findings for the model and the cluster that differ from the plan's.
+
+    One that is not found is added to `notes`. Raises InputError for a file that is no model or cluster.
+    """
     loads: Mapping[Input, Callable[[str], BaseModel]] = {"model": load_model, "cluster": load_cluster}
     findings: dict[Input, Finding] = {}
     for kind, load in loads.items():
@@ -165,11 +171,12 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
 
 
 def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
+    """Return {input: the job's name for it}."""
     return {kind: getattr(plan.job, kind) for kind in others}
 
 
 def _solved(plan: Plan) -> list[Finding]:
-    """Solve again, and list where the search's answer or its prediction differs from the plan."""
+    """Return a finding if a new search has no plan, another best plan, or another prediction; else []."""
     try:
         best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
     except SymconfigError as error:
@@ -184,4 +191,5 @@ def _solved(plan: Plan) -> list[Finding]:
 
 
 def _choice(candidate: Candidate) -> object:
+    """Return what identifies a candidate: target, degrees, batch and options."""
     return candidate.target, candidate.parallel, candidate.batch, candidate.options

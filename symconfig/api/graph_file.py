@@ -24,9 +24,10 @@ _PATHS = ("program", "mesh")
 
 
 def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
-    """Read a file with some of these keys. Raises InputError with all that is wrong with it.
+    """Return the document of a file with these keys; paths are made relative to its folder if the file exists there.
 
-    A path in it is relative to its folder, where there is such a file."""
+    Raises InputError with all problems.
+    """
     document = read_yaml(read_text(Path(path)), str(path))
     if not isinstance(document.data, dict):
         raise InputError(document.problem("the file must hold `name: value` lines"))
@@ -47,4 +48,5 @@ def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
 
 
 def _beside_job(key: str, value: Any, folder: Path) -> Any:
+    """Return a path of `program` or `mesh` below the job file's folder if it exists there; other values unchanged."""
     return str(folder / value) if key in _PATHS and isinstance(value, str) and (folder / value).is_file() else value

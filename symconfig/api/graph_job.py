@@ -63,7 +63,9 @@ class GraphFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class PartitionJob:
-    """grown: the mesh of so many times as many GPUs. stages: the fewest and the most of a pipeline; None: of none."""
+    """A validated question to the tensor solver. grown: returns the mesh with that many times the GPUs. stages:
+    (fewest, most) of a pipeline; None: no pipeline.
+    """
 
     source: Source
     cluster: ClusterDescriptor
@@ -77,7 +79,9 @@ class PartitionJob:
 
 
 def partition_job(given: Mapping[str, Any]) -> PartitionJob:
-    """Read the arguments of `symconfig.partition` by name; numbers may be text. Raises InputError with everything."""
+    """Return the validated arguments of `symconfig.partition`; numbers may be text. Raises InputError with all
+    problems.
+    """
     problems = Problems()
     cluster = problems.collect(lambda: _cluster(given))
     grown = problems.collect(lambda: _mesh(given, cluster))
@@ -108,6 +112,7 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
+    """Return the cluster with its changes. Raises InputError if it is missing."""
     value = given.get("cluster")
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
@@ -116,7 +121,11 @@ def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
 
 
 def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callable[[int], Mesh]:
-    """Return the mesh of a file, whose outermost level grows, or so many GPUs of the cluster."""
+    """Return a function from a factor to the mesh with that many times the GPUs: a file's with its outermost level
+    grown, or the cluster's.
+
+    Raises InputError if `gpus` is missing or contradicts the mesh.
+    """
     gpus = whole_number("gpus", given["gpus"]) if given.get("gpus") is not None else None
     if given.get("mesh") is not None:
         mesh = given["mesh"] if isinstance(given["mesh"], Mesh) else load_mesh(str(given["mesh"]))
@@ -132,6 +141,7 @@ def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callab
 
 
 def _outer(mesh: Mesh, times: int) -> Mesh:
+    """Return the mesh with its outermost level `times` as large."""
     if times == 1 or not mesh.levels:
         return mesh
     last = mesh.levels[-1]
@@ -139,7 +149,7 @@ def _outer(mesh: Mesh, times: int) -> Mesh:
 
 
 def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objective | None) -> tuple[int, int] | None:
-    """Return the fewest and the most stages, at most one for each GPU."""
+    """Return (fewest, most) stages, at most one per GPU; None without stages. Raises InputError."""
     if value is None:
         return None
     gpus = grown(1).gpus if grown is not None else MOST
@@ -156,7 +166,11 @@ def _stages(value: Any, grown: Callable[[int], Mesh] | None, objective: Objectiv
 def _pins(
     value: Any, source: Source | None, turns: tuple[int, ...] | None, grown: Callable[[int], Mesh] | None, staged: bool
 ) -> tuple[Pin, ...]:
-    """Read pins; value: texts, or a mapping of what stands before their sign of equality to what stands behind it."""
+    """Return the parsed pins, checked against the graph and mesh; () without pins or if an input is invalid. Raises
+    InputError.
+
+    value: texts `NAME=SPLIT`, or a mapping.
+    """
     texts = [f"{name}={what}" for name, what in value.items()] if isinstance(value, Mapping) else list(value or ())
     if source is None or turns is None or grown is None or not texts:
         return ()
@@ -167,6 +181,7 @@ def _pins(
 
 
 def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
+    """Return the recomputation choices of "none", "full" or "auto" (the default). Raises InputError."""
     value = str(given.get("recompute") or "auto")
     if value not in RECOMPUTE:
         raise InputError(unknown("recompute", value, tuple(RECOMPUTE)))
@@ -176,10 +191,10 @@ def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
 def _gamma(
     value: Any, objective: Objective | None, grown: Callable[[int], Mesh] | None
 ) -> tuple[float | None, Mapping[str, float]]:
-    """Read one gamma for all levels, `8`, or by level, `node=8,network=64` or `8,rail=64`, or a mapping.
+    """Return (gamma of the innermost level, relative weights of other levels): `8`, `node=8,network=64`, `8,rail=64` or
+    a mapping.
 
-    Return that of the innermost level, None where it is adapted until the partition fits, and what an element weighs on
-    other levels.
+    (None, {}) without a gamma: it is adapted until the partition fits. Raises InputError.
     """
     if value is None:
         return None, {}
@@ -204,15 +219,18 @@ def _gamma(
 
 
 def _named(text: str) -> tuple[str, str]:
+    """Return (level, value) of `level=value`; the level is "" for a value alone."""
     name, equals, value = text.partition("=")
     return (name.strip(), value) if equals else ("", text)
 
 
 def _group(level: str) -> str:
+    """Return the group of a mesh level: "network" or "node"."""
     return "network" if level in NETWORK else "node"
 
 
 def _positive(value: Any, got: str) -> float:
+    """Return a finite number above 0; got: the text shown in the InputError."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -224,7 +242,9 @@ def _positive(value: Any, got: str) -> float:
 
 
 def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | None:
-    """Read the precision; by default bf16, or fp16 where the GPU has no bf16."""
+    """Return the precision: by default bf16, or fp16 if the GPU has no bf16; None without a cluster. Raises
+    InputError.
+    """
     wanted = str(value) if value is not None else "auto"
     if wanted in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
@@ -241,6 +261,7 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
 
 
 def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
+    """Return a value as a member of an enumeration; its first member if missing. Raises InputError."""
     value = given.get(field)
     words = tuple(str(word) for word in kind)
     if value is None:
@@ -251,8 +272,9 @@ def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
-    """Read the limit of a GPU's tensors in bytes. By default what a plan may use of a GPU, less what its context and
-    libraries take."""
+    """Return the memory limit of a GPU's tensors in bytes; by default the memory less MARGIN and the context. Raises
+    InputError.
+    """
     has = cluster.gpu.memory_bytes.value if cluster is not None else float("inf")
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
@@ -270,11 +292,13 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
 
 
 def _amount(match: re.Match[str], has: float) -> float:
+    """Return the bytes of a matched size; a share is of `has`."""
     number, unit = float(match[1]), match[2].lower()
     return number / 100 * has if unit == "%" else number * _UNITS[unit]
 
 
 def _span(value: Any) -> float:
+    """Return the solver's time limit in seconds; LIMIT_S by default. Raises InputError."""
     if value is None:
         return LIMIT_S
     try:

@@ -26,8 +26,9 @@ ATTENTION: tuple[Attention, ...] = get_args(Attention)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Programs by the number of microbatches. counts: what those have to divide; none: nothing. model: where it is
-    one."""
+    """A graph to partition. programs: by number of microbatches. counts: named sizes that the microbatches must
+    divide; empty: none. model: None for a program or module.
+    """
 
     name: str
     programs: Programs
@@ -40,6 +41,7 @@ class Source:
 
 
 def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
+    """Return the graph to partition, from exactly one of model, program and module. Raises InputError."""
     named = [name for name in ("model", "program", "module") if given.get(name) is not None]
     if len(named) != 1:
         got = " and ".join(named) or "none"
@@ -54,6 +56,9 @@ def source_of(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> So
 
 
 def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Source:
+    """Return a model's graph at the given batch, sequence length (by default at most DEFAULT_SEQUENCE) and attention
+    kernel. Raises InputError.
+    """
     from symconfig.graph.implementation import Implementation, Kernel
     from symconfig.graph.program.of_model import program
 
@@ -73,7 +78,7 @@ def _model(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Sourc
 
 
 def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
-    """Read the kernel of attention; by default flash, where the GPU has it, as the planner has it."""
+    """Return the attention kernel; by default flash if the GPU supports it, else unfused. Raises InputError."""
     from symconfig.frameworks.facts import flash
 
     if value is not None and str(value) not in ATTENTION:
@@ -86,6 +91,9 @@ def _attention(value: Any, cluster: ClusterDescriptor | None) -> Attention:
 
 
 def _program(given: Mapping[str, Any]) -> Source:
+    """Return a program file's graph; a global batch replaces its batch dim. Raises InputError without exactly one
+    such dim.
+    """
     from symconfig.graph.program.read import load_program
 
     path, dims = given["program"], dict[str, int]()
@@ -102,6 +110,7 @@ def _program(given: Mapping[str, Any]) -> Source:
 
     @cache
     def make(turns: int) -> Program:
+        """Return the program for one of `turns` microbatches."""
         if turns == 1 and not dims:
             return whole
         return load_program(path, {dim: size // turns for dim, size in sizes.items()})
@@ -111,6 +120,7 @@ def _program(given: Mapping[str, Any]) -> Source:
 
 
 def _module(given: Mapping[str, Any]) -> Source:
+    """Return the graph of a PyTorch module, traced on its example inputs. Raises InputError if a batch is given."""
     if given.get("global_batch_size") is not None:
         hint = "example inputs of another size, --num-microbatches for a step of several"
         raise InputError("a module runs on its example inputs", field="global_batch_size", hint=hint)
@@ -121,8 +131,11 @@ def _module(given: Mapping[str, Any]) -> Source:
 
 
 def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: int) -> tuple[int, ...]:
-    """Return the numbers of microbatches to try, `most` at most, in rising order. Those that leave a size that is not
-    whole are none."""
+    """Return the numbers of microbatches to try, rising, at most `most`: the given one, or divisors of the batch that
+    leave whole sizes.
+
+    Raises InputError if the given one does not divide the batch or a dim.
+    """
     wanted = (
         whole_number("num_microbatches", given["num_microbatches"]) if given.get("num_microbatches") is not None else 0
     )
@@ -145,7 +158,7 @@ def turns_of(given: Mapping[str, Any], source: Source | None, gpus: int, most: i
 
 
 def _whole_sizes(source: Source, turns: int) -> bool:
-    """Tell whether the program can be written with so many microbatches; as a whole it was read already."""
+    """Return whether the program has whole sizes with this number of microbatches."""
     try:
         source.programs(turns)
     except InputError:
@@ -154,12 +167,15 @@ def _whole_sizes(source: Source, turns: int) -> bool:
 
 
 def divisors(number: int) -> tuple[int, ...]:
+    """Return the divisors of a number, rising."""
     small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
     return tuple(sorted({*small, *(number // factor for factor in small)}))
 
 
 def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[int, ...]:
-    """Thin a rising sequence to `most` values, evenly in ratios; the ends and the largest up to `kept` stay."""
+    """Return at most `most` of rising values, spaced evenly by ratio; both ends and the largest one up to `kept`
+    stay.
+    """
     if len(rising) <= most:
         return tuple(rising)
     chosen = {rising[0], rising[-1], max(one for one in rising if one <= max(kept, rising[0]))}
@@ -169,10 +185,12 @@ def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[i
 
 
 def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
+    """Return the problem of a value that is none of `words`."""
     return Problem("wrong value", field=field, got=got, need="one of " + ", ".join(words))
 
 
 def whole_number(field: str, value: Any) -> int:
+    """Return a value as an integer from 1 to MOST. Raises InputError if missing or malformed."""
     if value is None:
         raise InputError("this option is missing", field=field)
     text = str(value)

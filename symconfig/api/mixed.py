@@ -21,18 +21,21 @@ from symconfig.solve.answer import TOP
 
 @dataclass(frozen=True, slots=True)
 class MixedResult:
-    """A plan over two kinds of GPUs, and what is done with it."""
+    """A plan over two kinds of GPUs, with methods to write and convert it."""
 
     plan: MixedPlan
 
     @property
     def best(self) -> MixedCandidate:
-        """Return the fastest candidate, with what lies on which kind."""
+        """Return the fastest candidate, with the layers on each kind of GPU."""
         return self.plan.best
 
     def write(self, out: str | Path, force: bool = False, tell: Tell = lambda _: None) -> list[Path]:
-        """Write the files of both kinds, and what starts a node, into the folder `out`; all of them or none. tell: see
-        `planning.put`. Raises InputError when `out` exists and `force` is not given."""
+        """Write the files of both kinds and what starts a node into `out`, all or none; return the paths.
+
+        tell: called with the names of edited files that are replaced. Raises InputError if `out` exists without
+        `force`.
+        """
         from symconfig.render.mixed import files
 
         return put(lambda: files(self.plan), Path(out), force, tell)
@@ -80,7 +83,7 @@ def solve(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> MixedResult:
-    """Plan the job in `document` on both kinds. Arguments and errors as of `planning.solve`."""
+    """Return the plan of a document's job over both kinds. Arguments and errors as of `planning.solve`."""
     collected = Problems(problems)
     collected.collect(lambda: check_top(top))
     whole = document.data if isinstance(document.data, dict) else {}

@@ -18,23 +18,23 @@ from symconfig.runs.compared import with_every_option
 
 
 def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] = ()) -> str:
-    """Return the page of a plan, with the files that `plan --out` writes. before: what is said first."""
+    """Return the HTML page of a plan, with the files that `plan --out` writes. before: blocks shown first."""
     return drawn(page_data(plan, page_files(plan, wanted or Wanted()), before))
 
 
 def page_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
-    """Return what a plan's page shows, with the comparisons that take searches of their own. files: name -> text."""
+    """Return the data of a plan's page. files: name -> text. Runs a search for the comparison with all options."""
     return plan_data(with_every_option(plan), files, before)
 
 
 def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:
-    """Return the page of a job that nothing fits: what was weighed, and what each layout would need."""
+    """Return the HTML page of a job that nothing fits: evaluated candidates and what each would need."""
     model, job = prepared(wanted.model, wanted.cluster, wanted.job)
     return drawn(refused_data(model, wanted.cluster, job, error))
 
 
 def audited_data(audit: Audit, source: str) -> dict[str, Any]:
-    """Return what an audit's page shows: its findings, its tables, and the better plan where there is one."""
+    """Return the data of an audit's page: findings, tables, and the better plan if there is one."""
     blocks, better = report.blocks(audit, headed=True), audit.better
     data = report_data("", blocks) if better is None else page_data(better, page_files(better, Wanted()), blocks)
     return audit_data(audit, source, data)

@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """A solved partition, and what is said and done with it."""
+    """A solved partition with its explanations, placements and reports."""
 
     asked: PartitionJob
     found: Partition
 
     @property
     def strategies(self) -> Mapping[str, str]:
-        """Spell what every folded operator does along the levels; parameters as `weight of …`."""
+        """Return {operator: its split along the mesh levels}; a parameter's key is `weight of …`."""
         from symconfig.solve.partition.strategy import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
@@ -47,44 +47,48 @@ class PartitionResult:
 
     @cached_property
     def solved(self) -> Solved:
+        """Return the solution as the reports take it."""
         partition = self.found
         return Solved(
             partition.costs, partition.axes, partition.rows, partition.cost, partition.ask.memory_limit, partition.gamma
         )
 
     def reasons(self, top: int = 1) -> tuple[Reason, ...]:
-        """Return the next best ways of splitting every operator."""
+        """Return the `top` next best splits of each operator with their costs."""
         return reasons(self.solved, top)
 
     @cached_property
     def collectives(self) -> tuple[Moved, ...]:
+        """Return the collectives of the partition."""
         return collectives(self.found.costs, self.found.axes, self.found.rows)
 
     @cached_property
     def spent(self) -> Spent:
+        """Return where the partition spends time and memory."""
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
     def _cases(self) -> tuple[Case, ...]:
+        """Return the cases of microbatches and recomputation that are tried."""
         return tuple(cases(self.asked.source.programs, self.found.ask))
 
     def baselines(self) -> list[Priced]:
-        """Compare named strategies on the same graph, each with the best microbatches and what is kept."""
+        """Return named strategies priced on the same graph, each with its best microbatches and recomputation."""
         partition = self.found
         return compared(self._cases(), partition.ask, partition.axes, partition.gamma)
 
     def placements(self) -> Placements:
-        """Return the device mesh of PyTorch's DTensor, and the placements of every parameter and module."""
+        """Return the DTensor device mesh and the placements of all parameters and modules."""
         return placements(self.found.net, self.found.axes, np.array(self.found.rows, dtype=np.int64))
 
     def placements_file(self) -> str:
-        """Write the placements as a Python file, whose `distribute(module, mesh)` places a module's parameters."""
+        """Return the placements as Python source with `distribute(module, mesh)`."""
         from symconfig.solve.partition.placements_file import python
 
         return python(self.placements())
 
     @property
     def headline(self) -> tuple[str, str]:
-        """Name the partitioned program and the hardware, and the job."""
+        """Return (program and hardware, job) as texts."""
         job, source = self.asked, self.asked.source
         sizes = [
             f"global batch {source.batch:,}" if source.batch is not None else "",
@@ -97,7 +101,9 @@ class PartitionResult:
         return subject, ", ".join(size for size in sizes if size)
 
     def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
-        """Gather everything that the report shows. top: other ways of each operator."""
+        """Return the contents of the report. top: alternatives per operator; baselines: whether to price named
+        strategies; explained: operators to explain.
+        """
         partition = self.found
         subject, job = self.headline
         return Contents(
@@ -114,7 +120,9 @@ class PartitionResult:
         )
 
     def _left_out(self) -> tuple[str, ...]:
-        """Name what the objective does not include, with the partition's seconds by the objective time."""
+        """Return a note on what the relative cost leaves out, with the partition's seconds; () for the objective
+        time.
+        """
         partition = self.found
         if partition.costs.timed:
             return ()
@@ -142,9 +150,9 @@ def partition(
     gamma: float | Mapping[str, float] | None = None,
     **fields: Unpack[GraphFields],
 ) -> PartitionResult:
-    """Find the best split of every operator and tensor. Arguments mean what the options of `symconfig partition` mean.
+    """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`.
 
-    Raises InputError (all problems at once), InfeasibleError when nothing fits.
+    Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 
@@ -154,7 +162,7 @@ def partition(
 
 
 def answered(job: PartitionJob) -> PartitionResult:
-    """Solve a partition; raise InfeasibleError when nothing fits, with what would."""
+    """Return the solved partition. Raises InfeasibleError, with what would fit, if nothing does."""
     solved = solve(job.source.programs, job.ask)
     if solved is None:
         raise infeasible(job.source.programs, job.ask, job.grown)

@@ -30,17 +30,18 @@ class PipelineResult:
 
     @cached_property
     def stages(self) -> tuple[PartitionResult, ...]:
-        """Return the partition of each stage, first to last; of a stage as a program, which receives and sends."""
+        """Return the partition of each stage, first to last; a stage is a program that receives and sends."""
         return tuple(
             PartitionResult(self._asked_of(stage.partition.ask), stage.partition) for stage in self.found.stages
         )
 
     def _asked_of(self, ask: Ask) -> PartitionJob:
+        """Return the job of one stage, without model and module."""
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
     def said(self, top: int = 1) -> Staged:
-        """Gather everything that the report shows. top: other ways of each operator."""
+        """Return the contents of the report; equal stages share one. top: alternatives per operator."""
         like = self.found.like
         reports = {number: self.stages[number].said(top) for number in dict.fromkeys(like)}
         each = (
@@ -65,8 +66,10 @@ def pipeline(
     stages: int | str = "1..8",
     **fields: Unpack[GraphFields],
 ) -> PipelineResult:
-    """Find the fastest cut into stages, with a split of every operator in each. Arguments mean what the options of
-    `symconfig partition --stages` mean. Raises InputError (all problems at once), InfeasibleError when nothing fits.
+    """Return the fastest cut into stages, with a split of all operators in each. Arguments as of `symconfig partition
+    --stages`.
+
+    Raises InputError with all problems, InfeasibleError if nothing fits.
     """
     from symconfig.api.graph_job import partition_job
 
@@ -75,7 +78,7 @@ def pipeline(
 
 
 def answered(job: PartitionJob) -> PipelineResult:
-    """Solve a pipeline; raise InfeasibleError when nothing fits, with what would."""
+    """Return the solved pipeline. Raises InfeasibleError, with what would fit, if nothing does."""
     assert job.stages is not None
     pipeline = solve(job.source.programs, job.ask, *job.stages)
     if pipeline is None:
@@ -84,7 +87,9 @@ def answered(job: PartitionJob) -> PipelineResult:
 
 
 def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
-    """Build the error that names the fullest stage of the fastest cut, and the stages or GPUs that would do."""
+    """Return the error naming the fullest stage of the fastest cut without a memory limit, and what would fit; or
+    the pins that exclude all. Solves again.
+    """
     job = replace(job, ask=replace(job.ask, turns=job.ask.turns[-1:]))  # which hold least
     free = solve(job.source.programs, replace(job.ask, memory_limit=np.inf), least, most)
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
@@ -104,7 +109,9 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
 
 
 def _nearest(job: PartitionJob, least: int) -> str:
-    """Name other numbers of stages on these GPUs, or more GPUs, up to eight times as many, that fit."""
+    """Return a hint that fits: another number of stages on these GPUs, or 2, 4 or 8 times the GPUs; else a general
+    one.
+    """
     other = solve(job.source.programs, job.ask, 1, job.mesh.gpus)
     if other is not None:
         return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"

@@ -50,10 +50,11 @@ _MAX_TOP = 1000
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PlanResult:
-    """A plan, and what is done with it.
+    """A plan, with methods to write, draw and convert it.
 
-    instead: why it is for another target than its framework's own, if it is. untold: why no files of it can be written,
-    and who else can. other: the best plan of the other framework that fine-tunes, where that was asked for.
+    instead: why it is for another target than its framework's own; None if it is not. untold: why its files cannot be
+    written, with the targets that can; None if they can. other: the best plan of the other fine-tuning framework, if
+    searched and found.
     """
 
     plan: Plan
@@ -67,7 +68,7 @@ class PlanResult:
 
     @property
     def alternatives(self) -> tuple[Candidate, ...]:
-        """Return the runners-up, best first."""
+        """Return the other ranked candidates, best first."""
         return self.plan.alternatives
 
     @property
@@ -76,17 +77,19 @@ class PlanResult:
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """Return the fields of the model that the plan's files need a change of the framework's code for."""
+        """Return the model fields for which the framework's code must be edited by hand; () if none."""
         return manual_edits(self.plan)
 
     def megatron_args(self) -> list[str]:
-        """Return the argument list of Megatron-LM's pretrain_gpt.py."""
+        """Return the arguments of Megatron-LM's pretrain_gpt.py. Raises InfeasibleError if it cannot express the
+        plan.
+        """
         from symconfig.render import megatron
 
         return megatron.arguments(self.plan)
 
     def deepspeed_config(self) -> dict[str, Any]:
-        """Return the DeepSpeed JSON, native numbers."""
+        """Return the DeepSpeed JSON as a dict."""
         from symconfig.render import deepspeed
 
         return deepspeed.config(self.plan)
@@ -99,18 +102,17 @@ class PlanResult:
         launchers: Sequence[str] | None = None,
         templates: str | Path | None = None,
     ) -> list[Path]:
-        """Write every file of `target` (default: the plan's framework) into the folder `out`; all of them or none.
+        """Write all files of `target` (default: the plan's framework) into `out`, all or none; return the paths.
 
-        launchers: what starts them (default: slurm); templates: a folder of one's own. Raises InputError when `out`
-        exists and `force` is not given.
+        launchers: default: slurm; templates: a folder of own templates. Raises InputError if `out` exists without
+        `force`.
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
     def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
-        """Simulate the step of a candidate (1: the best) as its framework runs it, or under the schedule of a name.
+        """Return the simulated step of a candidate (1: the best): events, idle shares and memory.
 
-        Its events, idle shares and memory; `symconfig.report.timeline.trace` writes it for Perfetto. Raises
-        InputError.
+        schedule: a pipeline schedule by name; None: the framework's own. Raises InputError.
         """
         from symconfig.report.timeline import seen
 
@@ -127,13 +129,14 @@ class PlanResult:
         return symbolic(self.plan, self._candidate(candidate))
 
     def _candidate(self, candidate: int) -> Candidate:
+        """Return a candidate by its rank from 1. Raises InputError if out of range."""
         every = (self.plan.best, *self.plan.alternatives)
         if not 1 <= candidate <= len(every):
             raise InputError("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}")
         return every[candidate - 1]
 
     def html(self) -> str:
-        """Return the page of `symconfig plan --html`."""
+        """Return the HTML page of `symconfig plan --html`. Runs a search for a comparison."""
         from symconfig.report.page.data import plan_data
         from symconfig.report.page.page import drawn
         from symconfig.runs.compared import with_every_option
@@ -141,14 +144,14 @@ class PlanResult:
         return drawn(plan_data(with_every_option(self.plan), page_files(self.plan, Wanted())))
 
     def __repr__(self) -> str:
-        """Name the job and the first plan: all fields of a plan are some 20 kB."""
+        """Return a line with model, GPUs, cluster and the best candidate; all fields would be some 20 kB."""
         from symconfig.report.page.data import sentence
 
         job = self.plan.job
         return f"<PlanResult of {self.plan.model.name} on {job.gpus} x {self.plan.cluster.name}: {sentence(self.plan)}>"
 
     def _repr_html_(self) -> str:
-        """Show the page in a notebook's cell."""
+        """Return the page in a frame, for a notebook's cell."""
         from symconfig.report.page.page import framed
 
         return framed(self.html())
@@ -162,7 +165,9 @@ class PlanResult:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return what a person should know of where the plan can be run, as sentences."""
+        """Return sentences on another target, on files that cannot be written, and on the other framework's best
+        plan; () if none applies.
+        """
         sentences = [] if self.instead is None else [self.instead]
         if self.untold is not None:
             fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.untold.problems[:-1]))
@@ -223,10 +228,10 @@ def plan(
     progress: Callable[[str, float], None] | None = None,
     **fields: Unpack[JobFields],
 ) -> PlanResult:
-    """Find the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
+    """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
 
-    cluster: also what differs from another one, {"base": "h100", "network": "4x200Gb/s"}.
-    Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    cluster: also a mapping of changes, {"base": "h100", "network": "4x200Gb/s"}. top: number of candidates. Raises
+    InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
     document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
@@ -248,11 +253,11 @@ def solve(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> PlanResult:
-    """Plan the job in `document`; its model and cluster are loaded unless they are given (paths relative to the bases).
+    """Return the plan of a document's job; model and cluster are loaded unless given (paths relative to the bases).
 
-    writes: the plan's files are wanted. compares: with the other framework that fine-tunes. problems: what the caller
-    has already found wrong. Raises InputError with those and with everything found here, InfeasibleError when nothing
-    fits or the framework cannot express the model.
+    writes: the plan's files are wanted. compares: whether to search the other fine-tuning framework, too. problems: the
+    caller's, raised with those found here. If no target can express the model, the result is still planned and has
+    `untold`. Raises InputError with all problems, InfeasibleError when nothing fits.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
@@ -269,7 +274,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """The job that a person wants planned. document: the job as it was read."""
+    """A validated job with its model and cluster. document: as it was read."""
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -286,7 +291,7 @@ def read_job(
     cluster_base: Path | None = None,
     problems: Sequence[Problem] = (),
 ) -> LoadedJob:
-    """Read the job in `document` with its model and cluster. Raises InputError with everything that is wrong."""
+    """Return the document's job with its model and cluster. Raises InputError with all problems."""
     gathered = Problems(problems)
     gathered.collect(lambda: check_batch(document))
     given = document = with_batch(document)
@@ -307,8 +312,7 @@ def read_job(
 
 
 def _with_models(job: Job, document: Document, base: Path | None) -> Job:
-    """Return the job with the files of its critic and its model of rewards by their whole paths, which start at the
-    folder of the job's own."""
+    """Return the job with the paths of critic and reward model resolved against the job file's folder."""
     if job.rl is None:
         return job
     folder = Path(document.file).parent if Path(document.file).is_file() else base
@@ -325,18 +329,18 @@ def _with_models(job: Job, document: Document, base: Path | None) -> Job:
 
 
 def check_top(top: int) -> None:
-    """Refuse a number of candidates that are not ranked: raise InputError."""
+    """Raise InputError unless `top` is from 1 to _MAX_TOP."""
     if type(top) is not int or not 1 <= top <= _MAX_TOP:
         raise InputError("out of range", field="top", got=str(top), need=f"1 to {_MAX_TOP}")
 
 
 def job_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments as fields of a job, those that are not None."""
+    """Return a call's arguments as fields of a job, without those that are None."""
     return {name: as_field(value) for name, value in arguments.items() if value is not None}
 
 
 def as_field(value: Any) -> Any:
-    """Return an argument as JOB.yaml has it: a descriptor by its name, a file by its path, a section as plain data."""
+    """Return an argument as JOB.yaml has it: a descriptor's name, a path as text, a section as plain data."""
     if isinstance(value, ModelDescriptor | ClusterDescriptor):
         return value.name
     if isinstance(value, BaseModel):
@@ -348,7 +352,9 @@ def as_field(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The choice of files to write. target: None is the plan's own framework."""
+    """The files to write. target: None: the plan's own framework. launchers: None: the target's default. templates:
+    folder of own templates; None: none.
+    """
 
     target: str | None = None
     launchers: tuple[str, ...] | None = None
@@ -356,34 +362,33 @@ class Wanted:
 
     @classmethod
     def of(cls, target: str | None, launchers: Sequence[str] | None, templates: str | Path | None) -> Wanted:
-        """Read the choice from what a person gives."""
+        """Return the choice with types normalised; no launchers become None."""
         return cls(target, tuple(launchers) if launchers else None, Path(templates) if templates is not None else None)
 
     def of_plan(self, plan: Plan) -> str:
-        """Return the target's name."""
+        """Return the target's name: the chosen one or the plan's own."""
         from symconfig.render import own_target
 
         return self.target or own_target(plan)
 
     def to_start(self, plan: Plan, target: str) -> tuple[str, ...]:
-        """Return the launchers of this target. Raises InputError, InfeasibleError."""
+        """Return the chosen launchers, or the target's default ones. Raises InputError, InfeasibleError."""
         from symconfig.render import usual_launchers
 
         return usual_launchers(plan, target, self.templates) if self.launchers is None else self.launchers
 
     def check(self) -> None:
-        """Refuse targets, launchers and templates that do not exist. Asked before the search, not after it. Raises
-        InputError."""
+        """Raise InputError for targets, launchers or templates that do not exist; called before the search."""
         from symconfig.render import sources
 
         sources(self.target, self.launchers or (), self.templates)
 
 
 def files(plan: Plan, wanted: Wanted) -> Files:
-    """Return the files that `write` writes.
+    """Return the files of a plan: target, launchers, trace.json (simulated schedule, if there is one) and
+    manifest.json.
 
-    They are the target's and its launchers', trace.json (the schedule simulated, of which the report has a section),
-    and manifest.json, which says what they were when they were written.
+    REPORT.md gets a section about the schedule.
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
@@ -402,15 +407,16 @@ def files(plan: Plan, wanted: Wanted) -> Files:
 
 
 def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
-    """Return the text of the files that a page shows, by name: all but the trace, which is drawn."""
+    """Return {name: text} of the files that a page shows; the trace is left out."""
     from symconfig.report.timeline.section import TRACE
 
     return {item.path: item.text for item in files(plan, wanted) if item.path != TRACE}
 
 
 def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
-    """Say what a person should know of the run that the files start, a line each. The rates that were chosen for it,
-    what of its training the files do not pass on, and that it writes no checkpoint."""
+    """Return lines on the run that the files start: derived learning rates, training fields that are not passed on,
+    missing checkpoints.
+    """
     from symconfig.render import sources
     from symconfig.solve import whole
 
@@ -420,12 +426,16 @@ def remarks(plan: Plan, wanted: Wanted) -> tuple[str, ...]:
 
 
 def write(plan: Plan, out: Path, wanted: Wanted, *, force: bool, tell: Tell = lambda _: None) -> list[Path]:
-    """Render `plan` into the folder `out`, all files or none; returns their paths. tell: see `put`."""
+    """Write a plan's files into `out`, all or none; return the paths. tell: as of `put`."""
     return put(lambda: files(plan, wanted), out, force, tell)
 
 
 def put(make: Callable[[], Files], out: Path, force: bool, tell: Tell) -> list[Path]:
-    """Write files into a folder, all or none. tell: is given the names of those that replace what somebody edited."""
+    """Write files into a folder, all or none; return the paths.
+
+    tell: called with the names of replaced files that were edited, if any. Raises InputError if `out` cannot be written
+    or exists without `force`.
+    """
     from symconfig.render.files import write as write_files
     from symconfig.runs.replan.frozen import replaced
 

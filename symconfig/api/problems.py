@@ -16,22 +16,24 @@ G = TypeVar("G")
 
 
 class Problems:
-    """A gatherer of problems in independent places, which reports all of them at once."""
+    """A collector of problems from independent checks, to report them at once."""
 
     def __init__(self, problems: Sequence[Problem] = ()) -> None:
         self._found = list(problems)
 
     @property
     def all(self) -> tuple[Problem, ...]:
-        """Return every problem so far, once each."""
+        """Return the problems so far without duplicates."""
         return tuple(dict.fromkeys(self._found))
 
     def add(self, problem: Problem) -> None:
         self._found.append(problem)
 
     def collect(self, make: Callable[[], T], asked_in: Document | None = None) -> T | None:
-        """Return the value of `make`, or None after an InputError whose problems are kept. asked_in: where a problem
-        lies that has a field and no file of its own."""
+        """Return the value of `make`; after an InputError record its problems and return None.
+
+        asked_in: document whose line is given to problems with a field and no file.
+        """
         try:
             return make()
         except InputError as error:
@@ -39,12 +41,12 @@ class Problems:
             return None
 
     def read(self, make: Callable[[G], T], given: G | None) -> T | None:
-        """Return the value that `make` has for what is given, or None where nothing is; problems as of `collect`."""
+        """Return `make(given)`; None if `given` is None, or after an InputError as of `collect`."""
         return None if given is None else self.collect(lambda: make(given))
 
 
 def _placed(problem: Problem, document: Document | None) -> Problem:
-    """Return the problem with the line of its field in `document`."""
+    """Return the problem with the line of its field in a document; unchanged if it has a file or no field."""
     if document is None or not document.file or problem.file is not None or problem.field is None:
         return problem
     place = document.place(tuple(problem.field.split(".")))
@@ -54,13 +56,15 @@ def _placed(problem: Problem, document: Document | None) -> Problem:
 
 
 def stated(problem: Problem, document: Document) -> Problem:
-    """Return a problem with the line of its field, if the document has it."""
+    """Return the problem with the line of its field if the document has that field; else unchanged."""
     there = problem.field is not None and document.place(tuple(problem.field.split("."))) is not None
     return _placed(problem, document) if there else problem
 
 
 def check_free(out: Path, force: bool) -> None:
-    """Refuse a folder `out` that may not be written: raise InputError. Asked before the search, not after it."""
+    """Raise InputError unless the folder `out` can be written: a file, an existing folder without `force`, or no
+    permission. Called before the search.
+    """
     try:
         taken, folder = out.exists() or out.is_symlink(), out.is_dir()
         if "\0" in str(out):

@@ -18,7 +18,7 @@ class Published:
     recipe: Recipe
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract: the recipe's statements, its pins, and what no pin can express."""
+        """Return the recipe as JSON, with its pins and what no pin can express ("unsaid")."""
         stated = self.recipe.model_dump(mode="json", exclude_none=True)
         return {
             **stated,
@@ -30,7 +30,7 @@ class Published:
 
 
 def recipe(name: str) -> Published:
-    """Return the recipe of this name. Raises InputError with the nearest name."""
+    """Return the recipe of a name. Raises InputError with the nearest name."""
     file, stated = find_recipe(name)
     return Published(file.model, file.sources[stated.source], stated)
 
@@ -43,8 +43,11 @@ def recipes(
     kind: str | None = None,
     source: str | None = None,
 ) -> tuple[Published, ...]:
-    """Return the recipes of a model, cluster, number of GPUs, task and kind, whose source has this text in its title,
-    repository or release. Raises InputError for a model, cluster, task or kind that no recipe has."""
+    """Return the recipes that match all given filters; None matches any.
+
+    source: text in the source's title, repository or release, in any case. Raises InputError for a model, cluster, task
+    or kind that no recipe has.
+    """
     every = [Published(file.model, file.sources[each.source], each) for file, each in every_recipe()]
     wanted = {"model": model, "cluster": cluster, "task": task, "kind": kind}
     problems = []
@@ -64,6 +67,7 @@ def recipes(
 
 
 def _value(each: Published, name: str) -> object:
+    """Return a recipe's value of a filter's name."""
     return {
         "model": each.model,
         "cluster": each.recipe.job.cluster,
@@ -73,4 +77,5 @@ def _value(each: Published, name: str) -> object:
 
 
 def _words(source: RecipeSource) -> str:
+    """Return a source's searchable text in lower case."""
     return f"{source.title} {source.repository or ''} {source.release}".lower()

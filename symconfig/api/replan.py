@@ -41,7 +41,7 @@ MOST_STEPS = 10**9
 
 @dataclass(frozen=True, slots=True)
 class ReplanResult:
-    """A plan made again. `found` says what changed and why; `new` is written as every plan is."""
+    """A new plan (`new`) with the reasons for what changed (`found`)."""
 
     found: Replan
 
@@ -83,14 +83,14 @@ def replan(
     progress: Callable[[str, float], None] | None = None,
     **wishes: Unpack[ReplanFields],
 ) -> ReplanResult:
-    """Solve a plan's recorded inputs again, with those that are given in their place.
+    """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: one, its file, or its folder. cluster: as of `plan`; a mapping without a base differs from the recorded one.
-    pins: beside the recorded ones, of which `release` are free now. keep: names of choices whose old values stay.
-    checkpoint: the run's folder. at_step: iterations that it has done (None: as the checkpoint says, else those behind
-    which the plan took over). schedule: keep: the same tokens and the same learning rate of each; as-is: the same
-    iterations. accept_edits: a file whose inputs were edited is solved as it stands.
-    Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    plan: a plan, its file or folder. cluster: as of `plan`; a mapping without base changes the recorded one. pins:
+    added to the recorded ones, of which those in `release` are dropped. keep: names of choices that keep their old
+    values. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the old
+    plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
+    accept_edits: whether an edited plan file is accepted as it is. Raises InputError (all problems at once) on bad
+    input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
     base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
@@ -128,8 +128,11 @@ def replan_again(
     problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
 ) -> ReplanResult:
-    """Plan again with what differs: arguments as of `replan`. model, cluster: where they are not to be looked up by the
-    names in `wishes`. changes: of the cluster that is asked for, else of the recorded one. problems: the caller's."""
+    """Return the new plan; arguments as of `replan`, `wishes` as job fields.
+
+    model, cluster: descriptors in place of the names in `wishes`. changes: to the wished cluster, else to the recorded
+    one. problems: the caller's, raised with those found here.
+    """
     gathered = Problems(problems)
     old = gathered.collect(lambda: loaded(plan, accept_edits))
     file = Path(plan) if isinstance(plan, str | Path) else None
@@ -188,7 +191,7 @@ def replan_again(
 
 
 def diff(before: AnyPlan, after: AnyPlan) -> Diff:
-    """Compare two plans: every choice and every predicted part in which they differ."""
+    """Return all choices and predicted parts in which two plans differ. Raises InputError if one cannot be read."""
     problems = Problems()
     one, other = problems.collect(lambda: loaded(before)), problems.collect(lambda: loaded(after))
     if one is None or other is None:
@@ -197,7 +200,7 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 
 
 def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:
-    """Return the wanted cluster; else the recorded one, whose file may be gone."""
+    """Return the wished cluster, else the recorded one, with changes applied."""
     if given is None and name is not None:
         return cluster_of(str(name), changes)
     cluster = given or old.cluster
@@ -205,7 +208,7 @@ def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: 
 
 
 def _check(at_step: int | None, schedule: str) -> None:
-    """Refuse wrong statements about the run: raise InputError."""
+    """Raise InputError for a step out of range or an unknown schedule mode."""
     if at_step is not None and not 0 <= at_step <= MOST_STEPS:
         raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
     if schedule not in ("keep", "as-is"):

@@ -38,11 +38,11 @@ def sweep(
     limit: int = LIMIT,
     progress: Callable[[Done], None] = lambda _: None,
 ) -> Swept:
-    """Plan every combination that a SWEEP.yaml, or the same as a mapping, asks for; the table goes into `out`.
+    """Plan all combinations of a SWEEP.yaml, or an equal mapping, and write the table to `out`; return the rows.
 
-    out: None: the source's name with .csv, here. What is done stays done in a journal beside it.
-    jobs: plans at once; None: as many as there are cores. fresh: forget the journal. limit: of combinations. Raises
-    InputError (all problems at once) on bad input.
+    out: None: the source's name with .csv in the working directory. Finished plans are kept in a journal beside it.
+    jobs: plans in parallel; None: one per core. fresh: discard the journal. limit: of combinations. Raises InputError
+    with all problems at once.
     """
     read, table = read_sweep(source, limit), table_of(source, out)
     return run(read.points, table, fresh, progress, jobs)
@@ -51,7 +51,7 @@ def sweep(
 def read_sweep(
     source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
 ) -> Points:
-    """Read every wanted combination; changes: of all its clusters. Raises InputError."""
+    """Return all combinations of a sweep. changes: applied to all clusters. Raises InputError."""
     if isinstance(source, Mapping):
         document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
     else:
@@ -62,7 +62,7 @@ def read_sweep(
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
-    """Return the path of the table."""
+    """Return the table's path: `out`, or the source's name with .csv. Raises InputError for a mapping without `out`."""
     if out is not None:
         return Path(out)
     if isinstance(source, Mapping):
@@ -86,12 +86,11 @@ def size(
     progress: Callable[[int, int], None] = lambda done, total: None,
     **fields: Any,
 ) -> Size:
-    """Find how many GPUs of which cluster see `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
+    """Return how many GPUs of which cluster process `tokens` ("2T") before a `deadline` ("30d"), and at what cost.
 
-    clusters: names or paths; "all": every one of the zoo. global_batch_size: sequences; batch_tokens: the same in
-    tokens, rounded to an even number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run.
-    prices: of a GPU-hour. jobs: as of `sweep`. fields: any other field of JOB.yaml (backend, pins and
-    so on). Raises InputError.
+    clusters: names or paths; "all": the whole zoo. global_batch_size: sequences; batch_tokens: the same in tokens,
+    rounded to a round number of sequences; neither: 4 Mi tokens. goodput: share of the time in which steps run. prices:
+    per GPU-hour, by cluster. jobs: as of `sweep`. fields: other fields of JOB.yaml. Raises InputError.
     """
     named = {"model": str(model), "seq_length": seq_length, "global_batch_size": global_batch_size}
     job = {**fields, **{name: value for name, value in named.items() if value is not None}}
@@ -120,10 +119,9 @@ def read_size(
     problems: Sequence[Problem] = (),
     changes: Mapping[str, str] | None = None,
 ) -> Question:
-    """Read the question from what a person gives; job: fields of a JOB.yaml without cluster and gpus.
+    """Return the validated question; job: fields of a JOB.yaml without cluster and gpus.
 
-    changes: of all clusters. problems: what the caller has found. Raises InputError with those and everything found
-    here.
+    changes: applied to all clusters. problems: the caller's. Raises InputError with those and all found here.
     """
     gathered = Problems(problems)
     deadline_s = gathered.collect(lambda: time_s("deadline", deadline))

@@ -19,10 +19,10 @@ def whatif(
     *,
     progress: Callable[[int], None] = lambda done: None,
 ) -> WhatIf:
-    """Return over which ranges a plan stays the best.
+    """Return over which ranges of values which plan is the best.
 
-    plan: a result of `plan`, a file, or the folder that holds it. vary: `NAME=LOW..HIGH` each.
-    progress: is told how many searches are done. Raises InputError with all that is wrong.
+    plan: a result of `plan`, a file or its folder. vary: texts `NAME=LOW..HIGH`. progress: called with the number of
+    searches done. Raises InputError with all problems.
     """
     one = loaded(plan)
     return run(one, varied(one, vary), progress)
@@ -34,10 +34,10 @@ def whatif_changes(
     *,
     progress: Callable[[str, float], None] | None = None,
 ) -> tuple[Case, ...]:
-    """Keep a plan through each change of its job, and plan each changed job anew.
+    """Return for each change of the job the plan with the old choices kept, and a new plan.
 
-    changes: by the names of the job's fields, `model`, `cluster`, `experts`, or fields of the model. Raises InputError
-    with everything that is wrong.
+    changes: fields of the job, `model`, `cluster`, `experts`, or fields of the model, by name. Raises InputError with
+    all problems.
     """
     if not changes:
         raise InputError("says no change", field="changes", hint="global_batch_size=32")

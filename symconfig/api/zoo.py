@@ -13,20 +13,20 @@ from symconfig.report.zoo import ClusterLine, ModelLine
 
 
 def clusters() -> tuple[ClusterLine, ...]:
-    """Return every cluster of the zoo in a line."""
+    """Return a summary line of each cluster in the zoo."""
     return tuple(ClusterLine.of(load(name)) for name in zoo_clusters())
 
 
 def models() -> tuple[ModelLine, ...]:
-    """Return every model of the zoo in a line."""
+    """Return a summary line of each model in the zoo."""
     return tuple(ModelLine.of(load_model(name)) for name in zoo_models())
 
 
 def cluster(of: AnyCluster) -> ClusterDescriptor:
-    """Return a cluster as a whole, by name, path, or what differs from one. Raises InputError."""
+    """Return a cluster's descriptor by name, path or changes. Raises InputError."""
     return load(of)
 
 
 def model(of: str | Path) -> ModelDescriptor:
-    """Return a model as a whole, by name or path. Raises InputError."""
+    """Return a model's descriptor by name or path. Raises InputError."""
     return load_model(str(of))

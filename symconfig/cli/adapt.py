@@ -24,6 +24,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add(
         "source",
@@ -41,8 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: all that the plan decides is in the files, or would be, and an audit of them finds no error. 1: something
-    has to be put in by hand, or an error is left."""
+    """Print the diff, and write the files with --in-place; return the exit code.
+
+    0: the whole plan is (or would be) in the files and their audit finds no error; 1: something is left to do by hand,
+    or an error. The report goes to standard error. Raises InputError.
+    """
     from symconfig.api import existing
 
     problems = arguments.problems
@@ -82,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _end(outcome: Adaptation, in_place: bool, written: bool) -> str:
-    """Say what became of the files."""
+    """Return the closing sentence: which files were written, or why none was."""
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} says already what the plan decides; nothing was changed."
     if written:

@@ -41,6 +41,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add(
         "source",
@@ -65,7 +66,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: nothing is known that keeps it from running; 1: it cannot run; 2: bad input."""
+    """Audit each source, print the answers and write the files asked for; return the exit code.
+
+    0: nothing known prevents a run; 1: one cannot run (with --strict: or has any finding). Raises InputError, after all
+    sources, if one could not be read.
+    """
     from symconfig.api.planning import Problems
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
@@ -97,12 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _bad(done: Audit, strict: bool) -> bool:
-    """Say whether the configuration cannot run; strict: or anything at all is to be said of it."""
+    """Return whether the configuration cannot run; strict: or has findings, unread places or unpredicted parts."""
     return not done.runs or (strict and bool(done.findings or done.reading.dark or done.unpredicted))
 
 
 def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> Audit:
-    """Audit one configuration. outside: what is wrong with options for all. Raises InputError with all of it."""
+    """Return the audit of one source. outside: problems of options common to all. Raises InputError with these and
+    its own.
+    """
     from symconfig.api import existing as api_audit
     from symconfig.api.planning import Problems
 
@@ -121,7 +128,9 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
 
 def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> dict[str, Any]:
-    """Return what the options say that a script does not; what is wrong with them is added to `problems`."""
+    """Return the keyword arguments of `audit` from the options; problems are added to `problems`, and their values
+    are None.
+    """
     numbers = ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
     instead = f"--cluster '{arguments.cluster or 'h100'} with {{}}'"
     return {
@@ -140,7 +149,7 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
 
 
 def _page(done: Audit, path: Path, source: str, force: bool) -> None:
-    """Write an audit as a page, with the better plan where there is one."""
+    """Write an audit's HTML page, with the better plan if there is one."""
     from symconfig.api.page import audited_data
     from symconfig.report.page.page import drawn
 
@@ -148,6 +157,7 @@ def _page(done: Audit, path: Path, source: str, force: bool) -> None:
 
 
 def _limits(margin: str | None) -> Limits:
+    """Return the limits with this memory margin; the defaults for None. Raises InputError if it is out of range."""
     from symconfig.descriptor.job import Limits
 
     if margin is None:
@@ -159,6 +169,7 @@ def _limits(margin: str | None) -> Limits:
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:
+    """Write the SARIF file and the best plan; a note instead of the plan if there is none."""
     from symconfig.format import json_text
     from symconfig.report.audit_json import sarif
 

@@ -31,6 +31,7 @@ EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add(
         "files",
@@ -54,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the fitted constants, and write the profile. Exit 0."""
+    """Print the fitted constants and write the profile with --out; return 0. Raises InputError."""
     from symconfig.measured.assumptions import assuming
 
     with assuming(file_of(arguments.assume)):
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    """Run the command with the assumptions in effect."""
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.measured.read import in_folder
     from symconfig.measured.runs import calibrations, runs
@@ -100,7 +102,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _additions(arguments: argparse.Namespace) -> Additions:
-    """Return the options that add what a log does not hold."""
+    """Return the options that state what a log does not hold; None where not given. Problems are recorded in
+    `arguments.problems`.
+    """
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Additions
 
@@ -117,7 +121,7 @@ def _additions(arguments: argparse.Namespace) -> Additions:
 
 
 def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
-    """Return the command as a fitted constant names it: without folders, which are another person's."""
+    """Return the command line to be recorded with fitted constants, paths reduced to their names."""
     words = ["symconfig calibrate", *(path.name for path in paths)]
     if arguments.cluster is not None:
         words += ["--cluster", Path(arguments.cluster).name]

@@ -18,6 +18,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
     add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")
@@ -25,8 +26,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a plan was named and nothing of the checkpoint loads. Bad input, also a folder that is no whole
-    checkpoint, is exit 2."""
+    """Print what a checkpoint is and whether it loads in a plan; return 1 if a plan was given and nothing loads, else
+    0.
+
+    Raises InputError, also for an incomplete checkpoint.
+    """
     from symconfig.report.checkpoint import contents, verdict
     from symconfig.runs.checkpoint import Verdict, of_folder, read
 

@@ -25,11 +25,12 @@ _WORDS: Mapping[str, str] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/how-to/install.md")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 where shtab, which writes the script, is not installed."""
+    """Print the completion script; return 0. Raises FailedError if shtab is not installed."""
     text = script(arguments.shell)
     if arguments.json:
         print_json({"schema": "symconfig.completion/1", "shell": arguments.shell, "script": text})
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """Write the script of a shell. Raises FailedError without shtab."""
+    """Return a shell's completion script. Raises FailedError if shtab is not installed."""
     try:
         import shtab
     except ImportError:
@@ -63,7 +64,7 @@ def script(shell: str) -> str:
 
 
 def _names() -> dict[str, tuple[str, ...]]:
-    """Give the names of what there is to plan with, by kind."""
+    """Return the completed names by kind: model, cluster, listed (both), target, launcher."""
     from symconfig.descriptor.load import zoo_clusters, zoo_models
     from symconfig.render import every_launcher, targets
 
@@ -78,14 +79,14 @@ def _names() -> dict[str, tuple[str, ...]]:
 
 
 def _kind(command: str, action: argparse.Action) -> str | None:
-    """Say which names an option or a word of a command takes; None: none of them."""
+    """Return the kind of names that an argument completes to; None for no names."""
     if (command, action.dest) == ("list", "name"):
         return "listed"
     return action.dest if action.dest in ("model", "cluster", "target", "launcher") else None
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
-    """Yield every option of every command, with the command's name."""
+    """Yield (command's name, argparse action) for each argument of each command."""
     for group in parser._actions:
         if isinstance(group, argparse._SubParsersAction):
             for name, command in group.choices.items():

@@ -13,13 +13,16 @@ EXAMPLES = ("symconfig diff out again",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("before", metavar="A.json", help=PLAN)
     parser.add_argument("after", metavar="B.json", help="another one")
     parser.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0, or 1 where they differ and --exit-code asks for it, as git does; 2: bad input."""
+    """Print the differences of two plans; return 1 if they differ and --exit-code is given, else 0. Raises
+    InputError.
+    """
     from symconfig.api import replan as api_replan
     from symconfig.report import diff as report
 

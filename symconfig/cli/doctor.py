@@ -16,7 +16,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 when planning does not work here."""
+    """Print what is installed; return 1 if planning does not work on this machine, else 0."""
     from symconfig.report.doctor import blocks, examine
 
     health = examine()

@@ -21,6 +21,7 @@ _OF_SCRIPT = ("model", "cluster", "gpus", "seq_length", "megatron_version", "lim
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add("--script", metavar="FILE", help="price what this script or config starts, as `audit` reads it")
@@ -31,7 +32,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 where it does not fit, or the framework refuses it; without a cluster only for the latter."""
+    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0. Without a cluster only
+    refusals count.
+    """
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request
 

@@ -21,6 +21,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     parser.add_argument(
         "--all",
@@ -36,7 +37,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; bad input, also a schedule that cannot run the plan's shape, is exit 2."""
+    """Print the plan's formulas, or with --timeline its schedule; return 0. Raises InputError, also for a schedule
+    that cannot run the plan.
+    """
     if not arguments.timeline:
         refuse(arguments, ("schedule", "trace", "force"), "is of the schedule", need="--timeline")
     plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
@@ -48,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
+    """Print the explanation with symbolic costs; return 0. Runs a search for a comparison."""
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
     from symconfig.runs.compared import with_every_option
@@ -68,6 +72,7 @@ def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
 
 
 def _timeline(arguments: argparse.Namespace, plan: Plan | None) -> int:
+    """Print a candidate's simulated schedule, and write its trace with --trace; return 0. Raises InputError."""
     from symconfig.report.timeline import seen
     from symconfig.report.timeline.chart import chart_data, stage_rows
     from symconfig.report.timeline.trace import trace

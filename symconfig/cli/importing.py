@@ -14,6 +14,7 @@ EXAMPLES = ("symconfig import config.json --out mine.yaml", "symconfig import co
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("config", metavar="CONFIG.json")
     parser.add_argument("--out", metavar="FILE", help="write the descriptor there instead of to standard output")
     does = "read it as a model of this family (model_type), whatever it says itself; no code beside weights is run"
@@ -22,7 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the descriptor as YAML, or as JSON with --json. Exit 0."""
+    """Print the descriptor as YAML (JSON with --json), or write it with --out; return 0. Notes on what was not read
+    go to standard error.
+    """
     from symconfig.descriptor.huggingface import descriptor_yaml
     from symconfig.descriptor.load import load_config
 

@@ -17,7 +17,9 @@ from symconfig.errors import InputError, Problem, reworded
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request: the job's document, the folder where relative paths start, and the problems that are already known."""
+    """A job given on the command line: its document, the folders of relative paths (None: the working directory),
+    and problems found so far.
+    """
 
     document: Document
     given: frozenset[str]  # options on the command line
@@ -30,8 +32,10 @@ class Request:
 
 
 def request(arguments: argparse.Namespace) -> Request:
-    """Lay the job file over the recipe, if any, and the options over both. Raises InputError for a file that cannot be
-    read, or where there is no such recipe."""
+    """Return the job's document: the options over the job file over the recipe (--like).
+
+    Problems of options are collected in `problems`. Raises InputError for an unreadable file or an unknown recipe.
+    """
     recipe, unsaid = _recipe(getattr(arguments, "like", None))
     path = getattr(arguments, "job", None)
     document = _file(path) if path else Document({}, file="")
@@ -72,7 +76,7 @@ def request(arguments: argparse.Namespace) -> Request:
 
 
 def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
-    """Find a job's file among the data: --data-path takes all words up to the next option."""
+    """Yield a problem if --data-path has taken the job file as its last word."""
     words = getattr(arguments, "data_path", None) or ()
     if words and arguments.job is None and words[-1].endswith((".yaml", ".yml")):
         what = "takes all words up to the next option, and this one is the file of a job"
@@ -80,7 +84,9 @@ def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the fields of a job that is like a recipe, and what of it they cannot express."""
+    """Return (fields of a job like a recipe, what of it pins cannot express); ({}, ()) for None. Raises InputError
+    for an unknown name.
+    """
     from symconfig.descriptor.recipe import find_recipe
 
     if name is None:
@@ -92,7 +98,7 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _base(target: str, arguments: argparse.Namespace) -> str:
-    """Return the target that one of the user's own templates is based on; an unknown name stays."""
+    """Return the built-in target that an own template is based on; any other name unchanged."""
     from symconfig.render import targets
     from symconfig.render.overlay import overlaid
 
@@ -106,7 +112,9 @@ def _base(target: str, arguments: argparse.Namespace) -> str:
 
 
 def as_options(problem: Problem, request: Request) -> Problem:
-    """Take the file away from a problem whose field came from the command line, which then names its option."""
+    """Return the problem without file and line if its field was set on the command line; one of the cluster names
+    its option.
+    """
     name = problem.field or ""
     option = "--cluster" if name.startswith("cluster.") else name in job_options() and job_options()[name].flag
     if option in request.given or name.removeprefix("pins.") in request.pinned:
@@ -115,6 +123,9 @@ def as_options(problem: Problem, request: Request) -> Problem:
 
 
 def _file(path: str) -> Document:
+    """Return the job file's document, JSON or YAML. Raises InputError, with a hint if the path is a zoo model's
+    name.
+    """
     from symconfig.descriptor.json_strict import load_json_strict
     from symconfig.descriptor.load import zoo_models
     from symconfig.descriptor.yaml_strict import load_yaml_strict
@@ -126,6 +137,7 @@ def _file(path: str) -> Document:
 
 
 def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a nested field in `data`, copying each section on the way; does nothing if a section is no mapping."""
     for part in path[:-1]:
         inner = data.get(part, {})
         if not isinstance(inner, dict):
@@ -136,7 +148,9 @@ def _put(data: dict[str, Any], path: Sequence[str], value: Any) -> None:
 
 
 def _pins(words: Sequence[str], problems: list[Problem]) -> dict[str, str]:
-    """Split NAME=VALUE words into a mapping."""
+    """Return {name: value} of NAME=VALUE words, names in lower case; malformed words and contradictions are added to
+    `problems`.
+    """
     pins: dict[str, str] = {}
     for word in words:
         name, equals, value = word.partition("=")

@@ -25,6 +25,7 @@ Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("of", metavar="KIND", choices=tuple(KINDS), help=_HELP)
     parser.add_argument(
         "name", nargs="?", metavar="NAME", help="show this one; of targets, which can carry this PLAN.json"
@@ -41,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the list, or one of it. Exit 0."""
+    """Print the list of a kind, or one entry by name; return 0. Raises InputError."""
     make, options = KINDS[arguments.of]
     others = [name for _, names in KINDS.values() for name in names if name not in options]
     refuse(arguments, others, f"is not for {arguments.of}")
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return the list of models, or a model's descriptor."""
     from symconfig.api import zoo
     from symconfig.descriptor.write import descriptor_yaml
     from symconfig.report.zoo import model_list, model_sizes
@@ -70,6 +72,7 @@ def _models(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return the list of clusters, or a cluster's descriptor."""
     from symconfig.api import zoo
     from symconfig.descriptor.write import cluster_yaml
     from symconfig.report.zoo import cluster_list
@@ -82,6 +85,7 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
+    """Return the recipes that match the filters, or one recipe."""
     from symconfig.api.recipes import recipe, recipes
     from symconfig.report.recipes import listed, shown
 
@@ -94,6 +98,7 @@ def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
+    """Return the targets and launchers; with a plan's name whether each target can express it."""
     from symconfig.report.targets import blocks, targets, to_dict
 
     carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
@@ -101,6 +106,7 @@ def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return the launchers, or one launcher's settings."""
     from symconfig.render import every_launcher
 
     every = _chosen(every_launcher().values(), name)
@@ -115,6 +121,7 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _rules(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return the audit's rules, or one rule."""
     from symconfig.existing.audit.catalogue import rules
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
@@ -128,6 +135,7 @@ def _rules(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
+    """Return the frameworks' options, or one option."""
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 
@@ -149,7 +157,7 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:
-    """Return everything, or the one of this name. Raises InputError with the nearest name."""
+    """Return all entries, or only the one of this name. Raises InputError with the nearest name."""
     from symconfig.errors import nearest
 
     known = {one.name: one for one in every}
@@ -159,6 +167,7 @@ def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[Block]:
+    """Return a table of left-aligned columns as the only block."""
     from symconfig.report.grid import Grid
 
     return [Grid(heads, tuple(rows), left=tuple(range(len(heads))))]

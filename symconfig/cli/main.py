@@ -74,12 +74,12 @@ _COLUMN = 14  # where the words beside a command's name start
 
 
 def name_of(module: str) -> str:
-    """Return the name of a module's command."""
+    """Return the command's name of a module: its own name, but "import" for importing."""
     return _NAMES.get(module, module)
 
 
 def commands(words: Sequence[str]) -> list[Command]:
-    """Load the command that comes first of some words; all commands where none does."""
+    """Return the imported modules of the command that the first word names; of all commands if it names none."""
     by_name = {name_of(module): module for module in COMMANDS}
     module = by_name.get("".join(words[:1]))
     names = COMMANDS if module is None else (module,)
@@ -90,11 +90,12 @@ class _Formatter(argparse.HelpFormatter):
     """A formatter that breaks lines as argparse does, but not those of examples, which are to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Return the text wrapped; examples are returned unchanged."""
         return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors read like every other error, without the wall of usage."""
+    """A parser that raises InputError instead of printing its usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
     first: Sequence[str] = ()  # options that the help shows; none: all
@@ -104,7 +105,7 @@ class _Parser(argparse.ArgumentParser):
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help; of all commands, in groups."""
+        """Return the help text: of all commands in groups, or only the options in `first` if there are any."""
         if not self.groups:
             shown = {action: action.help for action in self._actions}
             for action in self._actions:
@@ -124,7 +125,7 @@ class _Parser(argparse.ArgumentParser):
         return formatter.format_help()
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Read the value of an option; what is wrong with it is gathered, so that all is said at once."""
+        """Return an argument's value; after an InputError record its problems in `wrong` and return None."""
         try:
             return super()._get_value(action, arg_string)
         except InputError as error:
@@ -133,6 +134,7 @@ class _Parser(argparse.ArgumentParser):
             return None
 
     def error(self, message: str) -> NoReturn:
+        """Raise InputError for an error of argparse, with the nearest command or choice."""
         if (wrong := _NO_CHOICE.match(message)) and wrong[1] == "COMMAND":
             known = {name_of(module): name_of(module) for module in COMMANDS} | _GUESSED
             similar = nearest(wrong[2], known, most=1)
@@ -158,7 +160,10 @@ class _HelpOfAll(argparse.Action):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Never shows a traceback unless SYMCONFIG_DEBUG is set."""
+    """Run one command and return its exit code; errors are printed to standard error.
+
+    Sets environment variables and the streams' error handling. No traceback is shown unless SYMCONFIG_DEBUG is set.
+    """
     _open_streams()
     gc.set_threshold(COLLECT_AFTER)
     # The products are small: threads that share them wait for each other.
@@ -199,8 +204,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Open the null device in the place of standard streams that are closed (`>&-`). What is written there is dropped,
-    and no other file gets their numbers."""
+    """Replace closed standard streams (`>&-`) by the null device, so that no other file gets their numbers."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -211,6 +215,7 @@ def _open_streams() -> None:
 
 
 def _run(words: list[str]) -> int:
+    """Parse the words and run their command; return its exit code. Raises InputError with unknown options."""
     named = words[:1] and not words[0].startswith("-")
     parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
@@ -230,7 +235,7 @@ def _run(words: list[str]) -> int:
 
 
 def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Problem:
-    """Rewrite the field of a problem that no file has in the words of the command's option that sets it."""
+    """Return the problem with its field as the option that sets it; unchanged if it has a file."""
     field = problem.field or ""
     flag = job_options()[field].flag if field in job_options() else "--" + field.replace("_", "-")
     section, _, pin = field.partition(".")
@@ -244,7 +249,7 @@ def _as_typed(problem: Problem, options: Mapping[str, argparse.Action]) -> Probl
 
 
 def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Problem]:
-    """Yield the options that no command has, with the nearest ones that exist; a choice of the planner's is pinned."""
+    """Yield a problem for each unknown option with the nearest known one, or a --pin if it is a planner's choice."""
     from symconfig.descriptor.job import pin_meant
 
     known = [option for action in parser._actions for option in action.option_strings]
@@ -262,7 +267,9 @@ def _unknown(words: list[str], parser: argparse.ArgumentParser) -> Iterator[Prob
 
 
 def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
-    """Say what is wrong on standard error, and as JSON on standard output where JSON was asked for."""
+    """Print the problems to standard error, and as JSON to standard output if asked for; return `code`, or
+    BROKEN_PIPE.
+    """
     try:
         for problem in problems:
             note(f"error: {problem}")
@@ -278,13 +285,13 @@ def _fail(problems: Sequence[Problem], code: int, as_json: bool) -> int:
 
 
 def _broken_pipe() -> int:
-    """Return the exit status when nobody reads any more (`| head`)."""
+    """Silence the streams and return the exit code of a closed output (`| head`)."""
     _silence()
     return BROKEN_PIPE
 
 
 def _silence() -> None:
-    """Drop what cannot be written, so that the interpreter does not complain when it flushes at exit."""
+    """Redirect standard output and error to the null device, so that flushing at exit raises nothing."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -294,8 +301,9 @@ def _silence() -> None:
 
 
 def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentParser:
-    """Make the parser of the command that comes first of some words; of all commands where none does. whole: with the
-    options of each."""
+    """Return the parser of the command that the first word names; of all commands if it names none. whole: whether
+    to add the commands' options.
+    """
     parser = _Parser(prog="symconfig", allow_abbrev=False, description=_DESCRIPTION, epilog=_MORE)
     parser.add_argument("--version", action="version", version=f"symconfig {VERSION}")
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)

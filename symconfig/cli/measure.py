@@ -34,6 +34,7 @@ _OF_MEASURING = ("budget", "device")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("--out", metavar="FILE.yaml", help="write the cluster profile there")
     add("--force", action="store_true", help="replace FILE.yaml if it exists")
@@ -47,7 +48,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; bad input is exit 2, as for every command."""
+    """Print measured rates and fitted constants, and write the files asked for; return 0. Raises InputError."""
     from symconfig.measured.gpu.kernel_fit import fit_kernels
     from symconfig.measured.gpu.kernel_times import as_yaml
     from symconfig.report.kernels import blocks, to_dict
@@ -70,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes, ClusterDescriptor | None]:
-    """Return the times of a file or of this machine, and the cluster whose peaks they are compared with. All that can
-    be known to be wrong is said before anything is measured."""
+    """Return (kernel times of a file or measured now, the cluster with their peaks or None).
+
+    Raises InputError with all problems before anything is measured.
+    """
     from symconfig.measured.gpu.kernel_times import read
 
     problems = arguments.problems
@@ -91,6 +94,7 @@ def _times(arguments: argparse.Namespace, out: Path | None) -> tuple[KernelTimes
 def _measured(
     wanted: str | None, budget_s: float, named: ClusterDescriptor | None, out: Path | None
 ) -> tuple[KernelTimes, ClusterDescriptor | None]:
+    """Return (times measured on this machine within `budget_s` seconds, the cluster with its GPU or None)."""
     from symconfig.measured.gpu.kernels import choose_device, import_torch, measure_kernels, zoo_name
 
     torch: Any = import_torch()
@@ -102,7 +106,10 @@ def _measured(
 
 
 def _cluster(name: str | None, product: str | None, out: Path | None) -> ClusterDescriptor | None:
-    """Return the zoo's cluster with this GPU. A CPU has none, and does without where nothing is written."""
+    """Return the zoo's cluster of this name; None for a CPU if no profile is to be written.
+
+    Raises InputError for a GPU without a cluster, and for a CPU with `out`.
+    """
     from symconfig.descriptor.load import load_cluster, zoo_clusters
 
     if name in zoo_clusters():
@@ -118,6 +125,7 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
 
 
 def _existing(name: str) -> Path:
+    """Return the path of an existing file. Raises InputError if there is none."""
     path = Path(name)
     if not path.is_file():
         raise InputError("there is no such file", file=name)

@@ -44,15 +44,19 @@ class Option(NamedTuple):
 
     @property
     def dest(self) -> str:
+        """Return the option's attribute in parsed arguments."""
         return self.flag[2:].replace("-", "_")
 
     def add(self, parser: argparse._ActionsContainer) -> None:
+        """Add the option to a parser."""
         metavar = _METAVARS.get(self.field) or {int: "N", float: "X", tuple: "NAMES"}.get(self.kind, "NAME")
         many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {}
         parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
 
     def read(self, text: Any) -> Any:
-        """Return the value of the option's text; text that is no number stays text, and the job's check reports it."""
+        """Return the option's text as its kind; text that is no number stays text, for the job's validation. A list
+        is split at commas.
+        """
         if self.kind is tuple:
             return text if isinstance(text, list) else [name for name in text.split(",") if name]
         if self.kind is int and not re.fullmatch(r"[-+]?[0-9]{1,100}", text):
@@ -65,7 +69,7 @@ class Option(NamedTuple):
 
 @cache
 def job_options() -> dict[str, Option]:
-    """Return the options of a job by the fields that they set, in the order of the help."""
+    """Return {field: option} of a job's options in the order of the help. Cached."""
     from symconfig.descriptor.job import Job
     from symconfig.descriptor.validate import section as inner_section
 
@@ -82,11 +86,14 @@ def job_options() -> dict[str, Option]:
 
 
 def type_of(annotation: Any) -> type:
-    """Return what an option's text is read as: the first number or list in an annotation, else text."""
+    """Return the type that an option's text is read as: the first of int, float and tuple in an annotation, else
+    str.
+    """
     return next((one for one in _types(annotation) if one in (int, float, tuple)), str)
 
 
 def _types(annotation: Any) -> Iterator[type]:
+    """Yield the types in an annotation, depth first; a tuple's items are not entered."""
     if get_origin(annotation) is tuple:
         yield tuple
     elif get_origin(annotation) is Annotated:
@@ -99,7 +106,7 @@ def _types(annotation: Any) -> Iterator[type]:
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """Add the options that are fields of a job, with --set and --pin."""
+    """Add the options of a job's fields, --set and --pin."""
     groups = {title: parser.add_argument_group(title) for title in _FIELDS}
     for option in job_options().values():
         if option.title:
@@ -109,25 +116,25 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def add_some(parser: argparse._ActionsContainer, *fields: str) -> None:
-    """Add the options of some of a job's fields."""
+    """Add the options of the named fields of a job."""
     for name in fields:
         job_options()[name].add(parser)
 
 
 def add_changes(parser: argparse._ActionsContainer) -> None:
-    """Add --set: the changes of the named cluster."""
+    """Add --set, a change of a cluster's field."""
     parser.add_argument("--set", metavar="FIELD=VALUE", help=_CHANGES, action="append", default=[])
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the changes that --set makes to the cluster, `field: value`. Raises InputError."""
+    """Return {field: value} of --set for the cluster. Raises InputError."""
     from symconfig.descriptor.cluster_name import pairs
 
     return pairs(arguments.set, "--set")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
-    """Add the options for how much of the answer is shown, and where its files go."""
+    """Add --top, --out, --force, --html and the options of the files."""
     out = parser.add_argument_group("the answer")
     out.add_argument(
         "--top", metavar="K", type=within(1, MOST_TOP), default=5, help="how many candidates to rank (default 5)"
@@ -139,7 +146,7 @@ def add_answer(parser: argparse.ArgumentParser) -> None:
 
 
 def add_page(parser: argparse._ActionsContainer) -> None:
-    """Add --html: the answer as a page."""
+    """Add --html."""
     parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
 
 
@@ -157,7 +164,7 @@ def add_files(parser: argparse._ActionsContainer) -> None:
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
-    """Read the options that choose the files. Raises InputError for names that there are none of."""
+    """Return the chosen target, launchers and templates. Raises InputError if one does not exist."""
     from symconfig.api.planning import Wanted
 
     choice = Wanted.of(arguments.target, arguments.launcher, arguments.templates)
@@ -166,13 +173,14 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
+    """Add --jobs."""
     parser.add_argument(
         "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
     )
 
 
 def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:
-    """Add what a script finds where it runs, as a person says it. own_set: --set, too."""
+    """Add --root and, with `own_set`, --set for the script's environment; `extra` is set to []."""
     script = parser.add_argument_group("what its script finds where it runs")
     if own_set:
         script.add_argument(
@@ -191,8 +199,11 @@ def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None
 
 
 def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """Read NAME=VALUE pairs, as --set of a script has them. Raises InputError with all that are none. source: the
-    script. instead: where a field of a cluster goes, with `{}` for the field and its value."""
+    """Return {name: value} of --set for a script. Raises InputError for malformed pairs, and for fields of a cluster
+    that the script does not use.
+
+    instead: the hint for a cluster's field, with `{}` for the pair.
+    """
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
@@ -205,7 +216,7 @@ def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, s
 
 
 def _of_cluster(name: str, source: str | None) -> bool:
-    """Tell whether a name is a field of a cluster, and no variable of the script."""
+    """Return whether a name is a field of a cluster and not a variable that the script uses."""
     from symconfig.descriptor.difference import SHORT
     from symconfig.descriptor.document import MAX_BYTES
     from symconfig.resources import content
@@ -220,5 +231,6 @@ def _of_cluster(name: str, source: str | None) -> bool:
 
 
 def _no_variable(pair: str, instead: str) -> Problem:
+    """Return the problem of a cluster's field given as a script's variable."""
     what = f"{pair.partition('=')[0]} is a field of a cluster, and --set is for variables of the script here"
     return Problem(what, field="--set", got=pair, hint=instead.replace("{}", pair))

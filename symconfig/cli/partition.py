@@ -42,6 +42,7 @@ Answer = TypeVar("Answer")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("job", nargs="?", metavar="JOB.yaml", help="options as keys of a file; those below override it")
     what = parser.add_argument_group("the graph: one of these").add_argument
     what("--model", metavar="M", help=MODEL)
@@ -100,7 +101,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 where nothing fits."""
+    """Print the partition, or with --stages the pipeline, and write the files asked for; return 0. Raises
+    InputError, InfeasibleError.
+    """
     from symconfig.api.graph_job import partition_job
     from symconfig.api.problems import check_free, stated
 
@@ -117,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
         refuse(arguments, ("explain", "baselines", "placements"), what, need="no --stages")
 
     def placed(problem: Problem) -> Problem:
-        """Give a problem the line of the file that says it, else the name of an option."""
+        """Return the problem with the line of the job file, or else the name of an option."""
         if document is not None and problem.field not in words:
             known = replace(problem, field="pins") if problem.field == "pin" else problem
             if known.field in document.data:
@@ -133,6 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str | None) -> Document:
+    """Return the job file's document; an empty one without a file. Raises InputError."""
     from symconfig.api.graph_file import graph_file
 
     return graph_file(path, KEYS) if path is not None else Document({}, file="")
@@ -141,7 +145,9 @@ def _file(path: str | None) -> Document:
 def _given(
     arguments: argparse.Namespace, document: Document | None, changed: Mapping[str, str]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return what is asked: a file's keys under the options; and the names of options that were given."""
+    """Return (arguments of `partition_job`, names of the options given): options override the file's keys, pins are
+    added to its pins.
+    """
     known = document.data if document is not None else {}
     options = {name: getattr(arguments, name) for name in (*_NAMES, "timeout")}
     words = {name for name, value in options.items() if value is not None}
@@ -153,7 +159,7 @@ def _given(
 
 
 def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
-    """Solve a graph and write the files of its partition."""
+    """Return (JSON, blocks) of the solved partition; writes its files."""
     from symconfig.api.partition import answered
     from symconfig.report.partition import blocks
     from symconfig.report.partition_json import to_dict
@@ -172,7 +178,7 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
 
 
 def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
-    """Solve a pipeline and write its stages."""
+    """Return (JSON, blocks) of the solved pipeline; writes partition.json with --out."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
@@ -184,6 +190,7 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
+    """Return `solve(request)`, with progress on standard error."""
 
     with working() as progress:
         progress.say("partitioning")
@@ -191,7 +198,7 @@ def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> A
 
 
 def _put(out: Path, texts: Mapping[str, str], force: bool) -> None:
-    """Write the files of a partition into a folder. Placements of an earlier one that stay there are named."""
+    """Write a partition's files into a folder; a note names an earlier placements.py that is left there."""
     from symconfig.render.files import File, Files, write
 
     write(Files(tuple(File(name, text) for name, text in texts.items())), out, force)

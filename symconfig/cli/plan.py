@@ -50,6 +50,7 @@ FIRST = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
     add(
@@ -60,7 +61,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the ranked plans and write their files. Exit 0; no plan, or bad input, is raised."""
+    """Print the ranked plans and write their files and page; return 0.
+
+    If no target can express the plan, it is printed, and files or a page asked for give the refusal's exit code. Raises
+    InputError, InfeasibleError (after writing the page of an infeasible job).
+    """
     from symconfig.api import planning as api
     from symconfig.cli.job import as_options, request
     from symconfig.descriptor.load import mixed_of
@@ -122,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster) -> int:
-    """Print the plans over two kinds of GPUs and write their files."""
+    """Print the plans over two kinds of GPUs and write their files; return 0."""
     from symconfig.api.mixed import solve
     from symconfig.cli.job import as_options
     from symconfig.report.mixed import blocks
@@ -148,7 +153,7 @@ def _run_mixed(arguments: argparse.Namespace, job: Request, mixed: MixedCluster)
 
 
 def _refused(path: Path, request: Request, error: InfeasibleError, force: bool) -> None:
-    """Write the page of a job that nothing fits."""
+    """Write the HTML page of an infeasible job."""
     from symconfig.api.page import refused_page
     from symconfig.api.planning import read_job
 

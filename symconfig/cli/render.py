@@ -21,6 +21,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     add_files(parser)
     parser.add_argument("--out", metavar="DIR", help="where they are written")
@@ -38,7 +39,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the files and name them, or print the words. Exit 0; 1 where this machine is not what the plan is for."""
+    """Write the files and name them, or with --print print the program's words; return 0.
+
+    Raises InputError, and MismatchError (exit 1) if --check finds that this machine does not match the plan.
+    """
     from symconfig.api import planning as api
 
     problems = arguments.problems
@@ -66,6 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print(arguments: argparse.Namespace, plan: Plan) -> int:
+    """Print the words of the plan's program, one per line or NUL-terminated; return 0.
+
+    Raises InputError for words that `$(…)` would change, unless --null or --json is given.
+    """
     from symconfig.frameworks.entries import entry_of
     from symconfig.runs.embed.start import started
     from symconfig.runs.embed.words import targets, unsafe, words

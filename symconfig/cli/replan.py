@@ -43,6 +43,7 @@ _OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedu
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
     parser.set_defaults(job=None)  # the recorded job is what the options lie above
     parser.add_argument(
@@ -73,7 +74,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: there is a plan; 1: none, or none that keeps what was asked; 2: bad input."""
+    """Print the new plan and what changes, and write its files; return 0, or with --lose-nodes as `_answer`. Raises
+    InputError, InfeasibleError.
+    """
     from symconfig.api import planning as api
     from symconfig.api import replan as api_replan
     from symconfig.cli.job import as_options, request
@@ -122,7 +125,7 @@ def _on_fewer_nodes(
     lost: range | None,
     progress: Progress,
 ) -> Fallback:
-    """Plan for fewer nodes; where options change the plan itself, that is made again first."""
+    """Return the plans for fewer nodes; if options change the job, the plan is solved again first, with a note."""
     from symconfig.api.replan import replan_again
     from symconfig.runs.replan.fallback import fallback
 
@@ -139,7 +142,9 @@ def _on_fewer_nodes(
 
 
 def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None, files: Wanted | None) -> int:
-    """Write and show the plans for fewer nodes. Exit 1 where nothing fits on any of them."""
+    """Print the plans for fewer nodes and write their files; return 1 if nothing fits on any number of nodes, else
+    0.
+    """
     from symconfig.api.fallback import fallback_files
     from symconfig.api.planning import put
     from symconfig.render.target import LAUNCH
@@ -155,7 +160,7 @@ def _answer(arguments: argparse.Namespace, fallback: Fallback, out: Path | None,
 
 
 def _range(text: str) -> range:
-    """Read the numbers that 1..4, or 2 alone, names."""
+    """Return the range of `1..4` (both ends included), or of `2` alone. Raises InputError."""
     match = re.fullmatch(r"(\d{1,6})(?:\.\.(\d{1,6}))?", text, re.ASCII)
     low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= low <= high:
@@ -164,10 +169,12 @@ def _range(text: str) -> range:
 
 
 def _names(text: str | None) -> tuple[str, ...]:
+    """Return the names in a text separated by commas; () for None."""
     return tuple(name.strip() for name in text.split(",")) if text is not None else ()
 
 
 def _step(text: str) -> int:
+    """Return a step number. Raises InputError."""
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     raise InputError("wrong value", got=text, need="a step from 0")

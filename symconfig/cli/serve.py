@@ -15,6 +15,7 @@ _LOCAL = "127.0.0.1"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("--port", metavar="P", type=within(0, 65535), default=8000, help="0: any that is free (default 8000)")
     add("--host", metavar="H", default=_LOCAL, help="an address others can reach; prints a token that each must bring")
@@ -24,7 +25,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until interrupted. Exit 2 where the port is taken or a package is missing."""
+    """Serve until interrupted; return 0. Prints the address, with a token unless it is local.
+
+    Raises InputError if the port cannot be used or a package is missing.
+    """
     import secrets
 
     if arguments.problems.all:

@@ -28,13 +28,14 @@ MOST_TOP = 1000  # candidates, or other ways, that are ranked
 
 
 def say(blocks: Sequence[Block]) -> None:
+    """Print blocks to standard output."""
     from symconfig.report.grid import show
 
     show(blocks, sys.stdout)
 
 
 def show(arguments: Namespace, data: Callable[[], Any], blocks: Callable[[], Sequence[Block]]) -> None:
-    """Print an answer: as JSON where that is asked for, else as text."""
+    """Print an answer: as JSON with --json, else as blocks; only the needed one of `data` and `blocks` is called."""
     if arguments.json:
         print_json(data())
     else:
@@ -42,14 +43,14 @@ def show(arguments: Namespace, data: Callable[[], Any], blocks: Callable[[], Seq
 
 
 def working() -> Progress:
-    """Return a line of progress on standard error, as a context."""
+    """Return a progress line on standard error, as a context manager."""
     from symconfig.report.progress import Progress
 
     return Progress(sys.stderr)
 
 
 def note(text: str) -> None:
-    """Write a message beside the answer, as wide as the page."""
+    """Print a message to standard error, wrapped to the page's width."""
     from symconfig.format import clean
     from symconfig.report.grid import page_width, wrapped
 
@@ -57,20 +58,24 @@ def note(text: str) -> None:
 
 
 def one_at_a_time(arguments: Namespace, places: Sequence[str], *names: str) -> None:
-    """Refuse the options that are for one place alone where several are given."""
+    """Record a problem for each of these options that is given if there are several places."""
     if len(places) > 1:
         refuse(arguments, names, "is for one at a time", got=f"{len(places)} places")
 
 
 def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
-    """Refuse those of the named options that are given. more: what else is said of each, as a Problem has it."""
+    """Record a problem in `arguments.problems` for each of these options that is given. more: further fields of the
+    problem.
+    """
     for name in names:
         if getattr(arguments, name) not in (None, False, []):
             arguments.problems.add(Problem(what, field="--" + name.replace("_", "-"), **more))
 
 
 def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster") -> Problem:
-    """Rewrite a problem of the cluster in the words of the options. named: the option that names it."""
+    """Return a cluster's problem with its field as `--set FIELD` or the option `named`; other problems are
+    unchanged.
+    """
     match = _CLUSTER.fullmatch(problem.field or "")
     if match is None:
         return problem
@@ -82,7 +87,7 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
 
 
 def cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
-    """Load the cluster that an option names; a name that is none is the option's mistake."""
+    """Return the cluster that an option names. Raises InputError naming the option."""
     from symconfig.descriptor.load import load_cluster
 
     with reworded(lambda problem: as_changes(problem, (), option)):
@@ -90,21 +95,21 @@ def cluster(name: str, option: str = "--cluster") -> ClusterDescriptor:
 
 
 def plan_of(name: str) -> Plan:
-    """Read the plan that an argument names."""
+    """Return the plan in a file or folder. Raises InputError."""
     from symconfig.plans.file import load_plan
 
     return load_plan(Path(name))
 
 
 def whole(text: str) -> int:
-    """Read a number. Raises InputError."""
+    """Return a text as an integer above 0. Raises InputError."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise InputError("wrong value", got=text, need="a whole number above 0")
     return int(text)
 
 
 def whole_of(name: str) -> Callable[[str], int]:
-    """Return what reads the number of an option, and names it where it is none."""
+    """Return a function that reads an integer above 0 and whose InputError names this option."""
 
     def read(text: str) -> int:
         with reworded(lambda problem: replace(problem, field=f"--{name.replace('_', '-')}")):
@@ -114,9 +119,10 @@ def whole_of(name: str) -> Callable[[str], int]:
 
 
 def within(least: int, most: int) -> Callable[[str], int]:
-    """Return what reads a number within bounds, or raises InputError."""
+    """Return a function that reads an integer within bounds (included) or raises InputError."""
 
     def read(text: str) -> int:
+        """Return the text as an integer within the bounds. Raises InputError."""
         if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
             raise InputError("out of range", got=text, need=f"a whole number from {least} to {most}")
         return int(text)
@@ -125,9 +131,10 @@ def within(least: int, most: int) -> Callable[[str], int]:
 
 
 def seconds(least_s: float, most_s: float) -> Callable[[str], float]:
-    """Return what reads seconds within bounds, or raises InputError."""
+    """Return a function that reads seconds within bounds (included) or raises InputError."""
 
     def read(text: str) -> float:
+        """Return the text as seconds within the bounds. Raises InputError."""
         try:
             value = float(text)
         except ValueError:
@@ -150,10 +157,13 @@ YAML, JSON, SARIF, PYTHON, PAGE = (
 
 
 def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | None:
-    """Return the file that an option names, if it does; what keeps it from being written is gathered before the
-    work."""
+    """Return the path that an option names; None if it is not given.
+
+    A wrong ending or an existing file without --force is recorded in `arguments.problems`.
+    """
 
     def check(out: Path) -> None:
+        """Raise InputError for a wrong ending, or an existing file without --force."""
         what, *endings = kind
         need = f"a name that ends in {endings[0]}"
         resources.check_output(out, f"--{name}", endings, f"this file is {what}", need)
@@ -165,24 +175,24 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
 
 
 def write_text(path: Path, text: str, force: bool) -> None:
-    """Write one file, whole or not at all."""
+    """Write a file atomically. Raises InputError if it exists without `force`."""
     resources.check_free(path, force)
     resources.write_file(path, text.encode())
 
 
 def write_page(path: Path, html: str, force: bool) -> None:
-    """Write one page, and a note that it is there."""
+    """Write an HTML page and print a note. Raises InputError if it exists without `force`."""
     write_text(path, html, force)
     note(f"wrote {path}")
 
 
 def file_of(text: str | None) -> Path | None:
-    """Return the path that an option names, if it does."""
+    """Return an option's text as a path; None for None."""
     return None if text is None else Path(text)
 
 
 def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[str] = ()) -> None:
-    """Name the files that were written, and say what a person should know of them."""
+    """Print the names of the files written, and remarks; to standard error with --json."""
     names = ", ".join(str(path.relative_to(out)) for path in written)
     text = f"wrote {len(written)} files into {out}: {names}"
     if as_json:
@@ -197,7 +207,7 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The files that are asked for beside an answer: a plan's folder, and its page."""
+    """Files to write besides the printed answer: the plan's folder and its HTML page; None for each not asked for."""
 
     out: Path | None
     files: Wanted | None
@@ -212,7 +222,9 @@ def answer(
     shown: Sequence[Block],
     before: Sequence[Block] = (),
 ) -> None:
-    """Write a plan's files, print the answer, and write what else is asked for. before: what its page says first."""
+    """Write a plan's files, print the answer, and write its page if asked for. before: blocks shown first on the
+    page.
+    """
     from symconfig.api.planning import remarks, write
 
     out, files = outputs.out, outputs.files
@@ -227,19 +239,19 @@ def answer(
 
 
 def replaced(names: Sequence[str]) -> None:
-    """Say whose edits went with --force."""
+    """Print a note naming edited files that --force replaced."""
     note(f"note: replaced what was not as symconfig had written it: {', '.join(names)}")
 
 
 def write_data(text: str) -> None:
-    """Write what another program reads (JSON, words, a file) to standard output: in UTF-8, whatever the locale is."""
+    """Write text for another program to standard output, in UTF-8 whatever the locale is."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     sys.stdout.write(text)
 
 
 def print_json(value: Any) -> None:
-    """Print JSON to standard output: the one place that does."""
+    """Print a value as JSON to standard output."""
     from symconfig.format import json_text
 
     write_data(masked(json_text(value)))

@@ -20,6 +20,7 @@ EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --c
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("model", metavar="MODEL", help=MODEL)
     group = parser.add_argument_group("what is asked")
     add = group.add_argument
@@ -48,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1: no cluster is in time."""
+    """Print the numbers of GPUs; return 0 if a cluster meets the deadline, else 1."""
     from symconfig.report.size import blocks, to_dict
     from symconfig.runs.sweep.size import size
 
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _question(arguments: argparse.Namespace) -> Question:
-    """Read the question. Raises InputError with all that is wrong, in the words of the options."""
+    """Return the validated question. Raises InputError with all problems, named by the options."""
     from symconfig.api import sweep as api_sweep
     from symconfig.cli.job import as_options, request
     from symconfig.runs.sweep.size import MOST_GPUS
@@ -92,6 +93,7 @@ _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
 
 
 def _as_option(problem: Problem) -> Problem:
+    """Return the problem with its field as --price or --gpus-max if it is one of theirs."""
     field = problem.field or ""
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
@@ -99,6 +101,7 @@ def _as_option(problem: Problem) -> Problem:
 
 
 def _share(text: str) -> float:
+    """Return a text as float. Raises InputError if it is no number; the range is checked later."""
     try:
         return float(text)
     except ValueError:
@@ -106,7 +109,7 @@ def _share(text: str) -> float:
 
 
 def _price(text: str) -> tuple[str, float]:
-    """Read a price such as `h100=2.5`, of a cluster."""
+    """Return (cluster, price) of a text such as `h100=2.5`. Raises InputError."""
     name, _, value = text.rpartition("=")
     try:
         price = float(value)

@@ -29,6 +29,7 @@ EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
     add(
@@ -44,7 +45,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0: every combination is answered, and one has a plan at least; 1: none has, or some failed or were lost."""
+    """Plan all combinations and print the summary; return the exit code.
+
+    0: all were answered and at least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted.
+    """
     from symconfig.report.sweep import blocks, to_dict
     from symconfig.runs.sweep.run import sweep
     from symconfig.runs.sweep.task import Status
@@ -63,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
-    """Return the combinations, and the table's file. Raises InputError with all that is wrong, before any work."""
+    """Return (combinations, the table's path). Raises InputError with all problems, before any work."""
     from symconfig.api import sweep as api_sweep
     from symconfig.runs.sweep.job import LIMIT
     from symconfig.runs.sweep.run import check, journal_of
@@ -82,10 +86,11 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:
-    """Report how far it is, how fast, and how long the rest will take."""
+    """Return a function that reports rows done, plans per second and the time left."""
     started = time.monotonic()
 
     def tell(progress: Done) -> None:
+        """Report the progress of the sweep."""
         rate = progress.fresh / max(time.monotonic() - started, 1e-3)
         minutes = (progress.points - progress.rows) / rate / 60
         left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"

@@ -12,13 +12,14 @@ EXAMPLES = ("symconfig validate runs.yaml",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="measured runs (symconfig.measurements/1), or folders of such files")
     add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 when no row could be predicted."""
+    """Print predictions against measured runs; return 1 if no row could be predicted, else 0."""
     from symconfig.measured.assumptions import assuming
     from symconfig.measured.read import read
     from symconfig.measured.score import source

@@ -19,6 +19,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument(
         "place",
         metavar="DIR",
@@ -51,7 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 1 when a check failed, or anything is edited or stale."""
+    """Print the checks; return 1 if one failed, or with --frozen if a file was edited or is stale, else 0. Raises
+    InputError.
+    """
     problems = arguments.problems
     if arguments.frozen:
         one_at_a_time(arguments, arguments.place, "json")
@@ -69,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _real(arguments: argparse.Namespace) -> int:
+    """Run the checks with the real frameworks and print them; return 1 if one failed, else 0."""
     from symconfig.report.checks import blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
@@ -93,6 +97,9 @@ def _real(arguments: argparse.Namespace) -> int:
 
 
 def _frozen(arguments: argparse.Namespace) -> int:
+    """Print the check of each place against its manifest; return 1 if one failed, else 0. Raises InputError after
+    all places.
+    """
     from symconfig.api.frozen import verify_frozen
     from symconfig.report.frozen import blocks, to_dict
 

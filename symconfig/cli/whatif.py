@@ -22,6 +22,7 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to its parser."""
     parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
     add = parser.add_mutually_exclusive_group(required=True).add_argument
     add(
@@ -43,12 +44,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit 0; 1 where a changed job has no plan; bad input is exit 2."""
+    """Print how the plan fares when values vary or the job changes; return 1 if a changed job has no plan, else 0.
+    Raises InputError.
+    """
     plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
     return (_changed if arguments.change else _varied)(arguments, plan, arguments.problems)
 
 
 def _varied(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
+    """Print the best plan over each range; return 0."""
     from symconfig.report.whatif import blocks, to_dict
     from symconfig.runs.whatif.whatif import varied, whatif
 
@@ -62,6 +66,7 @@ def _varied(arguments: argparse.Namespace, plan: Plan | None, problems: Problems
 
 
 def _changed(arguments: argparse.Namespace, plan: Plan | None, problems: Problems) -> int:
+    """Print the kept and the new plan for each change; return 1 if a changed job has no plan, else 0."""
     from symconfig.report.changes import blocks, to_dict
     from symconfig.runs.whatif.change import parsed, through_changes
 

@@ -12,7 +12,11 @@ _PLACEHOLDER = "CHECKPOINT"  # of a folder, in the steps of a checkpoint's rules
 
 
 def blocks(outcome: Adaptation, plan: str) -> list[Block]:
-    """Return all that is told, in order. plan: the plan's file as it was named."""
+    """Return the report of an adaptation: changes, what was not done, errors of its audit, checkpoints, notes; empty
+    parts are left out.
+
+    plan: the plan's file as the user named it, for commands.
+    """
     return present(
         titled("Changed", (f"{change}." for change in outcome.changes)),
         titled("Not done", (f"{item}." for item in outcome.unplaced)),
@@ -23,7 +27,9 @@ def blocks(outcome: Adaptation, plan: str) -> list[Block]:
 
 
 def fated(fate: Fate, plan: str) -> str:
-    """Say what becomes of one folder's checkpoint, and what to do."""
+    """Return the text on one folder's checkpoint: verdict, steps, what restarts, and up to MOST_REASONS reasons;
+    what to try if it is unknown.
+    """
     head = f"{fate.place}: {fate.option} {fate.folder}".rstrip()
     if fate.answer is None:
         return (
@@ -51,8 +57,10 @@ def fated(fate: Fate, plan: str) -> str:
 
 
 def _indented(step: str) -> list[str]:
+    """Return the lines of a step, indented by two spaces."""
     return [f"  {line}" for line in step.split("\n")]
 
 
 def _filled(line: str, folder: str) -> str:
+    """Return a line with the placeholder CHECKPOINT replaced by the folder."""
     return line.replace(_PLACEHOLDER, folder)

@@ -35,7 +35,9 @@ _SHOWN = 40  # places that were not understood: of a longer list the rest is cou
 
 
 def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
-    """Return all blocks of an audit, in order. headed: below what was read, its findings and the answer in a line."""
+    """Return all blocks of an audit, in order. headed: whether the caller shows the input, the findings and the
+    verdict itself; then they are left out.
+    """
     judged = audit.judged
     spent: list[Block] = []
     if judged is not None and judged.plan.steps:
@@ -59,7 +61,7 @@ def blocks(audit: Audit, *, headed: bool = False) -> list[Block]:
 
 
 def read(audit: Audit) -> str:
-    """Name what was read, and as what."""
+    """Return the text naming the input, its format, its number of options, and the framework's version."""
     reading, reader = audit.reading, audit.reader
     options = f"{count(len(reading.settings))} options"
     if reading.deepspeed is not None:
@@ -72,7 +74,7 @@ def read(audit: Audit) -> str:
 
 
 def _version(audit: Audit) -> str:
-    """Return the framework's version, and why this one."""
+    """Return the framework's version; if it was guessed, with the reason."""
     reader = audit.reader
     if not reader.version_guessed:
         return reader.version
@@ -84,7 +86,9 @@ def _version(audit: Audit) -> str:
 
 
 def unread(reading: Reading) -> Grid:
-    """List every place that was not understood, and every option whose value is not known."""
+    """Return the table of places that were not understood and of options with unknown values, at most _SHOWN rows
+    and a count.
+    """
     items = sorted(reading.unread, key=lambda item: (not item.matters, item.place))
     rows = [(str(item.place), shorten(item.what, 60), item.why, _hides(item, reading)) for item in items]
     rows += [
@@ -99,7 +103,7 @@ def unread(reading: Reading) -> Grid:
 
 
 def _hides(item: Unread, reading: Reading) -> str:
-    """Say what may differ because of it."""
+    """Return the text of what an unread place may set."""
     match item.hides:
         case Hides.OPTIONS:
             return "any option"
@@ -112,7 +116,7 @@ def _hides(item: Unread, reading: Reading) -> str:
 
 
 def _assumption(item: Unread) -> str:
-    """Say what the figures take for granted of a place that was not read."""
+    """Return the sentence on what the prediction assumes about an unread place."""
     where = f"{item.what} (line {item.place.line})"
     if item.options:
         return f"Predicted without {where}: no figure depends on it."
@@ -120,7 +124,7 @@ def _assumption(item: Unread) -> str:
 
 
 def understood(judged: Judged) -> str:
-    """Describe model, GPUs and batch, with what had to be assumed."""
+    """Return the text describing model, GPUs, degrees and batch, with a line for each assumption."""
     plan, described = judged.plan, judged.run.described
     batch = plan.best.batch
     runs = table.headline(plan) if judged.run.step is None else _step(judged, judged.run.step)
@@ -135,7 +139,9 @@ def understood(judged: Judged) -> str:
 
 
 def _step(judged: Judged, step: Step) -> str:
-    """Say which step of reinforcement learning a script starts: what is trained and generated in it, and where."""
+    """Return the text describing the RL step that a script runs: prompts, samples, updates, generation and
+    placement.
+    """
     section, plan = step.rl, judged.plan
     updates = several(section.updates, "update")
     share = f", {section.rollout.memory_share:g} of a GPU" if section.rollout.memory_share is not None else ""
@@ -149,7 +155,9 @@ def _step(judged: Judged, step: Step) -> str:
 
 
 def model(described: Described) -> str:
-    """Describe the model by what it is, and by the zoo's name where one computes the same."""
+    """Return the text describing a model's shape and parameters, with the zoo model that computes the same, or the
+    most similar one.
+    """
     own, total = described.model, parameters(described.model).total
     heads = f"{own.num_attention_heads} heads on {own.num_key_value_heads} of keys"
     shape = (
@@ -163,6 +171,7 @@ def model(described: Described) -> str:
 
 
 def _resemblance(described: Described) -> str:
+    """Return the zoo's most similar model and the differing fields, as text; "none of the zoo's" if there is none."""
     if described.nearest is None:
         return "none of the zoo's"
     name, fields = described.nearest
@@ -170,12 +179,15 @@ def _resemblance(described: Described) -> str:
 
 
 def findings(audit: Audit) -> str:
-    """Write a line for each finding, the worst first."""
+    """Return a titled text with a line per finding, the worst first; "" without findings."""
     return titled("What is wrong", (f"{severity}: {text} [{rule}]" for severity, rule, text in finding_lines(audit)))
 
 
 def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
-    """Yield severity, rule and sentence of each finding, the worst first; of many that one rule has, the first few."""
+    """Yield (severity, rule, sentence) of each finding, the worst first.
+
+    After _OF_A_RULE findings of one rule, a single line names the fields of the others.
+    """
     ranked = sorted(audit.findings, key=lambda finding: _SEVERITIES.index(finding.severity))
     for rule, listed in grouped((finding.rule, finding) for finding in ranked).items():
         yield from ((each.severity, rule, str(each.problem)) for each in listed[:_OF_A_RULE])
@@ -185,7 +197,7 @@ def finding_lines(audit: Audit) -> Iterator[tuple[str, str, str]]:
 
 
 def headline(audit: Audit) -> str:
-    """Write the answer in a few words: `runs, 13.8 s a step; 2.94 s is possible; 4 warnings`."""
+    """Return the verdict in a few words: `runs, 13.8 s a step; 2.94 s is possible; 4 warnings`."""
     if audit.reader.backend == UNKNOWN:
         head = "the trainer is not known"
     elif not audit.runs:
@@ -205,7 +217,7 @@ def headline(audit: Audit) -> str:
 
 
 def way(audit: Audit, better: Plan) -> list[Block]:
-    """Show the run and the best plan, and each change between them."""
+    """Return the comparison of the run with the best plan, and a table of the changes between them if there are any."""
     if better.rl:
         now = [("now", audit.judged.plan)] if audit.judged is not None else []
         return [rl.compared((*now, ("best", better)))]
@@ -233,11 +245,14 @@ def way(audit: Audit, better: Plan) -> list[Block]:
 
 
 def _searched(better: Plan) -> Iterator[str]:
+    """Yield the sentence with the number of candidates evaluated."""
     yield f"{count(better.search.candidates)} candidates were weighed; no better one was found."
 
 
 def verdict(audit: Audit) -> str:
-    """Write the answer in a line: whether it runs as far as that is known, and what a better plan saves."""
+    """Return the verdict as sentences: whether it runs as far as known, errors and warnings, and the time that a
+    better plan saves.
+    """
     counts = {name: sum(finding.severity == name for finding in audit.findings) for name in ("error", "warning")}
     if audit.reader.backend == UNKNOWN:
         head = "The trainer is not known, so that nothing is said of whether it runs"

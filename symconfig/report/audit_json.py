@@ -24,7 +24,7 @@ RULES_PAGE = "docs/reference/rules.md"
 
 
 def to_dict(audit: Audit) -> dict[str, Any]:
-    """Return the contract of `symconfig audit --json`."""
+    """Return the JSON of `symconfig audit --json`; predictions are None if nothing was predicted."""
     judged, reading, reader = audit.judged, audit.reading, audit.reader
     described = judged.run.described if judged is not None else None
     return {
@@ -78,7 +78,7 @@ def to_dict(audit: Audit) -> dict[str, Any]:
 
 
 def _step(judged: Judged) -> dict[str, Any]:
-    """Return the step around the run, where it has phases; of reinforcement learning with what it is told."""
+    """Return the step with phases around a run, with workers and job for reinforcement learning."""
     around, step = judged.run.around, judged.run.step
     assert around is not None, "is asked for of such a run"
     parts: dict[str, Any] = {"trainer": around.trainer.name}
@@ -88,13 +88,15 @@ def _step(judged: Judged) -> dict[str, Any]:
 
 
 def _place(place: Place | None) -> dict[str, Any]:
+    """Return {file, line, column}; all None without a place."""
     names = ("file", "line", "column")
     return dict.fromkeys(names) if place is None else picked(place, *names)
 
 
 def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
-    """Write audits as SARIF 2.1.0 (OASIS). One run, each finding a result, what was not understood as notes of the rule
-    `not-read`."""
+    """Return audits as SARIF 2.1.0 (OASIS): one run with a result per finding; unread places are notes of the rule
+    `not-read`.
+    """
     results = [result for audit in audits for result in (*map(_result, audit.findings), *_unread(audit))]
     return {
         "$schema": SARIF_SCHEMA,
@@ -131,6 +133,7 @@ def sarif(audits: Iterable[Audit]) -> dict[str, Any]:
 
 
 def _result(finding: Finding) -> dict[str, Any]:
+    """Return a finding as a SARIF result."""
     problem = finding.problem
     plain = Problem(problem.what, field=problem.field, got=problem.got, need=problem.need, hint=problem.hint)
     return {
@@ -142,6 +145,7 @@ def _result(finding: Finding) -> dict[str, Any]:
 
 
 def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
+    """Yield a SARIF note for each place that was not understood."""
     for item in audit.reading.unread:
         yield {
             "ruleId": "not-read",
@@ -152,6 +156,7 @@ def _unread(audit: Audit) -> Iterable[dict[str, Any]]:
 
 
 def _locations(file: str | None, line: int | None, column: int | None) -> list[dict[str, Any]]:
+    """Return SARIF locations of a place; [] for command-line arguments or without a file."""
     if file is None or file == ARGUMENTS:
         return []
     region = {"startLine": line, **({"startColumn": column} if column else {})} if line else None

@@ -27,7 +27,7 @@ HARDLY = 0.9  # of the error before: a fit that leaves more has found no constan
 
 
 def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[Block]:
-    """Show each GPU type's constants and errors; then what was left out, and why."""
+    """Return for each GPU type its constants, errors and far priors, and at the end the remarks."""
     result: list[Block] = []
     for calibration in calibrations:
         title = f"Constants of {calibration.cluster.name}, from {several(calibration.rows, 'run')}"
@@ -37,7 +37,7 @@ def blocks(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> list[
 
 
 def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
-    """Tabulate fitted constants, from where they started."""
+    """Return the table of fitted constants with their start values and relative uncertainty."""
     rows = tuple(
         (p.name, f"{p.value:.3g}", f"{value:.3g}", percent(spread, 0), _meaning(p.name, p.low, p.high, value))
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
@@ -46,7 +46,7 @@ def constants(title: str, parameters: Sequence[Parameter], fit: Fit) -> Grid:
 
 
 def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
-    """Return fitted constants as plain data, by name."""
+    """Return {name: {before, value, uncertainty}} of fitted constants; uncertainty is relative."""
     return {
         p.name: {"before": p.value, "value": float(f"{value:.6g}"), "uncertainty": float(f"{spread:.3g}")}
         for p, value, spread in zip(parameters, fit.values, fit.uncertainty, strict=True)
@@ -54,12 +54,15 @@ def constants_data(parameters: Sequence[Parameter], fit: Fit) -> dict[str, Any]:
 
 
 def _meaning(name: str, low: float, high: float, value: float) -> str:
-    """Say what the constant is, and whether the runs would have it beyond what is possible."""
+    """Return the constant's description; with "at its bound" if the fit stopped there."""
     meaning = _WORDS[name]
     return f"{meaning}; at its bound" if value <= low * 1.001 or value >= high * 0.999 else meaning
 
 
 def _errors(calibration: Calibration) -> Grid:
+    """Return the table of mean absolute errors of the step time by source: before and after the fit, with the model
+    or the source left out.
+    """
     rows = (
         {
             "source": e.source,
@@ -76,7 +79,7 @@ def _errors(calibration: Calibration) -> Grid:
 
 
 def left_priors(calibration: Calibration) -> list[str]:
-    """Say of each constant that the runs took beyond what was believed of it how far, and which runs."""
+    """Return a sentence for each constant that the fit moved far from its prior, with the runs that pull it."""
     return [
         far_from_prior(
             f"{item.constant} of {calibration.cluster.name}, {item.value:.3g},",
@@ -89,7 +92,7 @@ def left_priors(calibration: Calibration) -> list[str]:
 
 
 def far_from_prior(what: str, deviations: float, prior: tuple[float, float], rows: Mapping[str, float]) -> str:
-    """Say it of one constant. rows: the share of its way that each makes."""
+    """Return the sentence on one constant. prior: (value, relative uncertainty); rows: share of the pull by run."""
     side = "below" if deviations < 0 else "above"
     pulling = ", ".join(f"{name} ({percent(share)})" for name, share in rows.items())
     return (
@@ -99,6 +102,9 @@ def far_from_prior(what: str, deviations: float, prior: tuple[float, float], row
 
 
 def _summary(calibration: Calibration) -> str:
+    """Return sentences on the total error and on the error of models left out of the fit; or that none could be left
+    out.
+    """
     if calibration.left_out is None:
         text = "All runs are of one model, so none could be left out: how this carries over to others is not known."
         if calibration.before > FORM_ERROR and calibration.after > HARDLY * calibration.before:
@@ -116,7 +122,7 @@ def _summary(calibration: Calibration) -> str:
 
 
 def to_dict(calibrations: Sequence[Calibration], remarks: Sequence[str]) -> dict[str, Any]:
-    """Return plain data in the schema symconfig.calibration/1."""
+    """Return the calibrations as JSON, symconfig.calibration/1."""
     return {
         "schema": "symconfig.calibration/1",
         "clusters": [

@@ -18,7 +18,7 @@ _WORDS = (
 
 
 def blocks(cases: Sequence[Case]) -> list[Block]:
-    """Return a row for each change, and why a strategy that was kept does not run."""
+    """Return a table with a row per change, and why a kept plan or a new search has no result."""
     before = cases[0].before.plan
     assert before is not None
     heads = ("change", "kept", "tokens/s", "GiB", "replanned", "tokens/s", "GiB", "gain")
@@ -36,12 +36,16 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
 
 
 def _row(case: Case) -> tuple[str, ...]:
+    """Return a change's row: kept plan, new plan, and gain; "runs again" or "runs safely" where only the new plan
+    does.
+    """
     kept = "runs again" if case.kept.plan is None else "runs safely"
     gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
     return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
 
 
 def _cells(one: Outcome) -> tuple[str, str, str]:
+    """Return (degrees, tokens per second, GiB) of an outcome; "does not run" and empty cells without a plan."""
     if one.plan is None:
         return ("does not run", "", "")
     best = one.plan.fastest
@@ -49,11 +53,12 @@ def _cells(one: Outcome) -> tuple[str, str, str]:
 
 
 def _speed(one: Outcome) -> str:
+    """Return the tokens per second as text; 0 without a plan."""
     return count(round(one.tokens_per_s or 0.0))
 
 
 def to_dict(cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the JSON contract."""
+    """Return the JSON, symconfig.adaptability/1."""
     before = cases[0].before.plan
     assert before is not None
     return {
@@ -73,5 +78,6 @@ def to_dict(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def _plain(one: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON; plan and tokens_per_s are None without a plan."""
     plan = None if one.plan is None else one.plan.fastest.to_dict()
     return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.eased)}

@@ -22,7 +22,7 @@ OTHERWISE = {
 
 
 def contents(checkpoint: Checkpoint) -> list[Block]:
-    """Show what `read` returned of a checkpoint."""
+    """Return the head line of a checkpoint, a table of its degrees and saved arguments, and its notes."""
     where = "" if checkpoint.iteration is None else f", iteration {count(checkpoint.iteration)}"
     size = checkpoint.size_bytes
     amount = f"{gib(size)} GiB" if size >= GIB else f"{size / MIB:.1f} MiB"
@@ -34,12 +34,14 @@ def contents(checkpoint: Checkpoint) -> list[Block]:
 
 
 def sentence(verdict: Verdict) -> str:
-    """Say a verdict of the checkpoint, which is `it`."""
+    """Return a verdict as a sentence with the checkpoint as "it"."""
     return _SENTENCES[verdict]
 
 
 def verdict(loadable: Loadable) -> list[Block]:
-    """Show whether it loads, how, what is lost and why."""
+    """Return whether a checkpoint loads, the steps, what restarts and why; with the alternative without a
+    conversion.
+    """
     blocks = [f"{loadable.verdict.value.capitalize()}: {sentence(loadable.verdict)}", *steps(loadable.how)]
     if loadable.verdict is Verdict.CONVERTED:
         blocks += [OTHERWISE[loadable.otherwise], *steps(loadable.otherwise_how)]
@@ -48,5 +50,5 @@ def verdict(loadable: Loadable) -> list[Block]:
 
 
 def steps(how: tuple[Step, ...]) -> list[str]:
-    """Write each step with its words on a line of their own, to be copied."""
+    """Return each step as text, its command or options on a line of their own."""
     return [f"{_RUNS[step.run].capitalize()} {step.does}:\n  {step.words}" for step in how]

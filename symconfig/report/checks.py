@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
-    """Show one row a check, one a pair of numbers where a check compared some, then the count."""
+    """Return a table of checks, one of compared numbers if there are any, and a summary of statuses."""
     rows = tuple((check.status, check.name, seconds(check.seconds), " ".join(check.detail.split())) for check in checks)
     counts = Counter(check.status for check in checks)
     summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no check applies"
@@ -24,7 +24,7 @@ def blocks(folder: Path, checks: Sequence[Check]) -> list[Block]:
 
 
 def _unchecked(checks: Sequence[Check]) -> str:
-    """Name what was not checked, with what is said of it: how to install what is missing, mostly."""
+    """Return a sentence naming the skipped checks with their reasons; "" if none."""
     names: dict[str, str] = {}
     for check in checks:
         if check.status == "skipped":
@@ -36,7 +36,7 @@ def _unchecked(checks: Sequence[Check]) -> str:
 
 
 def _numbers(checks: Sequence[Check]) -> Grid:
-    """Tabulate symconfig's numbers and the framework's own; the name of a check stands in its first row."""
+    """Return the table of symconfig's and the framework's numbers; a check's name only stands in its first row."""
     rows = tuple(
         (
             "" if place else check.name,
@@ -53,7 +53,7 @@ def _numbers(checks: Sequence[Check]) -> Grid:
 
 
 def _difference(pair: Compared) -> str:
-    """Format a difference: absolute, and for bytes as a share of the framework's."""
+    """Return the difference as text, for bytes also in percent of the framework's number; "0" if equal."""
     if pair.ours == pair.real:
         return "0"
     share = f" ({100 * pair.difference:+.2f} %)" if pair.unit == "bytes" and pair.real else ""

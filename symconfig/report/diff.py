@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def blocks(diff: Diff) -> list[Block]:
-    """Return all blocks of a diff, in order."""
+    """Return all blocks of a diff, in order; a single sentence if the plans are equal."""
     if diff.same:
         return ["The plans are the same."]
     both = table.compared((("before", diff.before.best), ("after", diff.after.best)))
@@ -41,7 +41,7 @@ def blocks(diff: Diff) -> list[Block]:
 
 
 def _joined(stages: Sequence[Difference]) -> list[Difference]:
-    """Return neighbours with the same difference as one, `stage 1 to 14`."""
+    """Return neighbouring stages with the same difference as one, named `stage 1 to 14`."""
     runs = [list(same) for _, same in groupby(stages, lambda each: (each.before, each.after))]
     return [
         run[0] if len(run) == 1 else replace(run[0], field=f"{run[0].field} to {run[-1].field.removeprefix('stage ')}")
@@ -50,7 +50,7 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 
 
 def _predicted(diff: Diff) -> Iterator[Block]:
-    """Yield parts of the step and of the memory, each with its sum."""
+    """Yield the tables of step time and memory by part, with their sums; nothing if no part differs."""
     one, other = diff.before.best.predicted, diff.after.best.predicted
     if diff.time:
         rows = [*_rows(diff.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
@@ -61,12 +61,13 @@ def _predicted(diff: Diff) -> Iterator[Block]:
 
 
 def _rows(differences: Sequence[Difference], shown: Any) -> Iterator[tuple[str, ...]]:
-    """Yield rows, the largest change first; names break ties."""
+    """Yield rows of parts, the largest change first, then by name. shown: formats a value."""
     for each in sorted(differences, key=lambda each: (-abs(each.delta or 0.0), each.field)):
         yield (words(each.field), shown(each.before), shown(each.after), _signed(each.delta or 0.0, shown), "")
 
 
 def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
+    """Return the row of a sum, with its relative change."""
     return (
         name,
         shown(before),
@@ -77,11 +78,12 @@ def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
 
 
 def _signed(delta: float, shown: Any) -> str:
+    """Return a change as text, with its sign."""
     return f"{'+' if delta >= 0 else ''}{shown(delta)}"
 
 
 def to_dict(diff: Diff) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig diff --json`."""
+    """Return the JSON of `symconfig diff --json`."""
     return {
         "schema": "symconfig.diff/1",
         "same": diff.same,
@@ -92,7 +94,7 @@ def to_dict(diff: Diff) -> dict[str, Any]:
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
-    """Name a plan, and what it was made by."""
+    """Return a plan's model, cluster, GPUs, target and symconfig version."""
     return {
         "model": plan.model.name,
         "cluster": plan.cluster.name,

@@ -58,11 +58,12 @@ class Health:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Return the needs of plans' options; nothing where symconfig's own packages are not all there."""
+        """Return the needs of plans' options; () if a package that symconfig requires is missing."""
         return tuple(_sites()) if all(self.packages[name] for name in BASE) else ()
 
     @property
     def healthy(self) -> bool:
+        """Return whether all required packages, data folders, models and clusters are there."""
         base = all(self.packages[name] for name in BASE)
         return base and all(folder.path for folder in self.folders) and bool(self.models) and bool(self.clusters)
 
@@ -76,7 +77,7 @@ class Health:
 
 
 def examine() -> Health:
-    """Look around; imports no heavy package."""
+    """Return what is installed on this machine; no heavy package is imported."""
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     return Health(
         symconfig=install.VERSION,
@@ -90,6 +91,7 @@ def examine() -> Health:
 
 
 def _version(package: str) -> str | None:
+    """Return a package's installed version; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -97,6 +99,7 @@ def _version(package: str) -> str | None:
 
 
 def _data(name: str) -> Path | None:
+    """Return the path of a data folder; None if it is missing."""
     from symconfig.resources import data_dir
 
     try:
@@ -106,12 +109,13 @@ def _data(name: str) -> Path | None:
 
 
 def _zoo(kind: str) -> tuple[str, ...]:
+    """Return the names of the zoo's models or clusters, sorted; () without the zoo."""
     path = _data("model_zoo")
     return tuple(sorted(file.stem for file in (path / kind).glob("*.yaml"))) if path else ()
 
 
 def _sites() -> Iterator[Site]:
-    """Yield what options of either framework want."""
+    """Yield the needs (modules, environment variables) of all backends' options."""
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 
@@ -124,7 +128,7 @@ def _sites() -> Iterator[Site]:
 
 
 def blocks(health: Health) -> list[Block]:
-    """Write the doctor's report."""
+    """Return the doctor's report."""
     packages = (f"{name} {version or 'absent'}" for name, version in health.packages.items())
     folders = ((one.name, one.path or "MISSING") for one in health.folders)
     sites = tuple((site.label, site.option, site.wants, _HERE[site.here]) for site in health.sites)

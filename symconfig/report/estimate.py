@@ -18,7 +18,7 @@ FitsOn = Mapping[str, "Estimate | Problem"]  # by cluster
 
 
 def blocks(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> list[Block]:
-    """Return all blocks of an estimate. known: of a cluster that is named."""
+    """Return all blocks of an estimate. known: whether the user named a cluster; without one only memory is shown."""
     plan = estimate.plan
     time: list[Block] = [table.parts(plan, SPENT), certainty(plan)] if known else []
     return present(
@@ -33,6 +33,7 @@ def blocks(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> list[Block]:
 
 
 def _without_cluster(plan: Plan) -> str:
+    """Return the head line of an estimate without a cluster."""
     best, batch = plan.best, plan.best.batch
     return (
         f"{plan.model.name} on {several(best.parallel.world_size, 'GPU')}: memory alone; --cluster gives the step, "
@@ -42,8 +43,10 @@ def _without_cluster(plan: Plan) -> str:
 
 
 def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
-    """Tabulate the memory in use of each pipeline stage's GPUs by part, stages with equal figures as one row. usable:
-    against what may be used of a GPU."""
+    """Return the table of memory in use by stage and part, in GiB; neighbouring stages with equal figures share a row.
+
+    usable: whether to compare with the usable memory of the GPU.
+    """
     plan, most = estimate.plan, estimate.plan.usable_bytes
     rows: list[dict[str, str]] = []
     for number, (stage, used) in enumerate(zip(plan.best.stages, estimate.stage_bytes, strict=True)):
@@ -65,12 +68,12 @@ def stages(estimate: Estimate, *, usable: bool = True) -> Grid:
 
 
 def certainty(plan: Plan) -> str:
-    """Return the step and the memory with their intervals, and the runs that these are of."""
+    """Return sentences on step and memory with their 90 % intervals and the runs that these rest on."""
     return "\n".join([table.step_sentence(plan, basis=True), *table.memory_sentences(plan, basis=True)])
 
 
 def verdict(estimate: Estimate) -> str:
-    """Say whether it fits: what is left of a GPU, or by how much it does not and which part is largest."""
+    """Return the sentence whether it fits: free memory, or the missing bytes, the stages and the largest part."""
     usable, missing = gib(estimate.plan.usable_bytes), estimate.missing_bytes
     if missing <= 0:
         return f"It fits: {gib(-missing)} of {usable} GiB usable are free."
@@ -82,7 +85,9 @@ def verdict(estimate: Estimate) -> str:
 
 
 def others(fits_on: FitsOn) -> Grid:
-    """Tabulate on which GPUs the layout fits, by how much, and its step there."""
+    """Return the table of clusters on which the layout fits, with free memory and the step; a Problem's text if it
+    cannot run there.
+    """
     rows = []
     for name, one in fits_on.items():
         row = {"cluster": name, "GPU GiB": "", "free GiB": "", "step s": "", "": ""}
@@ -97,7 +102,7 @@ def others(fits_on: FitsOn) -> Grid:
 
 
 def to_dict(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig estimate --json`. Without a cluster, what follows from it is null."""
+    """Return the JSON of `symconfig estimate --json`; without a cluster, what depends on one is None."""
     plan, (name, most) = estimate.plan, estimate.largest
     return {
         "schema": SCHEMA,
@@ -120,6 +125,7 @@ def to_dict(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> dict[str, An
 
 
 def _on(one: Estimate | Problem) -> dict[str, Any]:
+    """Return the estimate on another cluster as JSON; only `why` for a Problem."""
     if isinstance(one, Problem):
         return {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
     predicted = one.plan.best.predicted

@@ -30,7 +30,11 @@ class Line:
 
 
 def lines(plan: Plan) -> list[Line]:
-    """Write the arithmetic that ties the plan together, each result recomputed here from its inputs."""
+    """Return the arithmetic that relates the plan's numbers: degrees, batch, bubble, tokens per second, MFU, usable
+    memory.
+
+    Results are computed here from the plan's inputs and predicted step; nothing is compared with the plan.
+    """
     best = plan.best
     p, batch, predicted = best.parallel, best.batch, best.predicted
     micro, turns = batch.micro, batch.num_microbatches
@@ -76,25 +80,30 @@ def lines(plan: Plan) -> list[Line]:
 
 
 def arithmetic(plan: Plan) -> Grid:
-    """Tabulate the lines."""
+    """Return the table of `lines`."""
     rows = tuple((line.name, line.formula, line.numbers, line.result) for line in lines(plan))
     return Grid(("quantity", "formula", "with its numbers", "gives"), rows, left=(0, 1, 2), title="How it adds up")
 
 
 def stages(plan: Plan) -> Grid:
-    """Return what pipeline stages hold, a row for neighbours that are alike."""
+    """Return the table of pipeline stages: layers, recomputation and peak GiB; neighbouring equal stages share a
+    row.
+    """
     rows = tuple((each.name, each.holds, each.recompute, _peak(each)) for each in stages_alike(plan.best.stages))
     heads = ("stage", "holds, virtual stages apart by |", "recompute", "peak GiB")
     return Grid(heads, rows, left=(1, 2), title="Pipeline stages")
 
 
 def _peak(each: Alike) -> str:
+    """Return a stage's peak GiB as text, or the range over equal stages."""
     least, most = gib(each.least_bytes), gib(each.most_bytes)
     return most if least == most else f"{least} to {most}"
 
 
 def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list[Block]:
-    """Return the explanation for a person. every: also tensors that an earlier block has, too."""
+    """Return the explanation as blocks. every: whether to repeat tensors that an earlier block has with the same
+    strategy.
+    """
     return present(
         headline(plan),
         *whole_step(plan),
@@ -112,7 +121,9 @@ def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list
 
 
 def to_dict(plan: Plan, explanation: Explanation) -> dict[str, Any]:
-    """Return the explanation as plain data."""
+    """Return the explanation as JSON: the plan's arithmetic, one layer's operators, collectives and tensors, all
+    strategies, and the first alternative as `runner_up` (None without one).
+    """
     runner_up = None
     if plan.alternatives:
         slower, because = loss(plan.best, plan.alternatives[0])
@@ -136,7 +147,7 @@ _TRAFFIC = "memory traffic"
 
 
 def tables(explanation: Explanation) -> list[Block]:
-    """Return a row for each operator, for each tensor that travels, and for tensors that wait alike."""
+    """Return the tables of one layer: operators, their shapes, collectives, and tensors kept for the backward pass."""
     kind = explanation.kind
     named = [(name, list(lines)) for name, lines in groupby(explanation.operators, lambda line: line.name)]
     title = f"Operators of one {kind} layer, one microbatch: what each works on in the forward pass, and ms"
@@ -154,12 +165,13 @@ def tables(explanation: Explanation) -> list[Block]:
 
 
 def _phases(lines: Sequence[OperatorLine]) -> tuple[str, ...]:
+    """Return the milliseconds of an operator in each phase; "" where it has none."""
     taken = {line.phase: milliseconds(line.seconds) for line in lines}
     return tuple(taken.get(phase, "") for phase in _PHASES)
 
 
 def _work(lines: Sequence[OperatorLine]) -> str:
-    """Return the forward pass's numbers, and another pass's where they are no permutation of those."""
+    """Return the operator's sizes in the forward pass, and in other phases if they are no permutation of these."""
     first, *others = lines
     same = sorted(first.numbers.split(" x "))
     more = [f"{line.phase} {line.numbers}" for line in others if sorted(line.numbers.split(" x ")) != same]
@@ -167,7 +179,7 @@ def _work(lines: Sequence[OperatorLine]) -> str:
 
 
 def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
-    """Return a row for a tensor, the ranks that it is exchanged over, and a size; seconds are the sum of its phases."""
+    """Return the table of collectives by tensor, axes and size; times are summed over the phases."""
     rows = grouped(((line.tensor, line.axes, line.size, mib(line.bytes)), line) for line in lines)
     cells = (
         {
@@ -186,20 +198,22 @@ def _collectives(lines: Sequence[CollectiveLine]) -> Grid:
 
 
 def _by_phase(lines: Sequence[CollectiveLine]) -> str:
-    """Return `forward all-gather; backward reduce-scatter, all-gather`."""
+    """Return collectives as text: `forward all-gather; backward reduce-scatter, all-gather`."""
     phases = grouped((line.phase, line.kind) for line in lines)
     return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())
 
 
 def _joined(rows: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """Return the rows with one for all that differ in their name only."""
+    """Return the rows, those that differ only in their name joined into one."""
     names = grouped((tuple(cells), name) for name, *cells in rows)
     return tuple((", ".join(mine), *cells) for cells, mine in names.items())
 
 
 def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Block]:
-    """Return a table for each kind of block, in which tensors that lie and travel alike share a row. One that an
-    earlier block has, too, is left out unless `every`."""
+    """Return a table per kind of block with each tensor's sharding; [] without mesh axes.
+
+    Tensors with equal strategies share a row. A tensor as in an earlier block is left out unless `every`.
+    """
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
@@ -217,6 +231,7 @@ def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Bloc
 
 
 def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> Grid:
+    """Return the table of one block; above: tensors left out because an earlier block has them."""
     travels = (": ".join(filter(None, (_used(line), _exchanged(line)))) for line in lines)
     rows = _joined((line.tensor, _made(line), way) for line, way in zip(lines, travels, strict=True))
     title = f"Block {kind}" + (f" (x {times})" if times > 1 else "")
@@ -225,18 +240,21 @@ def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> 
 
 
 def _made(line: StrategyLine) -> str:
-    """Return `batch dp 4, sequence cp.tp 16, hidden_size; a sum over tp; flat over dp`."""
+    """Return a tensor's sharding as produced: `batch dp 4, sequence cp.tp 16, hidden_size; a sum over tp; flat over
+    dp`.
+    """
     cells = zip(line.dims, line.made.axes, line.made.parts, strict=True)
     dims = ", ".join(f"{dim} {'.'.join(axes)} {parts}" if axes else dim for dim, axes, parts in cells)
     return "; ".join(part for part in (dims, *_others(line.made)) if part)
 
 
 def _used(line: StrategyLine) -> str:
-    """Return the dims that operators read otherwise than they were made: `sequence whole`, `sequence tp 2`."""
+    """Return the dims that operators read with another sharding than produced: `sequence whole`, `sequence tp 2`."""
     return " or ".join(dict.fromkeys(_change(line, strategy) for strategy, _ in line.used))
 
 
 def _change(line: StrategyLine, strategy: Strategy) -> str:
+    """Return the differences of one strategy from the produced one, as text."""
     cells = zip(line.dims, strategy.axes, strategy.parts, line.made.axes, line.made.parts, strict=True)
     dims = ", ".join(
         f"{dim} {'.'.join(axes)} {parts}" if axes else f"{dim} whole"
@@ -248,11 +266,12 @@ def _change(line: StrategyLine, strategy: Strategy) -> str:
 
 
 def _others(strategy: Strategy) -> list[str]:
-    """Return what no dim says: over which axes only the sum is the tensor, and which cut it regardless of dims."""
+    """Return texts for the axes over which the tensor is partial, and those that shard it flat."""
     partial = [f"a sum over {'.'.join(strategy.partial)}"] if strategy.partial else []
     return [*partial, *([f"flat over {'.'.join(strategy.flat)}"] if strategy.flat else [])]
 
 
 def _exchanged(line: StrategyLine) -> str:
+    """Return a tensor's collectives with their axes by phase, as text."""
     phases = grouped((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
     return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())

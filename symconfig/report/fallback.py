@@ -17,7 +17,7 @@ _NUMBERS = 12  # columns in front of what loads
 
 
 def blocks(fallback: Fallback) -> list[Block]:
-    """Return all blocks of a fallback, in order."""
+    """Return all blocks of a fallback: a table of the clusters' sizes, why sizes have no plan, and how to save."""
     plan, nodes = fallback.plan, fallback.nodes
     head = (
         f"{plan.model.name} on {several(nodes.count, 'node')} of {count(nodes.gpus)} x {plan.cluster.gpu.product} "
@@ -39,8 +39,11 @@ def blocks(fallback: Fallback) -> list[Block]:
 
 
 def advice(fallback: Fallback, start: str = "") -> list[str]:
-    """Advise how the run on all nodes has to save, so that the smaller ones go on from there without a conversion.
-    start: the command that starts it, where its options may follow."""
+    """Return sentences on how the full run should save so that smaller plans load without a conversion; [] without
+    smaller plans.
+
+    start: the command that starts the run, if options may follow it.
+    """
     planned = [each for each in fallback.smaller if each.plan is not None]
     if not planned:
         return []
@@ -63,7 +66,7 @@ def advice(fallback: Fallback, start: str = "") -> list[str]:
 
 
 def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tuple[str, str]) -> dict[str, str]:
-    """Return the cells of a number of nodes. loads: how its plan loads the checkpoint, and one saved as advised."""
+    """Return a row for a number of nodes. lost: throughput lost; loads: verdict as saved by default, and as advised."""
     advised = {} if fallback.advised is None else {f"saved with {fallback.advised.options}": loads[1]}
     return {
         "nodes": count(nodes),
@@ -80,18 +83,19 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
 
 
 def _tokens_per_s(best: Candidate) -> float:
+    """Return the tokens per second of all GPUs."""
     return best.predicted.tokens_per_s_per_gpu * best.parallel.world_size
 
 
 def _lost(share: float | None) -> str:
-    """Say how much is lost of the speed that the remaining nodes would have if all scaled with their number."""
+    """Return the throughput lost against scaling with the number of nodes, as text; "" if unknown."""
     if share is None:
         return ""
     return percent(1 - share) if share < 1 else f"none, {percent(share - 1)} gained"
 
 
 def _unfit(fallback: Fallback) -> list[str]:
-    """Say why there is no plan for a number of nodes."""
+    """Return a text for each number of nodes without a plan, with its problems."""
     return [
         f"No plan for {several(each.nodes, 'node')} ({count(each.gpus)} GPUs):\n"
         + "\n".join(f"- {problem}" for problem in each.problems)
@@ -101,7 +105,7 @@ def _unfit(fallback: Fallback) -> list[str]:
 
 
 def _kept(fallback: Fallback) -> list[str]:
-    """Say where a plan was held to the old choices, at no cost, as more of the checkpoint loads then."""
+    """Return a sentence for each plan that keeps choices of the full plan so that more of its checkpoint loads."""
     return [
         f"On {several(each.nodes, 'node')} the plan keeps "
         f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
@@ -112,7 +116,7 @@ def _kept(fallback: Fallback) -> list[str]:
 
 
 def _conversions(fallback: Fallback) -> list[str]:
-    """Say on how many nodes a checkpoint that is not saved as advised has to be converted first, and by which run."""
+    """Return a sentence naming the numbers of nodes whose checkpoint the old layout must convert; [] if none."""
     old = [
         each
         for each in fallback.smaller
@@ -127,12 +131,12 @@ def _conversions(fallback: Fallback) -> list[str]:
 
 
 def _either(nodes: list[int]) -> str:
-    """Join numbers, `3, 2 or 1 node`: the noun goes with the last number."""
+    """Return numbers joined by "or" with the noun: `3, 2 or 1 node`."""
     return f"{either(nodes)} {'node' if nodes[-1] == 1 else 'nodes'}"
 
 
 def to_dict(fallback: Fallback) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig replan --lose-nodes --json`, and fallback.json."""
+    """Return the JSON of `symconfig replan --lose-nodes --json`, which is also fallback.json."""
     best = fallback.plan.best
     return {
         "schema": SCHEMA,
@@ -148,6 +152,7 @@ def to_dict(fallback: Fallback) -> dict[str, Any]:
 
 
 def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
+    """Return the folder, GPUs, degrees and speed of a plan as JSON."""
     return {
         "folder": folder(nodes),
         "gpus": best.parallel.world_size,
@@ -158,6 +163,7 @@ def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
 
 
 def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
+    """Return a smaller plan as JSON; its figures are None if nothing fits."""
     advisedly = fallback.advisedly(each)
     figures = {"folder": None, "gpus": each.gpus, "parallel": None, "step_s": None, "tokens_per_s": None}
     if each.plan is not None:

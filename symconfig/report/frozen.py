@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 def blocks(checked: Checked) -> list[Block]:
-    """Show one row a finding, with the differing lines below it; then what was checked, and how it is made good."""
+    """Return a table of findings with the differing lines below each, the verdict with a command to try, and notes."""
     rows = tuple(row for finding in checked.findings for row in _rows(finding))
     grid = Grid(("", "file", "line", "found"), rows, left=(0, 1, 3), title=f"Check of {checked.place}")
     return present(grid, _verdict(checked), *(f"{note[0].upper()}{note[1:]}." for note in checked.notes))
 
 
 def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
+    """Return a finding's row, and two rows for the written and the present line if it has them."""
     place = "" if finding.line is None else str(finding.line)
     rows: list[tuple[str, str, str, str]] = [(finding.kind, finding.path, place, finding.said)]
     if finding.written is not None:
@@ -29,6 +30,7 @@ def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
 
 
 def _verdict(checked: Checked) -> str:
+    """Return the sentence with the number of failing findings and the command to try."""
     failed = [finding for finding in checked.findings if finding.fails]
     files = f"{count(len(checked.manifest.files))} files" if checked.manifest is not None else "the plan"
     if not failed:
@@ -38,7 +40,9 @@ def _verdict(checked: Checked) -> str:
 
 
 def _command(checked: Checked) -> str:
-    """Return the command that makes it good."""
+    """Return the command that repairs the findings: replan for changed inputs or an edited plan, else rendering
+    again.
+    """
     options = _options(checked)
     kinds = {finding.kind for finding in checked.findings}
     edited = any(finding.path == "plan.json" and finding.kind == "edited" for finding in checked.findings)
@@ -51,7 +55,7 @@ def _command(checked: Checked) -> str:
 
 
 def _options(checked: Checked) -> str:
-    """Return the options that choose the same files."""
+    """Return the options for the same target, launchers and templates; "" without a manifest."""
     if checked.manifest is None:
         return ""
     launchers = "".join(f" --launcher {sh(name)}" for name in checked.manifest.launchers)
@@ -60,7 +64,7 @@ def _options(checked: Checked) -> str:
 
 
 def to_dict(checked: Checked) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig verify --frozen --json`."""
+    """Return the JSON of `symconfig verify --frozen --json`."""
     manifest = checked.manifest
     return {
         "schema": "symconfig.check/1",

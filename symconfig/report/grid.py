@@ -19,8 +19,9 @@ _BOLD, _CHOSEN, _PLAIN = "1", "1;32", ""  # codes of a terminal (ECMA-48): bold,
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Headers and rows of strings. `left`: indices of the columns that hold words; `marked`: the row to stress;
-    `fixed`: indices of the columns that stay, also where all their cells are equal."""
+    """A table of strings. left: indices of left-aligned columns; marked: index of a highlighted row; fixed: indices
+    of columns kept even if all their cells are equal.
+    """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -39,7 +40,11 @@ class Grid:
         fixed: Sequence[str] = (),
         marked: int | None = None,
     ) -> Grid:
-        """Make a table of rows by header. words, fixed: headers of columns that hold words, and of those that stay."""
+        """Return the table of rows given as {header: cell}; the headers are the first row's.
+
+        words: headers of left-aligned columns; fixed: headers of columns kept even if all cells are equal; marked:
+        index of a highlighted row.
+        """
         every = list(rows)
         heads = tuple(every[0]) if every else ()
         left, kept = (tuple(place for place, head in enumerate(heads) if head in names) for names in (words, fixed))
@@ -47,16 +52,16 @@ class Grid:
 
     @classmethod
     def pairs(cls, rows: Iterable[tuple[str, str]], title: str = "") -> Grid:
-        """Make a table of names and what each of them is."""
+        """Return a table without headers of (name, value) rows."""
         return cls(("", ""), tuple(rows), (0, 1), title)
 
     @property
     def columns(self) -> list[tuple[str, ...]]:
-        """Return each column, its header first."""
+        """Return each column as a tuple, its header first."""
         return [(header, *(row[index] for row in self.rows)) for index, header in enumerate(self.headers)]
 
     def only(self, kept: Sequence[int]) -> Grid:
-        """Return the table with these columns alone."""
+        """Return the table with the columns of these indices, in this order."""
         return replace(
             self,
             headers=tuple(self.headers[index] for index in kept),
@@ -71,19 +76,20 @@ Line = tuple[str, str]  # a text, and the code of its looks on a terminal
 
 
 def present(*blocks: Block) -> list[Block]:
-    """Return the blocks that say something: no empty text, and no table without a row."""
+    """Return the blocks without empty texts and tables without rows."""
     return [block for block in blocks if (block.rows if isinstance(block, Grid) else block)]
 
 
 def titled(title: str, lines: Iterable[object], sign: str = "  ") -> str:
-    """Write lines below a title, each behind a sign; nothing where there is no line."""
+    """Return the title and below it each line after `sign`; "" without lines."""
     below = [f"{sign}{line}" for line in lines]
     return "\n".join((title, *below)) if below else ""
 
 
 def page_width(stream: TextIO) -> int | None:
-    """Return the letters of a line: what COLUMNS says, or the terminal. None: as many as there are, where neither says
-    it, so that a program that reads the output finds whole lines."""
+    """Return the width of the output in characters: COLUMNS, or the terminal's, at least LEAST_WIDTH; None
+    (unlimited) if it is no terminal.
+    """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return max(LEAST_WIDTH, int(columns))
@@ -96,24 +102,28 @@ def page_width(stream: TextIO) -> int | None:
 
 
 def to_text(grid: Grid, width: int | None = None) -> str:
-    """Lay columns two blanks apart, a rule below the headers, no trailing blanks; no line longer than `width`."""
+    """Return a table as text with aligned columns, a rule below the headers and no trailing blanks; lines of at most
+    `width` (None: unlimited).
+    """
     return "\n".join(text for text, _ in _laid(grid, width))
 
 
 def markdown_rows(grid: Grid) -> list[str]:
-    """Write a table as lines of Markdown, without its title."""
+    """Return a table as lines of Markdown, without its title."""
     rule = "|".join("---" if column in grid.left else "---:" for column in range(len(grid.headers)))
     heads, *rows = ("| " + " | ".join(row) + " |" for row in (grid.headers, *grid.rows))
     return [heads, f"|{rule}|", *rows]
 
 
 def wrapped(text: str, width: int | None) -> str:
-    """Break lines that are longer than `width` between words; what follows is indented as its line is."""
+    """Return the text with lines longer than `width` broken between words and indented alike; unchanged for None."""
     return text if width is None else "\n".join(part for line in text.split("\n") for part in wrap(line, width))
 
 
 def telling(grid: Grid) -> Grid:
-    """Return the table without columns that are empty; what is equal in all of many rows is said below the title."""
+    """Return the table without empty columns; columns with the same cell in all of _ENOUGH rows or more move into a
+    line below the title.
+    """
     columns = dict(enumerate(grid.columns))
     empty = {index for index, (header, *cells) in columns.items() if header and cells and not any(cells)}
     equal = {
@@ -131,7 +141,7 @@ def telling(grid: Grid) -> Grid:
 
 
 def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a table."""
+    """Yield the lines of a table with its title."""
     grid = telling(grid)
     if grid.title:
         yield from ((line, _BOLD) for line in wrapped(clean(grid.title), width).split("\n"))
@@ -140,8 +150,9 @@ def _laid(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
-    """Yield a table with its words wrapped where it is too wide, then its long names; where its numbers alone are too
-    wide, with columns one below another, the first of all in front of each."""
+    """Yield the lines of a table within `width`: wrapping words, then long names, else bands of columns, each with
+    the first column.
+    """
     natural = [max(map(len, column)) for column in grid.columns]
     if width is None or _total(natural) <= width:
         yield from _lines(grid, natural)
@@ -171,7 +182,7 @@ def _fitting(grid: Grid, width: int | None) -> Iterator[Line]:
 
 
 def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[Line]:
-    """Yield headers, a rule and the rows."""
+    """Yield the lines of headers (if any), rule and rows."""
     if any(grid.headers):
         yield from ((line, _BOLD) for line in _row(grid, grid.headers, widths, gap, heads=True))
         yield gap.join("-" * width for width in widths).rstrip(), _BOLD
@@ -180,7 +191,7 @@ def _lines(grid: Grid, widths: Sequence[int], gap: str = _GAPS[0]) -> Iterator[L
 
 
 def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, heads: bool = False) -> Iterator[str]:
-    """Yield one line, or several where words are wrapped."""
+    """Yield the lines of a row; several if cells are wrapped."""
     cells = [_wrapped_cell(cell, width, heads=heads) for cell, width in zip(row, widths, strict=True)]
     for parts in zip_longest(*cells, fillvalue=""):
         padded = (
@@ -191,7 +202,7 @@ def _row(grid: Grid, row: Sequence[str], widths: Sequence[int], gap: str, *, hea
 
 
 def _wrapped_cell(cell: str, width: int, *, heads: bool) -> list[str]:
-    """Return the lines of a cell; a cell has no newline of its own."""
+    """Return the lines of a cell, each at most `width` characters."""
     if len(cell) <= width:
         return [cell]
     lines = [""]
@@ -206,7 +217,9 @@ def _wrapped_cell(cell: str, width: int, *, heads: bool) -> list[str]:
 
 
 def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) -> list[int]:
-    """Return widths of columns: what is left beyond the least goes where cells have the most lines."""
+    """Return column widths that fill `width`: the rest beyond the least widths goes to the columns with the most
+    lines.
+    """
     widths = list(least)
     for _ in range(width - _total(least, gap)):
         if wanting := [index for index, number in enumerate(widths) if number < natural[index]]:
@@ -215,13 +228,17 @@ def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) 
 
 
 def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
+    """Return the width of a line of columns, gaps included."""
     return sum(widths) + len(gap) * (len(widths) - 1)
 
 
 def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
-    """Return the width at which a column can be wrapped without its words being cut; of numbers only the header can."""
+    """Return the least width of a column without breaking words; only the header of numbers may wrap. split: whether
+    long names may be broken at their parts.
+    """
 
     def least(text: str, heads: bool = False) -> int:
+        """Return the length of a text's longest unbreakable part, at most LONGEST_WORD."""
         parts = [word.rstrip() for word in pieces(text, heads=heads)]
         parts = [part for word in parts for part in name_parts(word)] if split else parts
         return max((min(len(part), LONGEST_WORD) for part in parts), default=0)
@@ -231,12 +248,12 @@ def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
 
 
 def plain(blocks: Sequence[Block], width: int | None = None) -> str:
-    """Write all blocks as text, an empty line between them and one newline at the end."""
+    """Return all blocks as text with an empty line between them and one newline at the end."""
     return "\n\n".join("\n".join(text for text, _ in _styled(block, width)) for block in blocks) + "\n"
 
 
 def _styled(block: Block, width: int | None) -> Iterator[Line]:
-    """Yield the lines of a block."""
+    """Yield the lines of a block with their terminal codes."""
     if isinstance(block, Grid):
         yield from _laid(block, width)
     else:
@@ -244,7 +261,9 @@ def _styled(block: Block, width: int | None) -> Iterator[Line]:
 
 
 def show(blocks: Sequence[Block], stream: TextIO) -> None:
-    """Write the blocks, as wide as the page; on a terminal heads are bold, unless NO_COLOR or TERM=dumb say no."""
+    """Write the blocks to a stream at the page's width; with terminal codes unless NO_COLOR or TERM=dumb is set or
+    it is no terminal.
+    """
     width = page_width(stream)
     if not stream.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         stream.write(plain(blocks, width))

@@ -22,7 +22,9 @@ UNSTEADY = 0.1  # spread from which a kernel's time is doubtful
 
 
 def blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
-    """Show rates by family with the model's errors, the constants, and remarks. Fits 120 columns."""
+    """Return the table of rates and errors by family, the constants and remarks; without `fit` only measured rates.
+    Fits 120 columns.
+    """
     result: list[Block] = [_rates(times, fit)]
     if fit is not None:
         title = f"Constants of {fit.cluster.name}, from {len(fit.rows)} kernels"
@@ -31,6 +33,7 @@ def blocks(times: KernelTimes, fit: KernelFit | None) -> list[Block]:
 
 
 def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
+    """Return the table of kernels by family: median and best rate, spread, and the model's errors with a fit."""
     errors = {each.family: each for each in fit.families} if fit else {}
     rows = []
     for family in dict.fromkeys(row.what.family for row in times.rows):
@@ -46,6 +49,7 @@ def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
 
 
 def _rate(row: Row) -> tuple[float, str]:
+    """Return (rate, unit) of a measurement: TFLOP/s, GB/s, or microseconds for launches."""
     if isinstance(row.what, Product | Attention):
         return row.what.flops / row.seconds / 1e12, "TFLOP/s"
     if isinstance(row.what, Stream):
@@ -56,6 +60,7 @@ def _rate(row: Row) -> tuple[float, str]:
 
 
 def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
+    """Return the cells of a family's errors; "-" in each without a model."""
     if errors is None:
         return ("-",) * 5
     return (
@@ -68,6 +73,7 @@ def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
 
 
 def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
+    """Yield remarks on the fit, unsteady kernels, kernels that were skipped, and notes."""
     if fit is not None:
         yield "Single kernels do not wait for each other as those of a step do: `symconfig calibrate` fits whole runs."
         if times.rig.product != fit.cluster.gpu.product:
@@ -88,7 +94,7 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
 
 
 def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """Yield remarks on measurements that are no constant of the kernels."""
+    """Yield remarks on the host link and the host's launch time, which are no fitted constants."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
@@ -105,7 +111,7 @@ def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str
 
 
 def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
-    """Return plain data, symconfig.kernel_fit/1; what needs a cluster's peaks is null where there is none."""
+    """Return the JSON, symconfig.kernel_fit/1; constants and families are None without a fit."""
     data: dict[str, Any] = {
         "schema": "symconfig.kernel_fit/1",
         "rig": times.rig.model_dump(mode="json"),
@@ -125,7 +131,9 @@ def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
 
 
 def _with_model(rows: Sequence[Row], fit: KernelFit) -> list[dict[str, Any]]:
-    """Return each row with the model's seconds before and after; null where it has no formula for it."""
+    """Return each row as JSON with the model's seconds before and after the fit; None if it has no formula for the
+    kernel.
+    """
     seconds = dict(zip((id(row) for row in fit.rows), zip(fit.before_s, fit.after_s, strict=True), strict=True))
     result = []
     for row in rows:

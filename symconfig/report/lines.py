@@ -14,21 +14,27 @@ _SEAMS = r"(?<=\s)(?=\S)|(?<=[\w)]\+)(?=\w)"  # behind blanks, and behind the + 
 
 
 def pieces(text: str, *, heads: bool = False) -> list[str]:
-    """Return the parts between which a cell of a table is broken, blanks at their ends; of a header also behind /."""
+    """Return the parts of a cell between which it may be broken: after blanks, after "+" between words, and in
+    headers after "/".
+    """
     start = len(text) - len(text.lstrip())
     first, *others = re.split(_SEAMS + r"|(?<=/)(?=\w\w)" * heads, text[start:])
     return [text[:start] + first, *others]
 
 
 def name_parts(word: str) -> list[str]:
-    """Return the parts of a long name, between which it is broken where it fits no line."""
+    """Return the parts of a name longer than _LONG_NAME between which it may be broken (after "_" and "."); [word]
+    for others.
+    """
     long = len(word.rstrip()) > _LONG_NAME and "/" not in word
     return re.split(r"(?<=[a-zA-Z][_.])(?=[a-zA-Z])", word) if long else [word]
 
 
 def wrap(line: str, width: int) -> list[str]:
-    """Return one line as several that are no longer than `width`; a word that is longer stays whole. A command, or its
-    options alone, is broken as a shell reads it on: with a backslash, before an option."""
+    """Return a line as lines of at most `width`; a longer word stays whole.
+
+    A command, or options alone, is broken before options with a trailing backslash.
+    """
     if len(line) <= width:
         return [line]
     text = line.lstrip()
@@ -46,6 +52,7 @@ def wrap(line: str, width: int) -> list[str]:
 
 
 def _command(line: str, indent: str, width: int) -> list[str]:
+    """Return a command as lines with trailing backslashes, broken only before options."""
     lines: list[str] = []
     for part in _options(line.strip()):
         if lines and len(lines[-1]) + 1 + len(part) + len(" \\") <= width:
@@ -56,7 +63,7 @@ def _command(line: str, indent: str, width: int) -> list[str]:
 
 
 def _options(command: str) -> Iterator[str]:
-    """Yield the words of a command, an option with its value as one; what is quoted is one word."""
+    """Yield the words of a command, each option together with its value; quoted text is one word."""
     words = re.findall(r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|\\.|[^\s"'])+|\S""", command)
     part: list[str] = []
     for word in words:

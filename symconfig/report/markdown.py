@@ -19,7 +19,9 @@ _RULE = re.compile(r"\|(?:\s*:?-+:?\s*\|)+")
 
 
 def narrow(page: str, width: int = LEAST_WIDTH) -> str:
-    """Return the page with long lines of its text wrapped, and tables that are too wide as plain text."""
+    """Return a Markdown page with long lines wrapped and tables wider than `width` as fenced plain text; code and
+    headings are unchanged.
+    """
     fenced = False
     done: list[str] = []
     for is_table, lines in groupby(page.split("\n"), lambda line: line.startswith("|")):
@@ -33,13 +35,13 @@ def narrow(page: str, width: int = LEAST_WIDTH) -> str:
 
 
 def _text(line: str, width: int) -> list[str]:
-    """Wrap a paragraph or an item of a list."""
+    """Return the wrapped lines of a paragraph or list item; short `code` is not broken."""
     glued = _CODE.sub(lambda code: code[0].replace(" ", _GLUE), _MEANS.sub(_GLUE, line))
     return [part.replace(_GLUE, " ") for part in wrap(glued, width)]
 
 
 def _table(lines: Sequence[str], width: int) -> Iterator[str]:
-    """Yield a table as it is, or as plain text where it is too wide."""
+    """Yield a table's lines, or the same table as fenced plain text if it is wider than `width`."""
     if len(lines) < 2 or not _RULE.fullmatch(lines[1]) or max(map(len, lines)) <= width:
         yield from lines
         return

@@ -13,13 +13,15 @@ from symconfig.report.table import compared
 
 
 def blocks(plan: MixedPlan) -> list[Block]:
-    """Return what a person decides by, in order."""
+    """Return the report of a plan over two kinds of GPUs: headline, ranking, the kinds' shares, and whether mixing
+    pays.
+    """
     sentences = "\n".join(sentence.replace("**", "") for sentence in verdict(plan))
     return [_headline(plan), _ranking((plan.best, *plan.alternatives)), _kinds(plan.best), sentences]
 
 
 def _headline(plan: MixedPlan) -> str:
-    """Say model, kinds, framework and batch in two lines."""
+    """Return model, kinds of GPUs, framework and batch in two lines."""
     best, batch = plan.best.candidate, plan.best.candidate.batch
     kinds = " and ".join(
         f"{count(share.gpus)} x {share.cluster.gpu.product} ({share.cluster.name})" for share in plan.cluster.shares
@@ -31,7 +33,7 @@ def _headline(plan: MixedPlan) -> str:
 
 
 def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
-    """Show one row a candidate, the best first, with the kinds in the order of its stages."""
+    """Return the table of candidates, the best first, with the kind of GPU of the first stages."""
     grid = compared(tuple((str(number), each.candidate) for number, each in enumerate(every, 1)))
     orders = (each.hosts[0].share.cluster.name for each in every)
     return replace(
@@ -43,7 +45,7 @@ def _ranking(every: tuple[MixedCandidate, ...]) -> Grid:
 
 
 def _kinds(best: MixedCandidate) -> Grid:
-    """Show one row a kind of the best candidate, in the order of its stages."""
+    """Return the table of the best candidate's kinds of GPUs in the order of its stages."""
     rows = [
         {
             "kind": host.share.cluster.name,

@@ -25,7 +25,7 @@ _NAME, _WORDS = 40, 36  # letters of a cell
 
 
 def blocks(report: Contents) -> list[Block]:
-    """Return all blocks, in order; of an explained operator that alone, after the headline."""
+    """Return the report's blocks; with explained operators only the headline, these operators and the legend."""
     if report.explained:
         return [headline(report), *(block for v in report.explained for block in explained(report, v)), *legend(report)]
     return [
@@ -41,6 +41,7 @@ def blocks(report: Contents) -> list[Block]:
 
 
 def headline(report: Contents) -> str:
+    """Return the head: program, mesh, folding, cost, memory, proof of optimality, microbatches and recomputation."""
     partition, net = report.partition, report.partition.net
     operators = sum(node.operator is not None for node in net.nodes)
     parameters = sum(node.parameter is not None for node in net.nodes)
@@ -65,19 +66,21 @@ def headline(report: Contents) -> str:
 
 
 def _gammas(partition: Partition) -> Iterator[str]:
-    """Yield the gamma of the innermost level, and of those that have another."""
+    """Yield the gamma of the innermost level, then those of levels that differ, as text."""
     yield f"{partition.gamma:.3g}"
     yield from (f"{weight * partition.gamma:.3g} over {level}" for level, weight in partition.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:
-    """Return the levels in words."""
+    """Return the mesh's levels with their bandwidths as text; "one GPU" without levels."""
     levels = (f"{one.size}·{one.name} ({one.bandwidth_bytes_per_s / 1e9:,.0f} GB/s)" for one in mesh.levels)
     return " x ".join(levels) or "one GPU"
 
 
 def proof(partition: Partition) -> str:
-    """Say what is known about other partitions."""
+    """Return what is proved of the partition: the optimum, the optimum for these microbatches and recomputation, a
+    gap, or nothing.
+    """
     how = f"by the {partition.solver} solver"
     fixed = ["microbatches", "what is kept", *(["axes"] if partition.axes != partition.ask.mesh.axes() else [])]
     with_these = "these " + " and ".join([", ".join(fixed[:-1]), fixed[-1]])
@@ -91,7 +94,9 @@ def proof(partition: Partition) -> str:
 
 
 def strategies(report: Contents) -> Grid:
-    """Tabulate operators, one row for those alike, by what they do."""
+    """Return the table of operators by their split, equal ones as one row, with the next best split and what it
+    costs more.
+    """
     rows, groups = [], _groups(report)
     for words, members in groups.items():
         rows.append((words, "", "", "", ""))
@@ -106,8 +111,9 @@ Member = tuple[str, str, str]
 
 
 def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
-    """Group operators by what they do, in the order of the program. The keys are name, output and next best; the values
-    are how many, and the cost of that."""
+    """Return {split: {(name, output, next best split): (number of operators, cost of the next best)}} in program
+    order; the cost is infinite if none fits.
+    """
     partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
     for reason in report.reasons:
         node, row = partition.net.nodes[reason.node], partition.rows[reason.node]
@@ -123,7 +129,7 @@ def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
 
 
 def stored(report: Contents) -> Grid:
-    """Tabulate parameters by how they are kept."""
+    """Return the table of parameters by the sharding of weight, gradient and optimizer state, the largest first."""
     partition = report.partition
     groups: dict[tuple[str, str, str], tuple[list[str], float, int]] = {}
     for node, row in zip(partition.net.nodes, partition.rows, strict=True):
@@ -141,16 +147,20 @@ def stored(report: Contents) -> Grid:
 
 
 def _listed(names: Sequence[str]) -> str:
+    """Return the first two names and how many more there are."""
     every = list(dict.fromkeys(names))
     text = ", ".join(every[:2])
     return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
 
 
 def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str, str]:
-    """Say how the weight, its gradient and the optimizer state are kept."""
+    """Return how (weight, gradient, optimizer state) are sharded, as texts: "whole" if not, "none" if not trained,
+    "as the weight" if equal.
+    """
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
     def words(least: int) -> str:
+        """Return the shards of a tensor sharded from ZeRO stage `least` on, as text; "whole" if none."""
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
         kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if name in dims]
         over = ((name, "/".join(f"{part.size}·{part.level}" for part in parts)) for name, parts in kept if parts)
@@ -165,13 +175,13 @@ def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str,
 
 
 def legend(report: Contents) -> list[Block]:
-    """Explain the letters of dims."""
+    """Return a line with the letters of the dims; [] without any."""
     used = [f"{sign} {dim}" for dim, sign in report.names.items()]
     return ["Dims: " + ", ".join(used)] if used else []
 
 
 def totals(report: Contents) -> Grid:
-    """Tabulate the step and the memory by kind, side by side."""
+    """Return the table of the step's time and the GPU's memory by part, side by side; parts of 0 are left out."""
     spent = report.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),

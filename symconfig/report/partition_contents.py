@@ -24,7 +24,9 @@ LETTERS = {
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a partition's report. subject, job: of the headline. explained: operators shown in full."""
+    """The contents of a partition's report. subject, job: lines of the headline. explained: indices of operators
+    shown in detail. names: letters of dims.
+    """
 
     subject: str
     job: str
@@ -39,32 +41,37 @@ class Contents:
 
     @property
     def timed(self) -> bool:
+        """Return whether costs are seconds (objective time) and not relative."""
         return self.partition.ask.objective is Objective.TIME
 
     def amount(self, cost: float) -> str:
-        """Format a cost in milliseconds, or relative."""
+        """Return a cost as text, in milliseconds or relative."""
         return f"{1e3 * cost:,.3f}" if self.timed else f"{cost:,.4g}"
 
     def signed(self, cost: float) -> str:
-        """Format a difference of costs, with its sign."""
+        """Return a difference of costs as text, with its sign."""
         return ("+" if cost >= 0 else "") + self.amount(cost)
 
     def named(self, dim: str) -> str:
+        """Return the letter of a dim, or its name if it has none."""
         return self.names.get(dim, dim)
 
     @property
     def unit(self) -> str:
+        """Return the unit of costs in tables."""
         return "ms" if self.timed else "cost"
 
 
 def names_of(net: Net) -> dict[str, str]:
-    """Return the letters of the dims that a network's tensors have."""
+    """Return {dim: letter} of the dims that a network's tensors have, in the program's order."""
     dims = {dim for node in net.nodes for port in node.ports for dim in port.tensor.dims}
     return names(tuple(dim for dim in net.program.sizes if dim in dims))
 
 
 def names(dims: Iterable[str]) -> dict[str, str]:
-    """Assign letters to dims: those of models' dims, and to others whose names are long those that are left."""
+    """Return {dim: letter}: fixed letters for models' dims, unused ones for other dims longer than _LONG; short ones
+    have none.
+    """
     result = {dim: LETTERS[dim] for dim in dims if dim in LETTERS}
     taken = {*result.values(), *dims}
     free = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)

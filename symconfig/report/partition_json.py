@@ -41,6 +41,7 @@ SCHEMA = "symconfig.partition/2"
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
+    """Return the report as JSON, symconfig.partition/2."""
     partition = report.partition
     reasons = {reason.node: reason for reason in report.reasons}
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
@@ -73,10 +74,12 @@ def to_dict(report: Contents) -> dict[str, Any]:
 
 
 def levels(mesh: Mesh) -> list[dict[str, Any]]:
+    """Return the mesh's levels as JSON."""
     return [asdict(level) for level in mesh.levels]
 
 
 def _solution(report: Contents) -> dict[str, Any]:
+    """Return cost, memory, proof and sizes of the solution as JSON; an infinite gamma is None."""
     partition, net = report.partition, report.partition.net
     return {
         "cost": partition.cost,
@@ -103,6 +106,9 @@ def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reason | None) -> dict[str, Any]:
+    """Return an operator with its split, tensors and alternatives as JSON; `unfit` is the cheapest split if it costs
+    less and does not fit, else None.
+    """
     return {
         "name": node.name,
         "times": node.times,
@@ -114,12 +120,14 @@ def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reas
 
 
 def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Return a tensor's role and layout as JSON; `gradient` is None without one."""
     gradient = _layout(port, layout(port, row, axes, backward=True)) if port.tensor.gradient else None
     role = "output" if port.output else "input"
     return {"tensor": port.tensor.name, "role": role, **_layout(port, layout(port, row, axes)), "gradient": gradient}
 
 
 def _layout(port: Port, layout: Layout) -> dict[str, Any]:
+    """Return a layout as JSON: parts by dim, strategy, and axes of partial sums and flat shards."""
     dims = zip(layout.dims, port.sizes, layout.parts, strict=True)
     return {
         "dims": [{"dim": dim, "size": size, "parts": _parts(parts)} for dim, size, parts in dims],
@@ -130,6 +138,7 @@ def _layout(port: Port, layout: Layout) -> dict[str, Any]:
 
 
 def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
+    """Return a parameter with its layout and the highest ZeRO stage by mesh level as JSON."""
     assert node.parameter is not None
     zero: dict[str, int] = {}
     for option, axis in zip(row, axes, strict=True):
@@ -145,6 +154,7 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
 
 
 def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]:
+    """Return an alternative split with its costs as JSON."""
     return {
         "does": _does(node, one.row, axes),
         **picked(one, "cost", "computation", "communication", "relative"),
@@ -158,6 +168,7 @@ def _way(way: Way) -> dict[str, Any]:
 
 
 def _compared(one: Priced) -> dict[str, Any]:
+    """Return a baseline strategy as JSON; cost and memory are None if infinite, `degrees` if it has none."""
     return {
         "name": one.name,
         "cost": _finite(one.cost),
@@ -171,4 +182,5 @@ def _compared(one: Priced) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
+    """Return a finite value as float; None for others."""
     return float(value) if isfinite(value) else None

@@ -30,7 +30,7 @@ _NAME = 30
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The contents of a pipeline's report. ask: of all of it. contents: of each stage."""
+    """The contents of a pipeline's report. ask: inputs of the whole pipeline. contents: of each stage."""
 
     subject: str
     job: str
@@ -40,7 +40,9 @@ class Staged:
 
 
 def blocks(staged: Staged) -> list[Block]:
-    """Return everything, in order: stages that are the same once."""
+    """Return the report of a pipeline: headline, table of stages, and each distinct stage's operators and parameters
+    once.
+    """
     shown: list[Block] = [_headline(staged), _stages(staged)]
     like = staged.pipeline.like
     for number in dict.fromkeys(like):
@@ -53,6 +55,7 @@ def blocks(staged: Staged) -> list[Block]:
 
 
 def _headline(staged: Staged) -> str:
+    """Return the head: program, mesh, layers, step time, stages and idle share."""
     pipeline, ask = staged.pipeline, staged.ask
     return "\n".join(
         (
@@ -68,6 +71,7 @@ def _headline(staged: Staged) -> str:
 
 
 def _stages(staged: Staged) -> Grid:
+    """Return the table of stages: operators, GPUs, milliseconds, microbatches in flight and memory."""
     pipeline = staged.pipeline
     rows = []
     for number, stage in enumerate(pipeline.stages):
@@ -84,6 +88,7 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
+    """Return the report as JSON, symconfig.pipeline/1."""
     pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,
@@ -103,6 +108,7 @@ def to_dict(staged: Staged) -> dict[str, Any]:
 
 
 def _stage(staged: Staged, number: int) -> dict[str, Any]:
+    """Return a stage with its partition as JSON."""
     stage, operators = staged.pipeline.stages[number], _names(staged.pipeline, number)
     return {
         "operators": {"first": operators[0], "last": operators[-1], "count": len(operators)},
@@ -118,4 +124,5 @@ def _stage(staged: Staged, number: int) -> dict[str, Any]:
 
 
 def _names(pipeline: Pipeline, number: int) -> Sequence[str]:
+    """Return the names of a stage's operators in order."""
     return [pipeline.program.operators[index].name for index in pipeline.operators(number)]

@@ -19,7 +19,9 @@ _NAME = 36  # letters of a tensor's name
 
 
 def moves(report: Contents, every: Sequence[Moved]) -> Grid:
-    """Tabulate collectives, those alike as one row, those that show most first."""
+    """Return the table of collectives, equal ones as one row, the most exposed time first; rows after MOST_MOVED are
+    summed.
+    """
     groups: dict[tuple[str, str, str, str], list[float]] = {}
     for one in every:
         key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")
@@ -49,7 +51,7 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
 
 
 def words(way: Way) -> str:
-    """Spell degrees: `tp 8, dp 4, sp, ZeRO 1`"""
+    """Return a strategy's degrees as text: `tp 8, dp 4, sp, ZeRO 1`."""
     named = [(name, getattr(way.degrees, name)) for name in AXES]
     split = [f"{name} {value}" for name, value in named if value > 1] or ["one GPU"]
     split += ["Ulysses"] if way.degrees.cp > 1 and way.cp_comm == "a2a" else []
@@ -58,7 +60,9 @@ def words(way: Way) -> str:
 
 
 def baselines(report: Contents) -> list[Block]:
-    """Show strategies with names, the cheapest that fits first, and why others cannot be had."""
+    """Return the table of named strategies, the cheapest that fits first, and why those without a finite cost cannot
+    be used.
+    """
     own, training = report.partition, report.partition.costs.training
     rows = [
         ("this partition", report.amount(own.cost), "", gib(own.memory), str(training.turns), training.keep.value, "")
@@ -78,7 +82,7 @@ def baselines(report: Contents) -> list[Block]:
 
 
 def explained(report: Contents, v: int) -> Iterator[Block]:
-    """Show one operator: its tensors, its collectives, and what else it could do."""
+    """Yield an operator's tensors, adjacent collectives (if any) and alternatives. v: its index in the network."""
     partition = report.partition
     node, row = partition.net.nodes[v], partition.rows[v]
     rows = [
@@ -101,6 +105,7 @@ def explained(report: Contents, v: int) -> Iterator[Block]:
 
 
 def _others(report: Contents, node: Node, reason: Reason) -> Grid:
+    """Return the table of an operator's alternatives with their additional cost; one that does not fit comes first."""
     partition = report.partition
     rows = [
         (

@@ -15,8 +15,10 @@ REDRAW_S = 0.1
 
 
 class Progress:
-    """A line of progress, which a pipe or a file does not get: call it with a phase and its share done (0 to 1). As a
-    context it clears the line at the end."""
+    """A progress line on a terminal, drawn only after SILENT_S; nothing on pipes and files.
+
+    Call it with a phase and its share done (0 to 1). As a context manager it clears the line at exit.
+    """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -27,10 +29,11 @@ class Progress:
         self._terminal = stream.isatty()
 
     def __call__(self, phase: str, share: float) -> None:
+        """Show a phase with its share done, as percent; the share is clipped to 0 to 1."""
         self.say(f"{phase}: {100 * min(max(share, 0.0), 1.0):.0f} %")
 
     def say(self, phase: str) -> None:
-        """Show work whose share is not known."""
+        """Show a phase without a share; at most one redraw per REDRAW_S, others are dropped."""
         now = self._clock()
         if not self._terminal or now - self._started < SILENT_S or now - self._drawn < REDRAW_S:
             return
@@ -46,6 +49,7 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Clear the line if one was drawn."""
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()

@@ -13,7 +13,7 @@ Stated = Mapping[str, Any]  # a recipe as `symconfig list recipes --json` has it
 
 
 def listed(recipes: Sequence[Stated]) -> list[Block]:
-    """Return each name on a line of its own, to be copied, and below it the recipe's job and its layout."""
+    """Return each recipe's name with its job and layout below, and how many there are."""
     count = several(len(recipes), "recipe")
     if not recipes:
         return [f"{count}. Fewer filters find more."]
@@ -25,7 +25,7 @@ def listed(recipes: Sequence[Stated]) -> list[Block]:
 
 
 def shown(one: Stated) -> list[Block]:
-    """Show all that a recipe states."""
+    """Return the table of everything that a recipe states, with its pins."""
     source = one["source"]
     place = ", ".join(str(source[name]) for name in ("title", "repository", "release") if name in source)
     rows = (
@@ -42,7 +42,7 @@ def shown(one: Stated) -> list[Block]:
 
 
 def job_words(one: Stated) -> str:
-    """Describe a job: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16"""
+    """Return a recipe's job as text: llama3.1-70b on 64 x h100, batch 128, 8,192 tokens, bf16."""
     job = one["job"]
     task = "" if job["task"] == "pretrain" else f", {job['task']}"
     return (
@@ -52,7 +52,7 @@ def job_words(one: Stated) -> str:
 
 
 def layout_words(layout: Stated) -> str:
-    """Describe a layout: tp 4 pp 4 vpp 5, what is not 1; then the micro-batch."""
+    """Return a layout as text: degrees above 1, micro-batch, ZeRO stage other than 0 and 1, recomputation."""
     degrees = [f"{name} {layout[name]}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if layout.get(name, 1) > 1]
     micro = [f"micro {layout['micro']}"] if layout.get("micro") else []
     zero = [f"zero {layout['zero']}"] if layout.get("zero") not in (None, 0, 1) else []

@@ -26,7 +26,7 @@ SHOWN = 12  # fields of a descriptor that are written out: --json has all
 
 
 def blocks(replan: Replan) -> list[Block]:
-    """Return all blocks of a new plan, in order."""
+    """Return the report of a new plan: inputs, changes, schedule, checkpoint, commands and files."""
     other = replan.near_plan
     closer = "" if other is None else _near_plan(other, replan.checkpoint.verdict)
     free = other is not None and other.free
@@ -55,7 +55,7 @@ def blocks(replan: Replan) -> list[Block]:
 
 
 def _inputs(replan: Replan) -> Iterator[Block]:
-    """Show the inputs that differ from before."""
+    """Yield the table of inputs that changed, or a sentence that none did; and a warning about an edited plan file."""
     if replan.inputs:
         yield values("What is asked for", replan.inputs)
     else:
@@ -68,7 +68,7 @@ def _inputs(replan: Replan) -> Iterator[Block]:
 
 
 def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> Grid:
-    """Tabulate fields, a row each, with both their values."""
+    """Return the table of fields with both values; after `most` rows only their number."""
     rows = [(words(each.field), value(each.before), value(each.after)) for each in differences[:most]]
     if len(differences) > most:
         rows.append((f"and {count(len(differences) - most)} more (--json has all)", "", ""))
@@ -76,7 +76,7 @@ def values(title: str, differences: Sequence[Difference], most: int = SHOWN) -> 
 
 
 def value(given: Any) -> str:
-    """Write a value in few letters."""
+    """Return a value as short text; "-" for None, "none" for an empty mapping."""
     if given is None:
         return "-"
     if isinstance(given, bool):
@@ -89,13 +89,13 @@ def value(given: Any) -> str:
 
 
 def listed(each: Difference) -> dict[str, Any]:
-    """Convert a difference to plain data; of numbers also after - before."""
+    """Return a difference as JSON; numbers have `delta`, after - before."""
     data = picked(each, "field", "before", "after")
     return data if each.delta is None else {**data, "delta": each.delta}
 
 
 def _changes(replan: Replan) -> Iterator[Block]:
-    """Show each decision, and what it would cost to leave it; then the old choice as a whole."""
+    """Yield the decisions with the cost of reverting each, derived values, and the verdict on the whole old plan."""
     changes = replan.changes
     if changes.decisions:
         rows = tuple((each.text, str(each.kept)) for each in changes.decisions)
@@ -113,6 +113,7 @@ def _changes(replan: Replan) -> Iterator[Block]:
 
 
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
+    """Yield the comparison of the kept plan with the one without kept choices."""
     pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
     costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
     both = table.compared((("free", kept.free.best), ("kept", new.best)))
@@ -120,7 +121,7 @@ def _kept(new: Any, kept: Kept) -> Iterator[Block]:
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
-    """Describe a plan that keeps more of the old one; new: what becomes of the checkpoint without it."""
+    """Return the sentence on a plan that keeps more old choices. new: the checkpoint's verdict in the new plan."""
     pins = ", ".join(f"{name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if other.free else f"takes {percent(other.slower)} longer, {step},"
@@ -131,7 +132,7 @@ def _near_plan(other: NearPlan, new: Verdict) -> str:
 
 
 def _schedule(schedule: Schedule) -> Iterator[Block]:
-    """Show iterations and learning rate."""
+    """Yield the table of rescaled iterations and the schedule's notes; the table may be empty."""
     rows = (
         {
             "iterations": words(each.field),
@@ -145,7 +146,7 @@ def _schedule(schedule: Schedule) -> Iterator[Block]:
 
 
 def _command(replan: Replan) -> Iterator[str]:
-    """Show how the run goes on, where there is anything to go on from."""
+    """Yield sentences on lost steps and on the command that resumes the run; nothing if there is nothing to resume."""
     if replan.schedule.lost:
         yield (
             f"Step {count(replan.schedule.lost)} is lost: the new run starts from its first step, and its schedule "
@@ -164,6 +165,7 @@ def _command(replan: Replan) -> Iterator[str]:
 
 
 def _files(replan: Replan) -> str:
+    """Return the sentence on which rendered files change."""
     if replan.files is None:
         old, new = replan.targets
         other = f"All files are other ones: those of {new}, and not of {old}."
@@ -174,7 +176,7 @@ def _files(replan: Replan) -> str:
 
 
 def to_dict(replan: Replan) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig replan --json`."""
+    """Return the JSON of `symconfig replan --json`."""
     kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",
@@ -207,7 +209,7 @@ def to_dict(replan: Replan) -> dict[str, Any]:
 
 
 def _verdict(verdict: Carried) -> dict[str, Any]:
-    """Return a verdict as plain data, with the numbers of what can run at all."""
+    """Return a verdict as JSON; only `why` if the configuration cannot run. Overruns are 0 if it fits."""
     if verdict.refused:
         return {"runs": False, "fits": False, "why": verdict.refused}
     return {
@@ -219,6 +221,7 @@ def _verdict(verdict: Carried) -> dict[str, Any]:
 
 
 def _schedule_data(schedule: Schedule) -> dict[str, Any]:
+    """Return the schedule as JSON."""
     return {
         "step": schedule.step,
         "consumed_sequences": schedule.consumed,

@@ -15,18 +15,19 @@ _WORDS = ("recompute", "on the host")  # columns that are not numbers
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return what a person decides by, in order."""
+    """Return the report of an RL plan: headline, ranking, phases of the best plan, and explanations."""
     pairs = zip((plan.best, *plan.alternatives), plan.rl, strict=True)
     rows = (_row(str(number), *pair) for number, pair in enumerate(pairs, 1))
     return [_headline(plan), Grid.of(rows, words=_WORDS, marked=0), phases(plan), _footer(plan)]
 
 
 def stated(plan: Plan) -> list[Block]:
-    """Return the step of a script: its phases, and what they come to."""
+    """Return the report of a script's step: its phases and their totals."""
     return [phases(plan, "The phases of a step"), "\n".join(_sentences(plan, asks=False))]
 
 
 def _headline(plan: Plan) -> str:
+    """Return model, GPUs, algorithm and framework in three lines."""
     rl, best = plan.job.rl, plan.best
     assert rl is not None
     return (
@@ -39,6 +40,7 @@ def _headline(plan: Plan) -> str:
 
 
 def _gpus(plan: Plan) -> int:
+    """Return the GPUs of all roles together."""
     step, trained = plan.rl[0], plan.best.parallel.world_size
     alone = plan.job.rl is not None and plan.job.rl.placement == "split"
     apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
@@ -46,11 +48,12 @@ def _gpus(plan: Plan) -> int:
 
 
 def compared(rows: Sequence[tuple[str, Plan]]) -> Grid:
-    """Return the first step of each plan beside the others."""
+    """Return a table with a row for the first RL step of each named plan."""
     return Grid.of((_row(name, plan.best, plan.rl[0]) for name, plan in rows), words=_WORDS)
 
 
 def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
+    """Return the cells of a candidate's step by column."""
     p = candidate.parallel
     moved, stays = " and ".join(step.away) or "nothing", candidate.options.optimizer_offload
     return {
@@ -67,13 +70,13 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
-    """Return the table of the best plan's phases: seconds, and what is on the fullest GPU."""
+    """Return the table of the best plan's phases: seconds, share, and bytes by part on the fullest GPU."""
     rows = tuple((row.name, *row.cells) for row in step_words.phases(plan))
     return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
 def whole_step(plan: Plan) -> list[Block]:
-    """Return the phases of a step that has several, and how long it takes; nothing of others."""
+    """Return the phases and total of a step with several phases; [] for other plans."""
     if not plan.steps:
         return []
     step = plan.steps[0]
@@ -88,6 +91,7 @@ def whole_step(plan: Plan) -> list[Block]:
 
 
 def _footer(plan: Plan) -> str:
+    """Return the sentences under the tables, and how much longer than the shortest step plan 1 is."""
     longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
     plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
     weighed = "Engines were weighed around the planner's best plans of an update alone, so a better one may exist."
@@ -95,7 +99,10 @@ def _footer(plan: Plan) -> str:
 
 
 def uneven_loads(of: Mapping[str, tuple[float, float]], task: Task, held: str) -> list[str]:
-    """Say how unevenly routers load ranks, and what time that takes. of: `Predicted.untrained`; held: what memory."""
+    """Return sentences on how unevenly the router loads the ranks and what time that takes.
+
+    of: `Predicted.untrained`; without "step_s" the time is left out. held: text on the memory.
+    """
     load, layer = of["load"], of["layer_load"]
     when = "While the router is untrained" if task == "pretrain" else "On data of one kind"
     sentences = [
@@ -111,12 +118,15 @@ def uneven_loads(of: Mapping[str, tuple[float, float]], task: Task, held: str) -
 
 
 def _replicas(step: PlannedRl) -> str:
+    """Return the text for the engine's replicas."""
     number = step.rollout_gpus // step.replica_gpus
     return f"each of {number} replicas" if number > 1 else "one replica"
 
 
 def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
-    """Return what a step comes to. asks: a job may state what is predicted of generation."""
+    """Return sentences on step, generation, experts and memory. asks: whether to suggest job fields and describe the
+    engine.
+    """
     step, rl = plan.steps[0], plan.job.rl
     usable, fullest = plan.usable_bytes, max(step.phases, key=lambda phase: phase.bytes)
     low, high = step.interval
@@ -152,7 +162,7 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
 
 
 def _critic(actor: Candidate, step: PlannedRl) -> str:
-    """Say which degrees and recompute a critic has."""
+    """Return the sentence on the critic's degrees and recomputation that differ from the actor's."""
     pairs = [(name, str(value), str(getattr(actor.parallel, name))) for name, value in step.critic.items()]
     if step.critic_options is not None:
         pairs.append(("recompute", step.critic_options.recompute.text, actor.options.recompute.text))

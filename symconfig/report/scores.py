@@ -13,7 +13,7 @@ _NOTHING = "-"
 
 
 def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
-    """Tabulate the errors of step times, of single layers and of memory."""
+    """Return the tables of errors of step time, layer time and memory."""
     return (
         _errors(sources, "time", "rows", "Seconds of a step, predicted against measured"),
         _errors(sources, "layer", "passes", "Seconds of one layer's forward and backward pass"),
@@ -22,6 +22,9 @@ def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
 
 
 def _errors(sources: Sequence[Figures], quantity: str, counted: str, title: str) -> Grid:
+    """Return the table of one quantity's errors by source; memory has its worst underestimate in place of its worst
+    error.
+    """
     memory = quantity == "memory"
     last = ("too low by", "lowest row") if memory else ("worst", "worst row")
     rows = (
@@ -40,11 +43,14 @@ def _errors(sources: Sequence[Figures], quantity: str, counted: str, title: str)
 
 
 def _worst(each: Figures) -> tuple[str, str]:
+    """Return (worst error with its sign, the row's id)."""
     return signed(each["worst"]), each["max_id"]
 
 
 def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
-    """Yield the source's error, and those of its stated and assumed rows apart where it has both."""
+    """Yield (name, errors) of a source, then of its fully stated and its assumed rows if it has both; "*" marks
+    assumed options.
+    """
     whole, stated, assumed = (part[quantity] for part in (source, source["stated"], source["assumed"]))
     if whole:
         yield source["name"] + ("" if stated or quantity == "layer" else " *"), whole
@@ -54,7 +60,7 @@ def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
 
 
 def out_of_memory(sources: Sequence[Figures]) -> Grid:
-    """Tabulate how many runs that ran out of memory are predicted to, and how many others."""
+    """Return the table of recall and false alarms for runs that ran out of memory; sources without any are left out."""
     rows = (
         {
             "source": source["name"],
@@ -73,11 +79,12 @@ def out_of_memory(sources: Sequence[Figures]) -> Grid:
 
 
 def _share(value: float | None) -> str:
+    """Return a share as percent; "-" for None."""
     return _NOTHING if value is None else percent(value)
 
 
 def sweeps(sources: Sequence[Figures]) -> Grid:
-    """Tabulate how the plans of each sweep are ranked."""
+    """Return the table of how well each sweep's plans are ranked: Kendall's tau, MAPE and regret."""
     rows = (
         {
             "sweep": sweep["name"],
@@ -98,6 +105,7 @@ def sweeps(sources: Sequence[Figures]) -> Grid:
 
 
 def _regret(regret: float | None, ran_out: bool) -> str:
+    """Return a regret as percent; for None whether the pick ran out of memory or was not timed."""
     if regret is not None:
         return percent(regret)
     return "runs out of memory" if ran_out else "not timed"

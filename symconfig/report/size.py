@@ -14,7 +14,7 @@ _TITLE = "Of each cluster the fewest GPUs that are in time, and the numbers that
 
 
 def blocks(size: Size) -> list[Block]:
-    """Return all blocks of a size, in order."""
+    """Return the report: an answer per cluster, the table of numbers of GPUs, caveats and footer."""
     answers = "\n".join(answer(one, size.question) for one in size.clusters)
     rows = [_row(one, tried, size.question) for one in size.clusters for tried in shown_of(one)]
     if not any(row["cost"] for row in rows):
@@ -30,7 +30,7 @@ def blocks(size: Size) -> list[Block]:
 
 
 def headline(question: Question) -> str:
-    """Say what is to be done by when."""
+    """Return tokens, deadline, batch and steps in two lines."""
     return (
         f"{question.model.name}: {several(question.tokens, 'token')} in {_span(question.deadline_s)}\n"
         f"global batch {several(question.job['global_batch_size'], 'sequence')} of "
@@ -40,7 +40,7 @@ def headline(question: Question) -> str:
 
 
 def answer(one: OfCluster, question: Question) -> str:
-    """Write one cluster's answer in a sentence."""
+    """Return one cluster's answer: the fewest GPUs in time, and those in time even at the slow end."""
     if one.smallest is None:
         return f"{one.name}: {_not_met(one, question)}"
     text = f"{one.name}: {several(one.smallest.gpus, 'GPU')}, {_days(one.smallest.run_s)} days"
@@ -57,6 +57,7 @@ def answer(one: OfCluster, question: Question) -> str:
 
 
 def _not_met(one: OfCluster, question: Question) -> str:
+    """Return why a cluster does not meet the deadline: no plan, or the fastest is too slow."""
     fastest = one.fastest
     if fastest is None:
         reasons = sorted({tried.reason for tried in one.tried}, key=len)
@@ -70,24 +71,29 @@ def _not_met(one: OfCluster, question: Question) -> str:
 
 
 def _span(span_s: float) -> str:
+    """Return a time in days, or in hours below a day, as text."""
     days = span_s / DAY_S
     number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
     return f"{number:g} {unit}{'s' * (number != 1)}"
 
 
 def _days(span_s: float) -> str:
+    """Return a time in days as text."""
     days = span_s / DAY_S
     return f"{days:.2f}" if days < 10 else f"{days:,.1f}"
 
 
 def shown_of(one: OfCluster) -> list[Tried]:
-    """Return a cluster's frontier of GPU-hours against time, and its two answers; the fewest GPUs first."""
+    """Return the tried numbers that are shown: the Pareto front of GPU-hours and time and the two answers, by rising
+    GPUs.
+    """
     chosen = {tried.gpus: tried for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     chosen |= {tried.gpus: tried for tried in (one.smallest, one.surest) if tried is not None}
     return [chosen[gpus] for gpus in sorted(chosen)]
 
 
 def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
+    """Return the cells of one number of GPUs."""
     mark = " and ".join(
         word
         for word, of in (("fewest", one.smallest), ("surely", one.surest))
@@ -110,14 +116,14 @@ def _row(one: OfCluster, tried: Tried, question: Question) -> dict[str, str]:
 
 
 def in_time(tried: Tried, question: Question) -> str:
-    """Say whether it is in time; yes: also at the slow end of what is likely."""
+    """Return "yes" if in time even at the slow end, "likely" if only as predicted, else "no"."""
     if tried.slow_s <= question.deadline_s:
         return "yes"
     return "likely" if tried.run_s <= question.deadline_s else "no"
 
 
 def footer(size: Size) -> str:
-    """Say what is not in the figures, and how to go on: with what costs least in time."""
+    """Return what the figures leave out, and the command for the cheapest plan in time if there is one."""
     question = size.question
     share = (
         f"Of the time {percent(question.goodput)} is steps; failures, evaluation, saving and waiting for data take "
@@ -140,7 +146,7 @@ def footer(size: Size) -> str:
 
 
 def command(question: Question, cluster: str, gpus: int) -> str:
-    """Return the command of the plan that is behind a number of GPUs."""
+    """Return the `symconfig plan` command for a number of GPUs of a cluster."""
     job = question.job
     options = {"model": job["model"], "cluster": cluster, "gpus": gpus}
     names = ("global_batch_size", "seq_length", "backend", "megatron_version", "precision", "attention", "task")
@@ -154,7 +160,7 @@ def command(question: Question, cluster: str, gpus: int) -> str:
 
 
 def to_dict(size: Size) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig size --json`."""
+    """Return the JSON of `symconfig size --json`."""
     question = size.question
     return {
         "schema": "symconfig.size/1",
@@ -168,6 +174,7 @@ def to_dict(size: Size) -> dict[str, Any]:
 
 
 def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
+    """Return a cluster's answers as JSON; None where there is none."""
     frontiers = {tried.gpus for tried in frontier(one.planned, lambda tried: tried.gpu_hours)}
     answers = {"smallest_gpus": one.smallest, "surest_gpus": one.surest, "fastest_gpus": one.fastest}
     return {
@@ -179,6 +186,7 @@ def _cluster(one: OfCluster, question: Question) -> dict[str, Any]:
 
 
 def _tried(tried: Tried, question: Question, on_frontier: bool) -> dict[str, Any]:
+    """Return one number of GPUs as JSON; only the reason without a plan."""
     if tried.reason:
         return {"gpus": tried.gpus, "planned": False, "reason": tried.reason}
     names = {column.name for column in COLUMNS}

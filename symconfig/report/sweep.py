@@ -27,7 +27,7 @@ _WORDS = {
 
 
 def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
-    """Return all blocks of a sweep, in order."""
+    """Return the report of a sweep: counts, best plans, caveats, reasons without plan, and what is left to do."""
     records = swept.records
     planned = [record for record in records if record["status"] == Status.PLANNED]
     done = f"wrote {several(len(records), 'row')} into {out}"
@@ -37,7 +37,7 @@ def blocks(swept: Swept, points: Points, out: Path) -> list[Block]:
 
 
 def headline(swept: Swept, points: Points) -> str:
-    """Say what was swept and what came of it."""
+    """Return the numbers of plans by status, excluded combinations, idle rules and rows done before."""
     counts = ", ".join(
         f"{count(swept.counts[status])} {words}" for status, words in _WORDS.items() if swept.counts[status]
     )
@@ -53,11 +53,12 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def _be(number: int, single: Literal["is", "was"]) -> str:
+    """Return "is" or "was" for 1, "are" or "were" for other numbers."""
     return single if number == 1 else {"is": "are", "was": "were"}[single]
 
 
 def bests(planned: Iterable[Record]) -> Grid:
-    """Tabulate, of every model and cluster, the plans with the most tokens a second and with the fewest GPU-hours."""
+    """Return the table of each model and cluster's fastest and cheapest (GPU-hours) plan."""
     rows = [
         {"model": str(record["model"]), "cluster": str(record["cluster"]), "": name, **_cells(record)}
         for name, record in _best(planned)
@@ -67,7 +68,7 @@ def bests(planned: Iterable[Record]) -> Grid:
 
 
 def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
-    """Yield, of every model and cluster, the fastest and the cheapest plan."""
+    """Yield (name, record) of each model and cluster's fastest and cheapest plan; one entry if they are the same."""
     for members in grouped(((one["model"], one["cluster"]), one) for one in planned).values():
         fastest = max(members, key=lambda record: _number(record, "tokens_per_s"))
         cheapest = min(members, key=lambda record: _number(record, "gpu_hours"))
@@ -76,13 +77,14 @@ def _best(planned: Iterable[Record]) -> Iterator[tuple[str, Record]]:
 
 
 def _caveats(planned: Iterable[Record]) -> Iterator[str]:
-    """Yield what to know of the plans that are shown."""
+    """Yield the caveats of the plans shown in the table."""
     for name, record in _best(planned):
         if record.get("caveats"):
             yield f"{record['model']} on {record['cluster']}, {name}: {record['caveats']}"
 
 
 def _cells(record: Record) -> dict[str, str]:
+    """Return the cells of a plan."""
     whole = {"GPUs": "gpus", "batch": "global_batch_size", "sequence": "seq_length"}
     whole |= {name: name for name in ("tp", "pp", "cp", "ep", "dp")}
     return {
@@ -95,13 +97,16 @@ def _cells(record: Record) -> dict[str, str]:
 
 
 def _number(record: Record, name: str) -> float:
+    """Return a record's value as float; it must be a number."""
     value = record[name]
     assert isinstance(value, int | float)
     return float(value)
 
 
 def reasons(records: Iterable[Record]) -> Grid:
-    """Tabulate why some have no plan, the most frequent reason first."""
+    """Return the table of reasons without a plan, the most frequent first; after _MOST_REASONS rows only their
+    number.
+    """
     counts = Counter(
         (str(record["status"]), short(str(record["reason"]), _MOST_LETTERS))
         for record in records
@@ -116,7 +121,7 @@ def reasons(records: Iterable[Record]) -> Grid:
 
 
 def to_dict(swept: Swept, points: Points, out: Path) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig sweep --json`."""
+    """Return the JSON of `symconfig sweep --json`."""
     names = [column.name for column in COLUMNS]
     return {
         "schema": "symconfig.sweep/1",

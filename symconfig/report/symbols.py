@@ -25,7 +25,9 @@ NOTE = (
 
 
 def blocks(symbolic: Symbolic, *, every: bool = False) -> list[Block]:
-    """Return the formulas for a person. every: also those of each operator."""
+    """Return the formulas of step and memory with the most influential constants. every: with all operators'
+    formulas and all symbols.
+    """
     text = "\n".join(_formula_lines(symbolic, every=every))
     return [
         f"The step and the memory as formulas\n{text}",
@@ -36,11 +38,12 @@ def blocks(symbolic: Symbolic, *, every: bool = False) -> list[Block]:
 
 
 def spaced(formula: str) -> str:
-    """Return a formula that can be broken at each of its operators."""
+    """Return a formula with blanks around its operators so that lines can be broken there."""
     return formula.replace("**", "^").replace("*", " * ").replace("/", " / ").replace("^", "**")
 
 
 def _formula_lines(symbolic: Symbolic, *, every: bool) -> Iterator[str]:
+    """Yield two lines per formula: the formula, or what it uses if it is longer than _LONGEST, and its value."""
     formulas = symbolic.formulas
     for one in _shown(symbolic, formulas, every=every):
         written = formulas.text(one.line)
@@ -51,7 +54,9 @@ def _formula_lines(symbolic: Symbolic, *, every: bool) -> Iterator[str]:
 
 
 def _shown(symbolic: Symbolic, formulas: Formulas, *, every: bool) -> list[Formula]:
-    """Return the parts of the step and of the first stage's memory, and what they are directly made of."""
+    """Return the formulas of the step's parts and the first stage's memory, and those up to _DEEP steps below; all
+    with `every`.
+    """
     from symconfig.solve.plan_symbols import reached
 
     if every:
@@ -64,21 +69,23 @@ def _shown(symbolic: Symbolic, formulas: Formulas, *, every: bool) -> list[Formu
 
 
 def _value(one: Formula) -> str:
+    """Return a formula's value as text."""
     return f"{one.value:.6g}"
 
 
 def movers(symbolic: Symbolic) -> Grid:
-    """Return the constants that move the step most: by how many percent for one percent more."""
+    """Return the table of the constants with the largest elasticity of the step time, at most _MOVERS."""
     return Grid.of(map(_row, symbolic.movers[:_MOVERS]), "What moves the step", words=_WORDS, fixed=("unit", "from"))
 
 
 def symbols(symbolic: Symbolic) -> Grid:
-    """Return every symbol with its number."""
+    """Return the table of all symbols with their values."""
     every = sorted(symbolic.known, key=lambda one: (one.source, one.name))
     return Grid.of(map(_row, every), "Symbols", words=_WORDS, fixed=("unit", "from"))
 
 
 def _row(one: Known) -> dict[str, str]:
+    """Return a symbol's cells."""
     return {
         "symbol": one.name,
         "now": f"{one.value:.6g}",
@@ -90,7 +97,7 @@ def _row(one: Known) -> dict[str, str]:
 
 
 def to_dict(symbolic: Symbolic) -> dict[str, Any]:
-    """Return the same as plain data: every formula, every symbol."""
+    """Return all formulas and symbols as JSON."""
     formulas = symbolic.formulas
     return {
         "formulas": [{"name": one.name, "formula": formulas.text(one.line), "value": one.value} for one in formulas],

@@ -30,13 +30,14 @@ Cells = tuple[str, str, str]
 
 
 def blocks(plan: Plan) -> list[Block]:
-    """Return what a person decides by, in order; `symconfig explain` has the rest."""
+    """Return the answer of `symconfig plan`: headline, caveats, phases, ranking and summary."""
     return present(headline(plan), *caveats(plan), *whole_step(plan), ranking(plan), "\n".join(summary(plan)))
 
 
 def summary(plan: Plan) -> Iterator[str]:
-    """Yield what a person needs under the table, in at most twelve lines: why row 1 is the first, its step, its memory,
-    what limits it, who measured what of this model, and what its target or its search leaves out."""
+    """Yield at most twelve sentences under the table: why row 1 is first, step, memory, bottleneck, measured runs,
+    and what is left out.
+    """
     if plan.alternatives and not plan.steps:
         yield _why(plan)
     yield step_sentence(plan)
@@ -53,7 +54,9 @@ def summary(plan: Plan) -> Iterator[str]:
 
 
 def step_sentence(plan: Plan, *, basis: bool = False) -> str:
-    """Return the step with its 90 % interval and its largest parts. basis: with the runs that the interval is of."""
+    """Return the step time with its 90 % interval and two largest parts. basis: with the runs that the interval
+    rests on.
+    """
     predicted = plan.best.predicted
     largest = _sorted(predicted.time)[:2]
     shares = ", ".join(f"{percent(value / predicted.step_s, 0)} {words(name)}" for name, value in largest)
@@ -63,8 +66,11 @@ def step_sentence(plan: Plan, *, basis: bool = False) -> str:
 
 
 def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
-    """Yield the memory with its 90 % interval, whether it may not fit, what the host holds, and what a chosen precision
-    leaves open. basis: with the runs that the interval is of."""
+    """Yield sentences on GPU memory with its 90 % interval, the risk of not fitting, host memory and an automatic
+    precision.
+
+    basis: with the runs that the interval rests on. Only the first sentence is always there.
+    """
     predicted = plan.best.predicted
     used = f"{gib(predicted.device_bytes)} of {gib(plan.usable_bytes)} GiB usable"
     runs = predicted.interval_from.get("memory", "") if basis else ""
@@ -79,12 +85,12 @@ def memory_sentences(plan: Plan, *, basis: bool = False) -> Iterator[str]:
 
 
 def is_full(plan: Plan) -> bool:
-    """Return whether memory keeps a faster plan away: the plan takes nearly all that it may."""
+    """Return whether the plan takes more than FULL of the usable memory, so that memory is its bottleneck."""
     return plan.best.predicted.device_bytes > FULL * plan.usable_bytes
 
 
 def _measured(plan: Plan) -> Iterator[str]:
-    """Yield what somebody measured of this model on such GPUs, beside what is predicted."""
+    """Yield a sentence on a measured run of this model on such GPUs; nothing if none is known."""
     if (run := plan.beside.measured) is None:
         return
     rate = f"{count(run.tokens_per_s_per_gpu)} tokens/s/GPU on {run.job} ({run.layout}; {run.source})"
@@ -96,14 +102,14 @@ def _measured(plan: Plan) -> Iterator[str]:
 
 
 def _real_data(plan: Plan) -> Iterator[str]:
-    """Yield by how much fine-tuning on packed real data took longer than predicted."""
+    """Yield a sentence on how much longer fine-tuning on packed real data took; nothing if not measured."""
     if ratios := plan.beside.real_data:
         several = f"{ratios[0]:.1f} to {ratios[-1]:.1f} times as long"
         yield f"Measured on packed real data: {several} ({len(ratios)} runs, median {median(ratios):.1f})."
 
 
 def _whole_run(plan: Plan) -> Iterator[str]:
-    """Yield what the whole run costs, where the job says how long it is."""
+    """Yield the hours and GPU-hours of the whole run; nothing if train_iters is the default or steps have phases."""
     training, predicted = plan.job.training, plan.best.predicted
     if training.train_iters == Training().train_iters or plan.steps:
         return
@@ -117,7 +123,7 @@ def _whole_run(plan: Plan) -> Iterator[str]:
 
 
 def _of_bf16(plan: Plan) -> str:
-    """Return the utilisation against the peak in bf16, of a plan in another precision."""
+    """Return "; MFU … of the bf16 peak"; "" for bf16 and fp16 plans and GPUs without bf16."""
     peaks, options = plan.cluster.gpu.peak_flops, plan.best.options
     if options.precision in ("bf16", "fp16") or peaks.bf16 is None:
         return ""
@@ -126,7 +132,7 @@ def _of_bf16(plan: Plan) -> str:
 
 
 def _why(plan: Plan) -> str:
-    """Return why the first plan is the first, against the second one."""
+    """Return the sentence why plan 1 stands above plan 2."""
     slower, because = loss(plan.best, plan.alternatives[0])
     if slower[1:] == "0.0 %":
         return f"Plan 2 takes as long: {because}."
@@ -136,7 +142,9 @@ def _why(plan: Plan) -> str:
 
 
 def _decided(best: Candidate, other: Candidate) -> str:
-    """Return why a plan stands above a faster one."""
+    """Return why a slower plan is first: the other's rare choices, or its more options and axes; "" without
+    standings.
+    """
     one, two = best.standing, other.standing
     if one is None or two is None:
         return ""
@@ -147,7 +155,7 @@ def _decided(best: Candidate, other: Candidate) -> str:
 
 
 def _interval(predicted: Predicted, name: str, text: Callable[[float], str], unit: str, runs: str) -> str:
-    """Return the 90 % interval in brackets, with the runs that it is of; nothing where it is not known."""
+    """Return the 90 % interval in brackets, with its runs; "" if it is unknown."""
     if name not in predicted.interval:
         return ""
     low, high = predicted.interval[name]
@@ -155,7 +163,7 @@ def _interval(predicted: Predicted, name: str, text: Callable[[float], str], uni
 
 
 def headline(plan: Plan) -> str:
-    """Describe model, cluster, framework and batch in two lines."""
+    """Return model, GPUs, framework and batch in two lines, and a third one for adapters."""
     best, batch = plan.best, plan.best.batch
     framework = f"{BACKENDS[best.target.backend].label} {best.target.version}"
     runs = f"{framework} through {plan.job.target}" if plan.job.target else framework
@@ -168,14 +176,14 @@ def headline(plan: Plan) -> str:
 
 
 def _numbers(candidate: Candidate) -> str:
-    """Return the precision with its recipe, and the type in which gradients are added up."""
+    """Return precision, FP8 recipe and the type of gradients as text."""
     o = candidate.options
     recipe = f" {o.fp8_recipe}" if o.fp8_recipe not in ("", o.precision) else ""
     return f"{o.precision}{recipe}, gradients in {'fp32' if o.grad_bytes == 4 else o.precision}"
 
 
 def _adapters(plan: Plan) -> str:
-    """Describe the job's adapters; those of a model of its own are in its name."""
+    """Return the line on the adapter that the job added; "" without one, or if it is the model's own."""
     adapter = plan.model.adapter
     if adapter is None or plan.job.lora is None:
         return ""
@@ -186,14 +194,14 @@ def _adapters(plan: Plan) -> str:
 
 
 def ranking(plan: Plan) -> Grid:
-    """Tabulate candidates, one row each, the best first; then the fastest, and the layout of a measured run."""
+    """Return the table of candidates, the best first; then the fastest one and a published layout if they are known."""
     numbered = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     further = {"fastest": plan.beside.fastest, "published": plan.beside.published}
     return compared([*numbered, *((name, one) for name, one in further.items() if one is not None)])
 
 
 def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Grid:
-    """Tabulate candidates, one row each, each under a name."""
+    """Return the table of named candidates without columns that say nothing. marked: index of the highlighted row."""
     rows = [_row(name, candidate) for name, candidate in candidates]
     names = [name for name in rows[0] if _tells(name, {row[name] for row in rows})]
     cut = ({name: row[name] for name in names} for row in rows)
@@ -201,7 +209,7 @@ def compared(candidates: Sequence[tuple[str, Candidate]], marked: int = 0) -> Gr
 
 
 def _tells(name: str, values: set[str]) -> bool:
-    """Tell whether a column with these values informs at all."""
+    """Return whether a column is shown: its values differ, or the one value is not the default."""
     if name == "others":
         return values != {""}
     plain = _PLAIN.get(name, "")
@@ -209,7 +217,7 @@ def _tells(name: str, values: set[str]) -> bool:
 
 
 def _row(number: str, candidate: Candidate) -> dict[str, str]:
-    """Return a candidate's cells by column, in order."""
+    """Return a candidate's cells by column, in order; "90 %" is "" without an interval."""
     p, o, predicted = candidate.parallel, candidate.options, candidate.predicted
     return {
         "#": number,
@@ -230,7 +238,7 @@ def _row(number: str, candidate: Candidate) -> dict[str, str]:
 
 
 def others_text(candidate: Candidate) -> str:
-    """Spell the options that have no column of their own and differ from the framework's usual ones."""
+    """Return the options without a column that differ from the framework's defaults, joined by ", "; "" if none."""
     o = candidate.options
     options = []
     if o.optimizer_offload:
@@ -250,13 +258,15 @@ def others_text(candidate: Candidate) -> str:
 
 
 def losses(plan: Plan) -> Grid:
-    """Tabulate what every alternative loses against the best one, and to what."""
+    """Return the table of how much slower each alternative is and by which parts."""
     rows = tuple((str(number), *loss(plan.best, candidate)) for number, candidate in enumerate(plan.alternatives, 2))
     return Grid(("#", "slower by", "because of"), rows, left=(2,), title="What the alternatives lose")
 
 
 def ranking_reasons(plan: Plan) -> Grid | str:
-    """Tabulate what the order of the plans follows from; nothing where whole steps were compared."""
+    """Return the table of scores, options, fit and rare choices behind the ranking; "" if whole steps were compared
+    or scores are unknown.
+    """
     rows = [
         (
             str(number),
@@ -277,7 +287,10 @@ def ranking_reasons(plan: Plan) -> Grid | str:
 
 
 def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
-    """Return the relative loss in step time, and the parts of the step that it comes from, the largest first."""
+    """Return (relative loss in step time, the parts of the step that cause it, the largest first) as texts.
+
+    Parts of less than 0.1 % of a step are not named; the loss is "" if the best step is 0.
+    """
     base, delta = best.predicted.step_s, other.predicted.step_s - best.predicted.step_s
     ours, theirs = best.predicted.time, other.predicted.time
     changes = ((name, theirs.get(name, 0.0) - ours.get(name, 0.0)) for name in sorted({*ours, *theirs}))
@@ -296,6 +309,7 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def _memory_difference(best: Candidate, other: Candidate) -> str:
+    """Return the difference in memory as text; "" below 0.005 GiB."""
     delta = other.predicted.device_bytes - best.predicted.device_bytes
     if abs(delta) < 0.005 * GIB:
         return ""
@@ -303,7 +317,7 @@ def _memory_difference(best: Candidate, other: Candidate) -> str:
 
 
 def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
-    """Time and memory of the best plan by part, side by side, the largest first."""
+    """Return the table of the best plan's time and memory by part, side by side, the largest first."""
     predicted = plan.best.predicted
     left = [(words(name), seconds(value), percent(value / predicted.step_s)) for name, value in _sorted(predicted.time)]
     right = [
@@ -316,17 +330,19 @@ def parts(plan: Plan, title: str = "Where plan 1 spends") -> Grid:
 
 
 def abreast(left: Sequence[Cells], right: Sequence[Cells]) -> tuple[tuple[str, ...], ...]:
-    """Put the rows of two tables beside each other, with an empty column between."""
+    """Return the rows of two tables side by side with an empty column between; the shorter one is padded."""
     return tuple((*one, "", *other) for one, other in zip_longest(left, right, fillvalue=("", "", "")))
 
 
 def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
-    """Sort the parts that are not zero, the largest first, names break ties."""
+    """Return the parts that are not zero, the largest first, then by name."""
     return sorted(((name, value) for name, value in values.items() if value), key=lambda item: (-item[1], item[0]))
 
 
 def footer(plan: Plan) -> str:
-    """Return how sure step and memory are and by which runs, what limits the step, and how much was searched."""
+    """Return sentences on step and memory with the runs behind their intervals, expert load, bottleneck, and extent
+    of the search.
+    """
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     if (of := plan.best.predicted.untrained) is not None and of:
         least, most = map(gib, of["device_bytes"])

@@ -19,7 +19,7 @@ from symconfig.report.grid import Block, Grid
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A format. problems: why it cannot carry the plan, all of them; None: no plan was given."""
+    """A target. problems: why it cannot express the plan; () if it can, None if no plan was given."""
 
     name: str
     does: str
@@ -27,16 +27,19 @@ class Carried:
 
     @property
     def another(self) -> bool:
-        """Tell whether only choices of this plan are in the way, so that the target may carry another one."""
+        """Return whether only this plan's choices are in the way, so that the target could express another plan."""
         return bool(self.problems) and all(problem.pins for problem in self.problems or ())
 
     @property
     def carries(self) -> str:
+        """Return "yes", "another" or "no"; "yes" if no plan was given, too."""
         return "yes" if not self.problems else "another" if self.another else "no"
 
 
 def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
-    """Return every target. Raises InputError for a folder of templates that is wrong."""
+    """Return all targets, with their problems with the plan if one is given. Raises InputError for an invalid folder
+    of templates.
+    """
     known: Mapping[str, Target] = every_target() if templates is None else overlaid(every_target(), templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
@@ -45,6 +48,7 @@ def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
 
 
 def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem, ...]:
+    """Return why a target cannot render the plan; () if it can. Renders it."""
     try:
         render(plan, target, (), templates)
     except SymconfigError as error:
@@ -53,7 +57,7 @@ def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem,
 
 
 def blocks(carried: tuple[Carried, ...]) -> list[Block]:
-    """Show the targets, the launchers, and why some cannot be had."""
+    """Return the tables of targets and launchers, and why some targets cannot express the plan."""
     planned = any(item.problems is not None for item in carried)
     rows = tuple((item.name, *([item.carries] if planned else []), item.does) for item in carried)
     headers = ("target", *(["this plan"] if planned else []), "writes")
@@ -72,7 +76,7 @@ def blocks(carried: tuple[Carried, ...]) -> list[Block]:
 
 
 def to_dict(carried: tuple[Carried, ...]) -> dict[str, Any]:
-    """Return the JSON contract of `symconfig list targets --json`."""
+    """Return the JSON of `symconfig list targets --json`; without a plan there are no verdicts."""
     return {
         "schema": "symconfig.formats/1",
         "targets": [

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
-    """Show the scores for a person."""
+    """Return the tables of errors, out-of-memory cases, sweeps and growth, and notes on skipped rows."""
     sources = [_source(source) for source in scores]
     grids = (*tables.errors(sources), tables.out_of_memory(sources), tables.sweeps(sources), _growths(scores))
     return present(*grids, _counts(scores), _unmeasured(scores), _ignored(scores), _skipped(scores))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
+    """Return the table of the step's growth from the fewest to the most GPUs, measured and predicted."""
     rows = (
         {
             "source": source.name,
@@ -42,6 +43,7 @@ def _growths(scores: Sequence[Source]) -> Grid:
 
 
 def _counts(scores: Sequence[Source]) -> str:
+    """Return sentences on scored, skipped and assumed rows."""
     judged = sum(len(source.rows) for source in scores)
     skipped = sum(len(source.skipped) for source in scores)
     assumed = sum(len(source.assumed.rows) for source in scores)
@@ -61,17 +63,17 @@ def _counts(scores: Sequence[Source]) -> str:
 
 
 def _unmeasured(scores: Sequence[Source]) -> str:
-    """Show the software of which no run was measured, and what it is predicted as."""
+    """Return the titled lines of software without a measured run, with what it is predicted as; "" if none."""
     return _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
 
 
 def _ignored(scores: Sequence[Source]) -> str:
-    """Show the options that rows state and no prediction takes in."""
+    """Return the titled lines of stated options that no prediction uses; "" if none."""
     return _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
-    """Show what is said of rows, source by source, with the number of rows."""
+    """Return the titled lines of texts by source with their numbers of rows; "" if none. of: texts of a row."""
     lines = []
     for source in scores:
         counts = Counter(text for item in source.rows for text in of(item.case))
@@ -81,7 +83,7 @@ def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence
 
 
 def _skipped(scores: Sequence[Source]) -> str:
-    """Show the reasons; rows with the same one together."""
+    """Return the titled lines of skipped rows by source and reason; "" if none."""
     lines = []
     for source in scores:
         for reason in dict.fromkeys(why for _, why in source.skipped):
@@ -92,7 +94,7 @@ def _skipped(scores: Sequence[Source]) -> str:
 
 
 def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
-    """Return the scores as plain data."""
+    """Return the scores as JSON, symconfig.validate/1."""
     return {
         "schema": "symconfig.validate/1",
         "sources": [_source(source) for source in scores],
@@ -104,6 +106,7 @@ def to_dict(scores: Sequence[Source]) -> dict[str, Any]:
 
 
 def _source(source: Source) -> dict[str, Any]:
+    """Return a source's scores as JSON."""
     return {
         "name": source.name,
         **_part(source),
@@ -116,7 +119,9 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _part(part: Scored) -> dict[str, Any]:
-    """Return the errors of some rows of a source as JSON has them: of steps, layers, memory and out-of-memory."""
+    """Return the errors of some rows of a source as JSON: steps, layers, memory and out-of-memory; None where
+    nothing was measured.
+    """
     memory = _figures(part.memory)
     if memory and part.memory:
         memory |= {"worst_under": tidy(abs(part.memory.low)), "worst_under_id": part.memory.low_id}
@@ -130,6 +135,7 @@ def _part(part: Scored) -> dict[str, Any]:
 
 
 def _figures(error: Error | None) -> dict[str, Any] | None:
+    """Return an error's figures as JSON; None without rows."""
     if error is None:
         return None
     return {
@@ -145,6 +151,7 @@ def _figures(error: Error | None) -> dict[str, Any] | None:
 
 
 def _oom(oom: Oom | None) -> dict[str, Any] | None:
+    """Return the out-of-memory counts as JSON; None without rows."""
     if oom is None:
         return None
     return {
@@ -159,6 +166,7 @@ def _oom(oom: Oom | None) -> dict[str, Any] | None:
 
 
 def _sweep(sweep: Sweep) -> dict[str, Any]:
+    """Return the ranking scores of a sweep as JSON."""
     return {
         **picked(sweep, "name", "n", "timed"),
         "kendall_tau": tidy(sweep.tau),
@@ -172,6 +180,7 @@ def _sweep(sweep: Sweep) -> dict[str, Any]:
 
 
 def _growth(growth: Growth) -> dict[str, Any]:
+    """Return a growth as JSON: relative change of the step, measured and predicted."""
     return {
         "model": growth.model,
         "gpus": list(growth.gpus),
@@ -182,6 +191,7 @@ def _growth(growth: Growth) -> dict[str, Any]:
 
 
 def _row(source: str, item: Judged) -> dict[str, Any]:
+    """Return a row's predicted and measured values and their relative errors as JSON."""
     predicted = item.prediction.predicted
     m = item.row.measured
     stated = [name for name in ("layer_forward", "layer_backward") if getattr(m, f"{name}_ms") is not None]
@@ -211,8 +221,10 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
 
 
 def _off(pair: tuple[float, float] | None) -> float | None:
+    """Return predicted / measured - 1; None without a pair."""
     return tidy(pair[0] / pair[1] - 1) if pair else None
 
 
 def _maybe(value: float | None) -> float | None:
+    """Return a rounded value; None for None."""
     return None if value is None else tidy(value)

@@ -11,7 +11,9 @@ from symconfig.runs.whatif.whatif import Line, Vary, WhatIf, borders
 
 
 def blocks(what_if: WhatIf) -> list[Block]:
-    """Return everything that is shown, in order."""
+    """Return the report: the plan now, a table and border sentences for each varied name, and the number of
+    searches.
+    """
     weighed = (
         f"{several(what_if.plans, 'plan')} were made, which weighed {count(what_if.weighed)} candidates. Between two "
         "values that were planned and have the same best plan, no other plan was looked for."
@@ -23,7 +25,7 @@ def blocks(what_if: WhatIf) -> list[Block]:
 
 
 def _borders(one: Line) -> list[str]:
-    """Return a sentence for each border: which plan is the faster on which side of it, by the options that differ."""
+    """Return one text with a sentence per border of a line; [] without borders."""
     sentences = []
     for border in borders(one):
         last, first = _value(one.vary, border.last), _value(one.vary, border.first)
@@ -39,7 +41,7 @@ def _borders(one: Line) -> list[str]:
 
 
 def line(one: Line) -> Grid:
-    """Return the spans of one name as a table."""
+    """Return the table of spans of one varied name."""
     rows = (
         {
             "from": _value(one.vary, span.low),
@@ -56,15 +58,17 @@ def line(one: Line) -> Grid:
 
 
 def _value(vary: Vary, value: float) -> str:
+    """Return a value as text: a whole number, or a factor with "x"."""
     return count(round(value)) if vary.whole else f"{value:.4g}x"
 
 
 def _seconds(value: float | None) -> str:
+    """Return seconds as text; "" for None."""
     return "" if value is None else seconds(value)
 
 
 def to_dict(what_if: WhatIf) -> dict[str, Any]:
-    """Return the same as plain data."""
+    """Return the ranges as JSON, symconfig.whatif/1; `plan` is None where none fits."""
     return {
         "schema": "symconfig.whatif/1",
         "now": asdict(what_if.now),

@@ -17,7 +17,7 @@ _BILLION, _MILLION = 1e9, 1e6
 
 
 def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
-    """List clusters, one line each."""
+    """Return the table of clusters with notes on units."""
     rows = (
         {
             "name": one.name,
@@ -40,7 +40,7 @@ def cluster_list(lines: Sequence[ClusterLine]) -> list[Block]:
 
 
 def model_list(lines: Sequence[ModelLine]) -> list[Block]:
-    """List models, one line each."""
+    """Return the table of models with notes on columns."""
     rows = (
         {
             "name": one.name,
@@ -63,7 +63,7 @@ def model_list(lines: Sequence[ModelLine]) -> list[Block]:
 
 
 def model_sizes(model: ModelDescriptor) -> str:
-    """Return a model's numbers of parameters in a line."""
+    """Return a model's total, active and (if fewer) trainable parameters in a line."""
     counted = parameters(model)
     sizes = [f"{count(counted.total)} parameters ({_parameters(counted.total)})"]
     sizes.append(f"{count(counted.active)} active for a token")
@@ -73,6 +73,7 @@ def model_sizes(model: ModelDescriptor) -> str:
 
 
 def _parameters(number: int) -> str:
+    """Return a number of parameters in billions, or in millions below 0.1 billion."""
     return f"{number / _BILLION:.2f} B" if number >= _BILLION / 10 else f"{number / _MILLION:.0f} M"
 
 
@@ -92,6 +93,7 @@ class ClusterLine:
 
     @staticmethod
     def of(cluster: ClusterDescriptor) -> ClusterLine:
+        """Return a cluster's summary: rates per GPU; the peak is bf16, else fp16; network is None without one."""
         inner, gpu = cluster.levels[0], cluster.gpu
         network = next((level for level in cluster.levels if level.name in NETWORK), None)
         return ClusterLine(
@@ -108,7 +110,9 @@ class ClusterLine:
 
 @dataclass(frozen=True, slots=True)
 class ModelLine:
-    """A model in a list. active_parameters: of one token; task: what it is trained for by itself."""
+    """A model in a list. active_parameters: used by one token; task: "lora" for a model with an adapter, else
+    "pretrain".
+    """
 
     name: str
     huggingface_id: str | None
@@ -123,6 +127,7 @@ class ModelLine:
 
     @staticmethod
     def of(model: ModelDescriptor) -> ModelLine:
+        """Return a model's summary: parameters, sizes and task."""
         count = parameters(model)
         return ModelLine(
             name=model.name,

@@ -32,10 +32,10 @@ LOADS = ("load", "load_dir", "resume_from_checkpoint", "pretrained_checkpoint", 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """One folder that an option names; "": its name is not known.
+    """A checkpoint folder that an option names; folder "": its name is unknown.
 
-    loads: whether a run starts from it; else it only saves there. seen: the folder was looked into; else it holds what
-    the files as they were would have saved. answer: None: `why` says why not.
+    loads: whether the run starts from it, or only saves there. seen: whether the folder was read; else its contents are
+    those that the old files save. answer: None if unknown, with the reason in `why`.
     """
 
     option: str
@@ -47,6 +47,7 @@ class Fate:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fate as JSON values; "loadable" is None without an answer, "why" is None if empty."""
         return {
             "option": self.option,
             "folder": self.folder,
@@ -61,13 +62,17 @@ class Fate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation(Adapted):
-    """plan: whose values are in the files. fates: what becomes of each checkpoint that the files name."""
+    """A user's files adapted to a plan. plan: the values in the files. fates: what becomes of each checkpoint that
+    the files name.
+    """
 
     plan: Plan
     fates: tuple[Fate, ...]
 
     def to_dict(self, written: bool) -> dict[str, Any]:
-        """Return the contract of --json."""
+        """Return the JSON of `--json`: the adapted files, the plan's best candidate and the checkpoints. written:
+        whether the files were written.
+        """
         return {
             **Adapted.to_dict(self, written),
             "plan": {"best": self.plan.best.to_dict()},
@@ -81,9 +86,11 @@ def adaptation(
     variables: Mapping[str, str],
     extra: Sequence[str] = (),
 ) -> Adaptation:
-    """Adapt files to the plan.
+    """Return the user's files adapted to the plan, with what becomes of each checkpoint that they name. No file is
+    written.
 
-    Raises InputError where the files cannot be read, or are of another model or framework than the plan.
+    variables: shell variables; extra: further arguments. Raises InputError if the files cannot be read, or are for
+    another model or framework.
     """
     old = ran(opened(source, variables, extra).reading, plan)
     outcome = adapted(source, plan, variables, extra)
@@ -92,9 +99,8 @@ def adaptation(
 
 
 def ran(reading: Reading, plan: Plan) -> Plan | None:
-    """Return the plan of the run as the files say it, of the same model and schedule.
-
-    None where they say none that could be.
+    """Return the plan of the run as its files state it, with the model and training schedule of `plan`; None if they
+    state no complete run.
     """
     try:
         old = judge(was(reading, plan), plan.cluster, plan.job.limits).plan
@@ -104,8 +110,11 @@ def ran(reading: Reading, plan: Plan) -> Plan | None:
 
 
 def fates(outcome: Adapted, plan: Plan, old: Plan | None) -> tuple[Fate, ...]:
-    """Return the fate of what the run loads, and of what it would write beside. old: the run as it was; None: it is not
-    known. Nothing where nothing changes."""
+    """Return what becomes of the checkpoint that the run loads, or else of the one that it saves; () if the files do
+    not change.
+
+    old: the plan of the run before; None if unknown.
+    """
     if not outcome.changes:
         return ()
     return tuple(
@@ -116,7 +125,9 @@ def fates(outcome: Adapted, plan: Plan, old: Plan | None) -> tuple[Fate, ...]:
 
 
 def _folders(reading: Reading) -> Iterator[tuple[Setting, bool]]:
-    """Yield the option that a run loads from, or else the one that it saves by."""
+    """Yield (the option, whether the run loads from it): the load option with a folder, else the save option, else
+    nothing.
+    """
     arguments = Arguments(reading.settings)
     load, save = arguments.find(*LOADS), arguments.find(*SAVES)
     if load is not None and load.values and load.values[-1].text.lower() not in ("true", "false"):
@@ -126,6 +137,11 @@ def _folders(reading: Reading) -> Iterator[tuple[Setting, bool]]:
 
 
 def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan | None) -> Fate:
+    """Return what becomes of a folder's checkpoint: read from this machine if it exists, else as the old run would save
+    it.
+
+    If that cannot be known, `answer` is None and `why` says so. Reading errors are not raised.
+    """
     word = setting.values[-1]
     fate = Fate(setting.label, word.text, setting.place, loads)
     if word.unknown is not None:
@@ -146,7 +162,7 @@ def _fate(setting: Setting, loads: bool, reading: Reading, plan: Plan, old: Plan
 
 
 def _folder(name: str, reading: Reading) -> Path | None:
-    """Return the folder where it is on this machine, from the script's place or from here."""
+    """Return the folder if it exists, relative to the script or to the working directory; None otherwise."""
     bases = [Path()] if reading.file == ARGUMENTS else [Path(reading.file).parent, Path()]
     try:
         return next((base / name for base in bases if name and (base / name).is_dir()), None)
@@ -155,7 +171,9 @@ def _folder(name: str, reading: Reading) -> Path | None:
 
 
 def _kind(reading: Reading, plan: Plan, old: Plan) -> str | None:
-    """Return what the files as they were save, by the name of the checkpoint's kind; None: what is usual."""
+    """Return the checkpoint's format that the old files save, `torch_dist:fully_reshardable` included; None for the
+    backend's default.
+    """
     if BACKENDS[plan.best.target.backend].told_by is not Medium.OPTIONS:
         return None
     names = Namespace(reading.settings, flags.flags(megatron.version(plan)))

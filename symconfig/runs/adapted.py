@@ -22,10 +22,11 @@ ALPHA_OVER_R = 2.0  # where a job says none
 
 
 def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's adapters, and the job with what it left open about them.
+    """Return the model with the job's adapter, and the job with task and `lora` filled in; both unchanged if the job
+    wants none.
 
-    A model that has them already stays as it is. Raises InputError for what the model lacks, and where the job and the
-    model's own adapter say two things.
+    A model with an adapter of its own keeps it. Raises InputError for a task without adapters, target modules that the
+    model lacks, and a job that contradicts the model's adapter.
     """
     if job.lora is not None and job.task not in (None, "lora", *WITH_OR_WITHOUT):
         what, need = "trains no adapters, and the job asks for some", " or ".join(("lora", *WITH_OR_WITHOUT))
@@ -48,12 +49,12 @@ def adapted(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
 
 
 def bare(model: ModelDescriptor, job: Job) -> ModelDescriptor:
-    """Return the model of a plan as it was before its job's adapters were laid over it."""
+    """Return the model of a plan without the adapter that its job added; unchanged if the job has no `lora`."""
     return model if job.lora is None else model.model_copy(update={"adapter": None})
 
 
 def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[Problem]:
-    """Yield where what a job says is not what the model's own adapter says."""
+    """Yield a problem for each LoRA field set in the job that differs from the model's own adapter."""
     own = model.adapter
     assert own is not None
     values = {
@@ -76,6 +77,7 @@ def _against(model: ModelDescriptor, adapter: Adapter, lora: Lora) -> Iterator[P
 
 
 def _shown(value: object) -> str:
+    """Return a value as text: tuples joined by ", ", floats without trailing zeros."""
     return (
         ", ".join(map(str, value))
         if isinstance(value, tuple)
@@ -86,7 +88,9 @@ def _shown(value: object) -> str:
 
 
 def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
-    """Return the modules that a job's targets are of this model. Raises InputError with all that are none."""
+    """Return the model's modules that the job's targets select, in the model's order. Raises InputError with all
+    targets that select none.
+    """
     known = targets(model.model_copy(update={"adapter": None}))
     fuses = BACKENDS[_backend(model, job)].fuses(model)
     named, problems = list[str](), list[Problem]()
@@ -101,7 +105,7 @@ def _modules(lora: Lora, model: ModelDescriptor, job: Job) -> Targets:
 
 
 def _backend(model: ModelDescriptor, job: Job) -> str:
-    """Return the framework that a job's target assumes, where it names none itself."""
+    """Return the job's backend, or the one that its target assumes if the job leaves it open."""
     if "backend" in job.model_fields_set:
         return job.backend
     return target_of(model, job).assumes.get("backend", job.backend)
@@ -110,7 +114,11 @@ def _backend(model: ModelDescriptor, job: Job) -> str:
 def _targets(
     target: str, known: Targets, model: ModelDescriptor, fuses: Collection[AdapterTarget]
 ) -> tuple[Iterable[str], Problem | None]:
-    """Return the modules that one target means, or what is wrong about it. fuses: the framework's fused layers."""
+    """Return (modules that one target selects, problem): a problem if it selects none, or MLP modules of a model with
+    experts.
+
+    known: the model's modules; fuses: modules that the framework fuses.
+    """
     usual = layers(known, fuses)
     groups = {
         ALL_LINEAR: usual if model.experts is None else [name for name in usual if name not in MLP],

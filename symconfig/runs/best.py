@@ -37,7 +37,7 @@ _PREFERRED = ("bridge", "deepspeed", "slime")
 
 
 class UnsupportedError(InfeasibleError):
-    """A target can express no plan of a job; the targets of `able` can."""
+    """A target can express no plan of a job. able: names of the targets that can."""
 
     def __init__(self, problems: Sequence[Problem], able: Sequence[str] = ()) -> None:
         super().__init__(problems)
@@ -53,11 +53,12 @@ def best_plan(
     writes: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan of a job. writes: its files are wanted, so that nothing may be left to change by hand. A job
-    that names no target is solved for the next that can express its model, where its framework's own cannot.
+    """Return the best plan of a job, with up to `top` candidates; for RL, preferences or sequences with the step's
+    phases.
 
-    Raises InputError for what can never run, UnsupportedError, before the search, where the target can express no plan,
-    and InfeasibleError where nothing fits.
+    writes: whether files are wanted, so that manual edits are refused. A job without a target is solved for another one
+    if its framework's own cannot express the model. Raises InputError for invalid jobs, UnsupportedError before the
+    search if the target can express no plan, InfeasibleError if nothing fits.
     """
     wanted = job
     model, job = prepared(model, cluster, job)
@@ -98,8 +99,11 @@ def best_plan_anyway(
     top: int,
     progress: Callable[[str, float], None] | None = None,
 ) -> Plan:
-    """Return the best plan of a job whose framework's own target cannot express the model, as if it could. Raises the
-    refusal where it is for another reason, where the job names the target, or where that has no price."""
+    """Return the best plan of a job as if its framework's own target could express the model.
+
+    Raises `refusal` again if it has another reason than the model, the job names a target or has phases, or the search
+    fails.
+    """
     fields = {(problem.field or "").partition(".")[0] for problem in refusal.problems[:-1]}
     of_network = fields <= ModelDescriptor.model_fields.keys() - {"adapter"}
     phases = job.rl is not None or job.preference is not None or job.sequences is not None
@@ -114,8 +118,10 @@ def best_plan_anyway(
 
 
 def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, plan: Plan) -> Candidate | None:
-    """Return the best plan of the other framework that fine-tunes, Megatron-LM or DeepSpeed, by one more search; None
-    where the job says which, where it is not of fine-tuning alone, or where the other has no plan."""
+    """Return the best candidate with the other of Megatron-LM and DeepSpeed, by a search of its own.
+
+    None if the task is not plain fine-tuning, the job names target, backend or release, or the other has no plan.
+    """
     if plan.task not in ("lora", "sft") or plan.steps or NAMED & job.model_fields_set:
         return None
     other = "deepspeed" if plan.job.backend == "megatron" else "megatron"
@@ -126,7 +132,7 @@ def other_backend(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
 
 
 def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's adapters, images and head, and the job with the target that it goes to."""
+    """Return the model with the job's adapter, images and head, and the job with the target chosen for it."""
     model, job = as_trained(model, job)
     job = _with_target(model, cluster, job)
     model = built(model, assuming(job, target_of(model, job)).backend)
@@ -136,14 +142,16 @@ def prepared(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> tu
 
 
 def _reward(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the reward model; None where none runs on the job's GPUs."""
+    """Return the reward model with its score head; None if there is none, or a server runs it. Without a name it is
+    the actor's model.
+    """
     if (named := rl.reward_model) is None or named.placement == "server":
         return None
     return (model if named.model is None else load_model(named.model)).of_values
 
 
 def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
-    """Return the value model; None where none is trained."""
+    """Return the critic with its value head; None if none is trained. Without a name it is the actor's model."""
     if not rl.has_critic:
         return None
     return (model if rl.critic is None else load_model(rl.critic)).of_values
@@ -152,9 +160,10 @@ def _critic(model: ModelDescriptor, rl: Rl) -> ModelDescriptor | None:
 def unsupported(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: Target | None = None
 ) -> tuple[Problem, ...]:
-    """Return why a target (None: the job's) can express no plan of a job, whatever the planner chooses.
+    """Return why a target can express no plan of a job, whatever the search chooses; () if it can.
 
-    What a person can change in the framework's code has an `edit`. Raises InputError where the job itself is wrong.
+    target: None: the job's. Problems with `edit` can be solved by hand in the framework's code. Raises InputError for
+    an invalid job.
     """
     target = target or target_of(model, job)
     job = assuming(job, target)
@@ -171,10 +180,10 @@ def unsupported(
 
 
 def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, writes: bool = False) -> Job:
-    """Return the job with what must be edited in the framework taken as edited, unless its files are written.
+    """Return the job with `edited` set to all fields that must be edited in the framework's code.
 
-    Raises UnsupportedError with what the job's target can never express and the targets that can, InputError for a job
-    that is wrong.
+    With `writes`, fields not confirmed in `job.edited` are refused. Raises UnsupportedError with what the target cannot
+    express and the targets that can, InputError for unknown names in `edited`.
     """
     by_hand = unsupported(model, cluster, job.model_copy(update={"edited": ()}))
     names = tuple(problem.field or "" for problem in by_hand if problem.edit)
@@ -191,8 +200,9 @@ def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, w
 
 
 def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Job:
-    """Return the job for the next target that can express it, where it names none and its framework's own cannot, as
-    the framework comes."""
+    """Return the job for the first preferred target that can express it; unchanged if it names one, or its own can,
+    or none can.
+    """
     if NAMED & job.model_fields_set or job.edited:
         return job
     try:
@@ -207,7 +217,9 @@ def _with_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -
 
 
 def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, target: str | None) -> str | None:
-    """Return why a job is planned for another target than its framework's own, in a sentence; None: it is not."""
+    """Return a sentence why a job is planned for `target` and not its framework's own; None if it is the own, or the
+    job names one.
+    """
     own = target_of(model, job).name
     if job.target is not None or target in (None, own):
         return None
@@ -216,14 +228,16 @@ def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, t
 
 
 def manual_edits(plan: Plan) -> tuple[Problem, ...]:
-    """Return what of a plan's model its files cannot say until the framework is changed by hand."""
+    """Return the problems of a plan that need a manual edit in the framework's code and are not confirmed in
+    `job.edited`.
+    """
     job = plan.job.model_copy(update={"edited": ()})
     left = unsupported(plan.model, plan.cluster, job, target_of(plan.model, plan.job))
     return tuple(problem for problem in left if problem.edit and problem.field not in plan.job.edited)
 
 
 def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
-    """Yield the problems that are about what the planner is given, and that no pin left open avoids."""
+    """Yield an error's problems about inputs (model, lengths, task …) that no change of a pin avoids."""
     pins = dict(job.pins)
     if job.precision not in (None, "auto"):
         pins["precision"] = str(job.precision)
@@ -235,7 +249,7 @@ def _of_inputs(error: SymconfigError, job: Job) -> Iterator[Problem]:
 
 
 def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, left: list[Problem]) -> Problem:
-    """Return what else a person can do: other targets, or the changes by hand if nothing else is in the way."""
+    """Return a problem whose hint names the other targets, or `--edited` if only manual edits are in the way."""
     mine = target_of(model, job).name
     able = tuple(_capable(model, cluster, job, mine))
     ways = [f"--target {' or '.join(able)}"] if able else []
@@ -250,9 +264,8 @@ def _alternatives(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, 
 def _capable(
     model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, but: str, *, every: bool = False
 ) -> Iterator[str]:
-    """Yield the other targets that can express all that the planner is given.
-
-    Of another framework only where the job leaves the framework open; every: of any.
+    """Yield the names of other targets that can express the job; only those of its backend if it names one, unless
+    `every`.
     """
     for name, target in targets().items():
         backend = target.assumes.get("backend", job.backend)
@@ -266,4 +279,5 @@ def _capable(
 
 
 def _for_target(job: Job, target: Target) -> Job:
+    """Return the job with a target and the fields that it assumes; `edited` is cleared."""
     return job.model_copy(update={**target.assumes, "target": target.name, "edited": ()})

@@ -14,9 +14,12 @@ WORTH_SAYING = 0.005  # share of the score that a plan with other options must s
 
 
 def with_every_option(plan: Plan) -> Plan:
-    """Return the plan with the one that would be better if every option of its framework were allowed, but for other
-    layouts of its stages. As it is where nothing is better, where the job's objective is not time, and where a step has
-    phases of its own."""
+    """Return the plan with the best candidate if all experimental options (but pipeline layouts) were allowed, in
+    `beside.free`.
+
+    Runs a search. Unchanged if that saves less than WORTH_SAYING, for objectives other than time, and for steps with
+    phases.
+    """
     if plan.steps or plan.job.objective != "time":
         return plan
     model, cluster = plan.model, plan.cluster

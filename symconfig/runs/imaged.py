@@ -17,18 +17,15 @@ _TEXT_ALONE = "trained on text alone: its vision tower is not loaded (images.per
 
 
 def as_trained(model: ModelDescriptor, job: Job) -> tuple[ModelDescriptor, Job]:
-    """Return the model with the job's images and adapters over it, and the job with what it left open about these.
-
-    Without its tower a model goes to another target, whose names its adapters have; beside adapters a tower is frozen.
-    """
+    """Return the model with the job's images and adapter, and the job with the open fields of its adapter filled in."""
     model, job = adapted(imaged(model, job), job)
     return imaged(model, job), job
 
 
 def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
-    """Return the model with the job's images, or without its tower where there are none.
+    """Return the model with the job's images; without images it loses its vision tower and gets a note.
 
-    Raises InputError for images that the model has no tower for, and for what the tower does not take.
+    Raises InputError for images without a tower, of a wrong size, or of more tokens than a sequence.
     """
     images = job.images or Images()
     if model.vision is None:
@@ -49,6 +46,10 @@ def imaged(model: ModelDescriptor, job: Job) -> ModelDescriptor:
 
 
 def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Vision:
+    """Return the vision tower with the job's number and size of images and frozen parts; beside adapters all is frozen.
+
+    Raises InputError for another size than a fixed-size tower takes, or one that it refuses.
+    """
     changed: dict[str, Any] = {"images_per_sequence": images.per_sequence}
     if images.size is not None and images.size != vision.image_size:
         if not vision.any_resolution:
@@ -67,6 +68,7 @@ def _laid_over(vision: Vision, images: Images, *, beside_adapters: bool) -> Visi
 
 
 def _fits(vision: Vision, images: Images, seq_length: int) -> None:
+    """Raise InputError if the images of a sequence have more tokens than `seq_length`."""
     tokens = images.per_sequence * vision.tokens
     if tokens > seq_length:
         raise InputError(

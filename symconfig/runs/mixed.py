@@ -30,9 +30,11 @@ def mixed_plan(
     writes: bool = False,
     progress: Progress | None = None,
 ) -> MixedPlan:
-    """Return the plan of a job over both kinds of GPUs. writes: its files are wanted.
+    """Return the plan of a job over both kinds of GPUs, with up to `top` candidates and the best plan of each kind
+    alone.
 
-    Raises InputError for what can never run over two kinds, InfeasibleError where nothing fits or can be told.
+    writes: whether files are wanted. Raises InputError for jobs that cannot run over two kinds, InfeasibleError if
+    nothing fits or Megatron-LM can express no candidate.
     """
     if problems := list(_refused(model, cluster, job)):
         raise InputError(problems)
@@ -68,7 +70,7 @@ def mixed_plan(
 
 
 def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Problem]:
-    """Return why Megatron-LM cannot be told a candidate on the nodes of both kinds alike."""
+    """Return why Megatron-LM cannot run a candidate with the same options on both kinds' nodes; [] if it can."""
     plans, target = [hosted(model, job, each, host) for host in each.hosts], target_of(model, job)
     if wrong := [problem for plan in plans for problem in refusals(target, plan)]:
         return wrong
@@ -79,7 +81,9 @@ def _refusals(model: ModelDescriptor, job: Job, each: MixedCandidate) -> list[Pr
 
 
 def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | None) -> Alone:
-    """Plan for one kind by itself, at the degrees that suit it: pins of degrees are meant for both."""
+    """Return the best plan for one kind alone, without the job's pins of degrees and layout; `why` instead if there
+    is none.
+    """
     pins = {name: value for name, value in job.pins.items() if name not in _OF_BOTH}
     own = job.model_copy(update={"gpus": share.gpus, "cluster": share.cluster.name, "pins": pins})
     try:
@@ -90,7 +94,7 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
 
 
 def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
-    """Yield what of a job no plan over two kinds has."""
+    """Yield the problems of a job that no plan over two kinds allows: GPUs, backend, target, task or objective."""
     if job.gpus not in ("auto", cluster.gpus):
         yield Problem(
             "must be the GPUs of both kinds together", field="gpus", got=str(job.gpus), need=str(cluster.gpus)

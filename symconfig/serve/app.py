@@ -28,7 +28,11 @@ Next = Callable[[Request], Awaitable[Response]]
 
 
 def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
-    """Return the server's application."""
+    """Return the server's Starlette application. Each request is checked by `guard`; security headers are set on each
+    answer.
+
+    bounds: limits of the workers; None: the defaults.
+    """
     routes = [
         Route("/", _page),
         Route("/api/zoo", _zoo),
@@ -44,6 +48,7 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
 
     @asynccontextmanager
     async def running(made: Starlette) -> AsyncIterator[None]:
+        """Start the workers with the application, and close them at its end."""
         made.state.workers = Workers(bounds or Bounds())
         try:
             yield
@@ -51,6 +56,7 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
             await made.state.workers.close()
 
     async def guarded(request: Request, answer: Next) -> Response:
+        """Answer a request if the guard allows it, with security headers; a Refused becomes its response."""
         try:
             guard.check(request)
             response = await answer(request)
@@ -69,11 +75,13 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
 
 
 async def _page(request: Request) -> Response:
+    """Return the HTML page with its content security policy."""
     text, policy = served()
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
 async def _zoo(request: Request) -> Response:
+    """Return the zoo's models and clusters, and the choices of the form, as JSON."""
     from symconfig.descriptor.job import Backend, PrecisionName
     from symconfig.descriptor.load import zoo_clusters, zoo_models
     from symconfig.descriptor.task import PLAIN
@@ -83,10 +91,14 @@ async def _zoo(request: Request) -> Response:
 
 
 async def _description(request: Request) -> Response:
+    """Return the OpenAPI description as JSON."""
     return JSONResponse(description())
 
 
 async def _submit(http_request: Request) -> Response:
+    """Start a plan or audit and return its state with status 202. Raises Refused (503) if too many requests are
+    open.
+    """
     data = await body(http_request)
     kind = http_request.url.path.rpartition("/")[2]
     try:
@@ -97,10 +109,12 @@ async def _submit(http_request: Request) -> Response:
 
 
 async def _request(request: Request) -> Response:
+    """Return the state of a request."""
     return JSONResponse(_known(request).to_dict())
 
 
 async def _cancel(http_request: Request) -> Response:
+    """Cancel a request and return its state once it has ended. Raises TimeoutError after _WAIT_S seconds."""
     import asyncio
 
     request = _known(http_request)
@@ -111,11 +125,13 @@ async def _cancel(http_request: Request) -> Response:
 
 
 async def _answer(request: Request) -> Response:
+    """Return a request's answer as JSON, without page and files."""
     done = _done(request)
     return JSONResponse({name: value for name, value in done.items() if name not in ("page", "files")})
 
 
 async def _data(request: Request) -> Response:
+    """Return the data of a request's page. Raises Refused (404) if it has none."""
     done = _done(request)
     if "page" not in done:
         raise Refused(404, "; ".join(done["problems"]) or "there is no page of it")
@@ -123,6 +139,7 @@ async def _data(request: Request) -> Response:
 
 
 async def _files(request: Request) -> Response:
+    """Return a request's files as a zip; equal plans give equal bytes. Raises Refused (404) without files."""
     done = _done(request)
     if not done.get("files"):
         raise Refused(404, "it has no files")
@@ -138,11 +155,13 @@ async def _files(request: Request) -> Response:
 
 
 def _workers(request: Request) -> Workers:
+    """Return the application's workers."""
     workers: Workers = request.app.state.workers
     return workers
 
 
 def _known(http_request: Request) -> Work:
+    """Return the request of the URL's id. Raises Refused (404) if unknown."""
     request = _workers(http_request).find(http_request.path_params["id"])
     if request is None:
         raise Refused(404, "there is no such request")
@@ -150,6 +169,7 @@ def _known(http_request: Request) -> Work:
 
 
 def _done(http_request: Request) -> dict[str, Any]:
+    """Return the answer of the URL's request. Raises Refused (404) if unknown, (409) if it has no answer."""
     request = _known(http_request)
     if request.answer is None:
         raise Refused(409, "it failed" if request.state == "failed" else f"it is {request.state}")

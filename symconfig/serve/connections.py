@@ -17,26 +17,28 @@ _HEAD_BYTES = 64 << 10
 
 
 class Patient(H11Protocol):
-    """A connection that is closed where no whole head of a request comes while it may be idle. Uvicorn waits for the
-    first one, and for the rest of any, without end."""
+    """A connection that is closed if no complete request head arrives within the idle time; Uvicorn itself would
+    wait without limit.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
+        """Start the idle timeout."""
         super().connection_made(transport)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
+        """Process received bytes; the idle timeout stops once the request's head is complete."""
         super().data_received(data)
         self._unset_keepalive_if_required()
 
     def _unset_keepalive_if_required(self) -> None:
+        """Stop the idle timeout only if the connection closes or a request is being answered."""
         if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
             super()._unset_keepalive_if_required()
 
 
 def settings(made: Starlette, idle_s: int = IDLE_S) -> uvicorn.Config:
-    """Return how uvicorn serves an application."""
+    """Return uvicorn's configuration for an application. idle_s: seconds until an idle connection is closed."""
     return uvicorn.Config(
         made,
         http=Patient,
@@ -51,7 +53,7 @@ def settings(made: Starlette, idle_s: int = IDLE_S) -> uvicorn.Config:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a socket to which others can connect at an address. Raises InputError where there can be none."""
+    """Return a socket listening on an address. Raises InputError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, kind, protocol)

@@ -36,8 +36,10 @@ _SCRIPT = {
 
 
 def job_schema() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the schema of a job as the server takes it, and those of its sections: model and cluster are names of the
-    zoo, or `model_config` is a config.json; what names files, or is for files that are written, is left out."""
+    """Return (schema of a job as the server takes it, schemas of its sections).
+
+    model and cluster are names of the zoo; `model_config` is a config.json. Fields in NOT_SERVED are left out.
+    """
     schema = Job.model_json_schema(by_alias=True, ref_template="#/components/schemas/{model}")
     sections = schema.pop("$defs")
     taken = {name: field for name, field in schema["properties"].items() if name not in NOT_SERVED}
@@ -45,7 +47,7 @@ def job_schema() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def description() -> dict[str, Any]:
-    """Return the description."""
+    """Return the OpenAPI description as a dict."""
     job, sections = job_schema()
     return {
         "openapi": "3.1.0",
@@ -77,10 +79,12 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"
 
 
 def _answers(what: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that answers 200 with a schema."""
     return {"responses": {"200": {"description": what, "content": {"application/json": {"schema": schema}}}}}
 
 
 def _takes(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an operation that takes a JSON body and answers 202 or 503."""
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
         "responses": {

@@ -18,27 +18,28 @@ LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Refused(Exception):
-    """A request that is not answered. status: of HTTP."""
+    """A request that is not answered. status: HTTP status code; why: its text."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
         self.status, self.why = status, why
 
     def response(self) -> Response:
-        """Return it as an answer, after which the connection is closed."""
+        """Return the refusal as a JSON response that closes the connection."""
         return JSONResponse({"error": self.why}, self.status, headers={"Connection": "close"})
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """hosts: names under which the server may be asked for, without a port. token: None on this machine alone."""
+    """Checks who may use the server. hosts: accepted names, without port. token: None if only this machine can
+    connect.
+    """
 
     hosts: frozenset[str]
     token: str | None = None
 
     def check(self, connection: HTTPConnection) -> None:
-        """Refuse a request that may not be answered: raise Refused. A page of another site that finds its way here, by
-        name or by address, has the wrong host or the wrong origin."""
+        """Raise Refused for another host (421), another origin (403), or a missing or wrong token (401)."""
         host = connection.headers.get("host", "")
         if _name(host) not in self.hosts:
             raise Refused(421, f"this server is not {host[:80]!r}")
@@ -51,6 +52,7 @@ class Guard:
             raise Refused(401, "the token is missing or wrong: open the address that the server printed")
 
     def _knows(self, connection: HTTPConnection) -> bool:
+        """Return whether the query, the cookie or the bearer header has the token; compared in constant time."""
         kind, _, bearer = connection.headers.get("authorization", "").partition(" ")
         given = (
             connection.query_params.get("token"),
@@ -68,7 +70,9 @@ def _name(host: str) -> str:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    """Return the JSON object that a request brings. Raises Refused: too large, too slow, no object."""
+    """Return the request's JSON object. Raises Refused for another content type (415), a large (413), slow (408) or
+    invalid body (400).
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise Refused(415, "the body must be application/json")
     length = request.headers.get("content-length", "0")

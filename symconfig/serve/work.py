@@ -22,7 +22,11 @@ _LAUNCH_FIELDS = ("cluster", "model", "gpus", "seq_length")
 
 
 def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
-    """Answer a request of a kind, plan or audit. Bad input and jobs without a plan are answers, with their problems."""
+    """Return the answer of a request ("plan" or "audit") as plain data. SymconfigErrors become answers with `problems`.
+
+    say: called with progress (text, share). Files outside of symconfig and a temporary folder cannot be read; that
+    folder's name is removed from the answer.
+    """
     forget()
     ours = (PACKAGE, data_dir("model_zoo"), data_dir("templates"))
     with TemporaryDirectory(prefix="symconfig-") as folder, only_below(*ours, Path(folder)):
@@ -39,6 +43,7 @@ def answer(kind: str, data: Mapping[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
+    """Return a plan's page data, JSON and files; for an infeasible job a page, its problems and no files."""
     from symconfig.api.page import page_data
     from symconfig.api.planning import Wanted, page_files, read_job, solve
     from symconfig.descriptor.document import Document
@@ -68,7 +73,9 @@ def _plan(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
 
 
 def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
-    """Return the fields of a job, and the model where it was uploaded. No field of it may name a file."""
+    """Return (job fields, uploaded model or None). Raises InputError for fields that the server does not take and
+    names not in the zoo.
+    """
     from symconfig.descriptor.huggingface import import_config
     from symconfig.descriptor.load import zoo_clusters, zoo_models
 
@@ -94,6 +101,7 @@ def _job(data: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 
 
 def _audit(data: Mapping[str, Any], say: Say, folder: Path) -> dict[str, Any]:
+    """Return an audit's page data and JSON; the script is written to `folder` and never executed."""
     from symconfig.api.existing import audit
     from symconfig.api.page import audited_data
     from symconfig.existing.launch import files

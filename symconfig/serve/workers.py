@@ -22,8 +22,9 @@ _LOOK_S = 0.02  # between two looks at a worker
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """workers: at once; waiting: requests beside them; kept: answers that can still be asked for; solve_s and
-    memory_bytes: of one."""
+    """Limits of the server. workers: requests run in parallel; waiting: requests queued besides; kept: finished
+    requests kept; solve_s, memory_bytes: of one request.
+    """
 
     workers: int = 2
     waiting: int = 16
@@ -34,7 +35,7 @@ class Bounds:
 
 @dataclass
 class Request:
-    """A request and what became of it. progress: words, and the share that is done."""
+    """A request and its result. progress: (text, share done). answer: None until it ends; done: set when it ends."""
 
     id: str
     kind: str
@@ -46,13 +47,13 @@ class Request:
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a client hears of it, without the answer."""
+        """Return the state and progress for a client, without the answer."""
         words, share = self.progress
         return {"id": self.id, "kind": self.kind, "state": self.state, "progress": {"words": words, "share": share}}
 
 
 class Workers:
-    """Requests go through `submit`, in order; answers stay until `kept` newer ones have come."""
+    """Worker processes that answer requests in order; the last `kept` finished requests stay available."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -63,7 +64,9 @@ class Workers:
         self._idle: list[_Worker] = []
 
     def submit(self, kind: str, data: Mapping[str, Any]) -> Request:
-        """Take a request. Raises InputError where too many are under way."""
+        """Return a new request and start it when a worker is free; old finished requests are dropped. Raises
+        InputError if too many are open.
+        """
         open_now = sum(one.state not in _ENDED for one in self._known.values())
         if open_now >= self._bounds.workers + self._bounds.waiting:
             raise InputError("too many requests are under way", got=str(open_now), hint="again in a moment")
@@ -77,11 +80,13 @@ class Workers:
         return request
 
     def find(self, name: str) -> Request | None:
-        """Return a request by its id."""
+        """Return a request by its id; None if unknown or dropped."""
         return self._known.get(name)
 
     def cancel(self, request: Request) -> None:
-        """Stop a request: its worker is ended, or it gets none."""
+        """Cancel a request: a waiting one ends at once, a running one's worker is killed soon after; finished ones
+        are unchanged.
+        """
         if request.state not in _ENDED:
             request.cancelled = True
         if request.state == "waiting":
@@ -89,7 +94,7 @@ class Workers:
             request.done.set()
 
     async def close(self) -> None:
-        """End every worker."""
+        """Cancel all requests and kill all workers."""
         for request in self._known.values():
             self.cancel(request)
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -98,6 +103,7 @@ class Workers:
         self._idle.clear()
 
     async def _run(self, request: Request) -> None:
+        """Run a request when a worker is free; its state is final and `done` set at the end."""
         try:
             async with self._free:
                 if not request.cancelled:
@@ -108,6 +114,9 @@ class Workers:
             request.done.set()
 
     async def _work(self, request: Request) -> None:
+        """Run a request in a worker, and set its progress, state and answer. The worker is killed after a cancel, a
+        timeout or an error.
+        """
         worker = self._idle.pop() if self._idle else _Worker(self._context, self._bounds.memory_bytes)
         request.state = "running"
         ends = time.monotonic() + self._bounds.solve_s
@@ -136,11 +145,12 @@ class Workers:
 
 
 def _failed(why: str) -> dict[str, Any]:
+    """Return the answer of a request that failed."""
     return {"error": "FailedError", "exit_code": 70, "problems": [why]}
 
 
 class _Worker:
-    """A process that answers one request after the other."""
+    """A process that answers one request at a time."""
 
     def __init__(self, context: multiprocessing.context.SpawnContext, memory_bytes: int) -> None:
         self._mine, theirs = context.Pipe()
@@ -163,14 +173,18 @@ class _Worker:
         return str(what), content
 
     def end(self) -> None:
-        """Kill the process: a solver in the middle of its work listens to nothing else."""
+        """Kill the process, because a solver in progress does not listen."""
         self._process.kill()
         self._process.join()
         self._mine.close()
 
 
 def serve(pipe: Connection, memory_bytes: int) -> None:
-    """Answer requests until the server goes away, in so much memory."""
+    """Answer requests from the pipe until it closes, with at most `memory_bytes` of address space. Runs in the worker
+    process.
+
+    Exceptions become failed answers; the worker goes on.
+    """
     import resource
     import signal
     import traceback
@@ -188,6 +202,7 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         last = 0.0
 
         def say(words: str, share: float) -> None:
+            """Send progress to the server, at most ten times a second."""
             nonlocal last
             now = time.monotonic()
             if now - last > 0.1:

@@ -34,7 +34,9 @@ SCHEMA = "symconfig.page/1"
 
 
 def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
-    """Return everything that a plan's page shows. files: those that start it, by name. before: what is said first."""
+    """Return the data of a plan's page. files: text by name; before: blocks shown first. Evaluates the search's
+    lattice again.
+    """
     point = restore(plan, plan.best)
     parts = costed(point)
     return {
@@ -62,7 +64,9 @@ def plan_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()
 
 
 def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the command that makes the plan, where options say all of its job, and the one that starts it."""
+    """Return (title, command) pairs: the one that makes the plan, if options can express its job, and the one that
+    starts it, if its file is there.
+    """
     job = plan.job.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude={"target"})
     pins, training = job.pop("pins", {}), job.pop("training", {})
     given = {"derived", *training.get("derived", ())} >= set(training) and plan.job.model in zoo_models()
@@ -78,7 +82,7 @@ def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def audit_data(audit: Audit, source: str, page: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page of an audit shows: `page`, of the better plan or of tables alone, headed by the script."""
+    """Return the data of an audit's page: `page` with the audit's title and findings."""
     from symconfig.report import audit as report
 
     return {
@@ -92,7 +96,9 @@ def audit_data(audit: Audit, source: str, page: Mapping[str, Any]) -> dict[str, 
 
 
 def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, error: SymconfigError) -> dict[str, Any]:
-    """Return what the page of a job without a plan shows: the reasons, and the lattice where there is one."""
+    """Return the data of an infeasible job's page: reasons, and the lattice unless gpus is "auto" or the job cannot
+    run at all.
+    """
     gpus = "auto" if job.gpus == "auto" else f"{job.gpus:,}"
     data: dict[str, Any] = {
         "schema": SCHEMA,
@@ -111,18 +117,19 @@ def refused_data(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, e
 
 
 def report_data(title: str, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return what a page of tables and sentences alone shows."""
+    """Return the data of a page of blocks alone."""
     return {"schema": SCHEMA, "title": title, "sentence": "", "blocks": [_block(block) for block in blocks]}
 
 
 def _block(block: Block) -> dict[str, Any]:
+    """Return a block as JSON."""
     return (
         picked(block, "title", "headers", "rows", "left", "marked") if isinstance(block, Grid) else {"text": str(block)}
     )
 
 
 def sentence(plan: Plan) -> str:
-    """Say the plan in one sentence: how the model is split, and what a step takes."""
+    """Return the plan in one sentence: degrees above 1, batch, step, throughput and memory."""
     p, o, batch, predicted = plan.best.parallel, plan.best.options, plan.best.batch, plan.best.predicted
     split = [
         f"{number} {what}"
@@ -149,7 +156,9 @@ def sentence(plan: Plan) -> str:
 
 
 def lattice(weighed: Weighing) -> dict[str, Any]:
-    """Return the weighed points and the refusals as columns."""
+    """Return the evaluated points (the fastest MOST_ROWS) and the refusals as packed columns; step_s is -1 where
+    infinite.
+    """
     rows = weighed.rows.at(slice(MOST_ROWS))
     spelled, places = zip(*(np.unique(column, return_inverse=True) for column in rows.words.T), strict=True)
     return {
@@ -171,7 +180,7 @@ def lattice(weighed: Weighing) -> dict[str, Any]:
 
 
 def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
-    """Return what bounds degrees before any constraint of a framework is asked, for layouts outside the lattice."""
+    """Return the bounds on degrees from model and job, for layouts outside of the lattice."""
     return {
         "gpus": int(job.gpus),
         "heads": model.num_attention_heads,
@@ -184,7 +193,7 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 
 
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
-    """Yield the ranked plans and those beside them, each once with all of its names."""
+    """Yield (names, candidate) of the ranked plans, the fastest one and the one with all options; equal ones once."""
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
     others = {"fastest": plan.beside.fastest, "all options": plan.beside.free}
     named += [(name, one) for name, one in others.items() if one is not None]
@@ -194,6 +203,7 @@ def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
 
 
 def _candidate(name: str, one: Candidate) -> dict[str, Any]:
+    """Return a candidate as JSON; without an interval it is the step itself."""
     p, o, predicted = one.parallel, one.options, one.predicted
     return {
         "name": name,
@@ -212,7 +222,7 @@ def _candidate(name: str, one: Candidate) -> dict[str, Any]:
 
 
 def _ranks(plan: Plan, *grids: Sequence[str]) -> dict[str, Any]:
-    """Return each axis of the rank grids with its size and the distance of its neighbours."""
+    """Return the rank axes of size above 1 with their strides (distance of neighbouring ranks), and GPUs per node."""
     p = plan.best.parallel
     sizes = picked(p, *DEGREES, "edp")
     axes: dict[str, dict[str, Any]] = {}
@@ -228,6 +238,7 @@ def _ranks(plan: Plan, *grids: Sequence[str]) -> dict[str, Any]:
 
 
 def _schedule(plan: Plan) -> dict[str, Any]:
+    """Return the drawn schedule; {"why": text} if it cannot be simulated."""
     try:
         return schedule(seen(plan, plan.best))
     except InputError as error:

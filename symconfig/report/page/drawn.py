@@ -16,7 +16,9 @@ MOST_STEPS = 2_000  # of a stage's memory
 
 
 def schedule(chart: Chart) -> dict[str, Any]:
-    """Return every event of a step, and each stage's memory over time."""
+    """Return a step's events (the first MOST_EVENTS, shared among stages) and each stage's memory over time;
+    `left_out` counts the others.
+    """
     kinds = [kind for kind in LOOKS if kind in chart.kinds]
     numbers = {kind: place for place, kind in enumerate(kinds)}
     each = MOST_EVENTS // len(chart.events)
@@ -44,8 +46,7 @@ def schedule(chart: Chart) -> dict[str, Any]:
 
 
 def _memory(chart: Chart, stage: int) -> dict[str, Any]:
-    """Return a stage's bytes from each second on. Of very many steps the most of each interval, so that no peak is
-    lost."""
+    """Return a stage's memory over time; above MOST_STEPS values the maximum of each interval."""
     held = chart.memory[stage]
     if held.seconds.size <= MOST_STEPS:
         seconds, sizes = held.seconds, held.bytes
@@ -59,8 +60,10 @@ Width = Literal["u1", "i2", "i4", "f4"]
 
 
 def packed(values: NDArray[Any], width: Width) -> dict[str, Any]:
-    """Return an array as the page reads it: `{"width", "shape", "data"}`. Equal arrays give equal text. Raises
-    OverflowError for whole numbers that the width does not hold."""
+    """Return an array as `{"width", "shape", "data"}`, zlib and base64; equal arrays give equal text.
+
+    Raises OverflowError for integers beyond the width.
+    """
     if width != "f4" and values.size:
         info = np.iinfo(np.dtype(width))
         if values.min() < info.min or values.max() > info.max:

@@ -33,19 +33,18 @@ _HIDING = ("Cf", "Cc", "Co", "Cs")  # categories of letters that change how othe
 
 
 def page(data: Mapping[str, Any], title: str) -> str:
-    """Return the HTML of a page. Equal data give equal bytes. The policy names each script by its digest, so that a
-    browser runs nothing that data brought with them."""
+    """Return the HTML of a page; equal data give equal bytes. Its policy allows only its own scripts, by digest."""
     scripts = _scripts(SCRIPTS)
     return _rendered(title, scripts, as_json(data), policy(scripts, _style()))
 
 
 def drawn(data: Mapping[str, Any]) -> str:
-    """Return the page of data that have a title."""
+    """Return the HTML of a page's data, with the title in them."""
     return page(data, data["title"])
 
 
 def framed(html: str) -> str:
-    """Return a page as a notebook's cell shows it: in a frame of its own that may run its scripts and nothing else."""
+    """Return a page in a sandboxed iframe that may run scripts and download only."""
     return (
         f'<iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{FRAME_PIXELS}px;border:0" '
         f'title="plan" srcdoc="{escape(html, quote=True)}"></iframe>'
@@ -53,21 +52,24 @@ def framed(html: str) -> str:
 
 
 def served() -> tuple[str, str]:
-    """Return the HTML of the server's page, which has a form and asks its own server, and its policy."""
+    """Return (HTML, content security policy) of the server's page with its form."""
     scripts = _scripts((*SCRIPTS[:-1], "views/form.js", SCRIPTS[-1]))
     allowed = policy(scripts, _style()) + "; connect-src 'self'"
     return _rendered("symconfig", scripts, as_json({"schema": "symconfig.page/1", "served": True}), allowed), allowed
 
 
 def _scripts(names: Sequence[str]) -> list[str]:
+    """Return the texts of the page's scripts."""
     return [(ASSETS / name).read_text(encoding="utf-8") for name in names]
 
 
 def _style() -> str:
+    """Return the page's style sheet."""
     return (ASSETS / "style.css").read_text(encoding="utf-8")
 
 
 def _rendered(title: str, scripts: list[str], data: str, allowed: str) -> str:
+    """Return the page's HTML from its template."""
     template = Environment(
         loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("page.html")
@@ -75,7 +77,7 @@ def _rendered(title: str, scripts: list[str], data: str, allowed: str) -> str:
 
 
 def policy(scripts: list[str], style: str) -> str:
-    """Return the content security policy of a page with these scripts and this style alone."""
+    """Return the content security policy that allows these scripts and this style alone."""
     allowed = " ".join(digest(script) for script in scripts)
     return (
         f"default-src 'none'; script-src {allowed}; style-src {digest(style)}; img-src data: blob:; "
@@ -84,17 +86,19 @@ def policy(scripts: list[str], style: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Return a text's digest as a policy has it."""
+    """Return a text's SHA-256 in the form of a content security policy."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
 def as_json(data: Mapping[str, Any]) -> str:
-    """Return data as JSON that ends no element of HTML and hides no letter."""
+    """Return data as JSON that is safe within HTML: <, >, & and line separators are escaped."""
     text = masked(json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     unsafe = {"<", ">", "&", "\u2028", "\u2029"}
     return "".join(f"\\u{ord(letter):04x}" if letter in unsafe else letter for letter in text)
 
 
 def shown(text: str) -> str:
-    """Return a text with letters that change how others look written out, as `<U+202E>`."""
+    """Return a text with invisible and direction-changing characters written out, as `<U+202E>`; newline and tab
+    stay.
+    """
     return "".join(f"<U+{ord(x):04X}>" if unicodedata.category(x) in _HIDING and x not in "\n\t" else x for x in text)

@@ -17,10 +17,11 @@ from symconfig.schedule.timeline import Event, Timeline
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """colour: RGB in hex, after Okabe and Ito's "Color Universal Design", which the colour-blind tell apart.
+    """How a kind of event is drawn.
 
-    traced: the nearest name of the Chrome trace format's own colours. alongside: it runs on the network while its stage
-    works, so that it has a lane of its own. drawn: otherwise it is in traces only.
+    colour: RGB in hex, from Okabe and Ito's "Color Universal Design". traced: the nearest colour name of the Chrome
+    trace format. alongside: runs on the network in parallel with its stage's work, in a lane of its own. drawn: whether
+    it is drawn, or in traces only.
     """
 
     words: str
@@ -59,10 +60,11 @@ class Memory:
 
     @property
     def peak_bytes(self) -> float:
+        """Return the maximum bytes."""
         return float(self.bytes.max())
 
     def most(self, edges_s: Array) -> Array:
-        """Return the most bytes of each interval between neighbouring edges, so that a coarse view loses no peak."""
+        """Return the maximum bytes in each interval between neighbouring edges (seconds), `[len(edges) - 1]`."""
         last = len(self.seconds)
         begin = np.clip(np.searchsorted(self.seconds, edges_s[:-1], side="right") - 1, 0, last - 1)
         end = np.clip(np.searchsorted(self.seconds, edges_s[1:], side="left"), begin + 1, last)
@@ -74,10 +76,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """title, notes: what is drawn, in a line and in further sentences. memory: of every stage.
-
-    optimizer_s: after the last stage has finished, on all of them at once, the last of each stage's events. total_s: of
-    the pipeline and the optimizer. kinds: of the events that are drawn.
+    """The data of a drawn schedule. title, notes: text above it. memory, events: of each stage; the optimizer is
+    each stage's last event. optimizer_s: its seconds; total_s: pipeline and optimizer. kinds: of the events that
+    are drawn.
     """
 
     title: str
@@ -90,7 +91,7 @@ class Chart:
     kinds: frozenset[str]
 
     def idle(self, stage: int) -> float:
-        """Share of the pipeline's time in which the stage does no work of a microbatch."""
+        """Return the share (0 to 1) of the pipeline's time in which a stage does no work."""
         # In a stream without a flush, what runs beside a collective takes longer than in the step that is looked at.
         return max(0.0, 1.0 - float(self.timeline.busy_s[stage]) / self.timeline.step_s)
 
@@ -98,7 +99,9 @@ class Chart:
 def chart(
     title: str, notes: Sequence[str], timeline: Timeline, memory: Sequence[tuple[Array, Array]], optimizer_s: float
 ) -> Chart:
-    """Build the chart; memory: seconds and bytes of each stage's steps."""
+    """Return the chart of a timeline. memory: (seconds, bytes) of each stage. The optimizer is added as each stage's
+    last event if it takes time.
+    """
     steps = tuple(Memory(*each) for each in memory)
     events = tuple(tuple(timeline.events(stage)) for stage in range(timeline.pp))
     end_s = float(timeline.finish_s.max()) - timeline.left_out_s
@@ -118,7 +121,7 @@ def chart(
 
 
 def stage_rows(chart: Chart) -> Grid:
-    """Return a row for each stage: the share of the pipeline's time without work, and its peak memory."""
+    """Return the table of each stage's idle share and peak memory."""
     rows = (
         {"stage": str(stage), "idle": percent(chart.idle(stage)), "peak GiB": gib(memory.peak_bytes)}
         for stage, memory in enumerate(chart.memory)
@@ -127,8 +130,9 @@ def stage_rows(chart: Chart) -> Grid:
 
 
 def chart_data(chart: Chart) -> dict[str, Any]:
-    """Return the contents of `symconfig explain --timeline --json`; seconds and bytes. trace.json has the single
-    events."""
+    """Return the JSON of `symconfig explain --timeline --json`, without single events; `schedule` is None for one
+    stage.
+    """
     line = chart.timeline
     return {
         "schema": "symconfig.timeline/1",

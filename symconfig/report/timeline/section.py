@@ -14,8 +14,7 @@ TRACE = "trace.json"
 
 
 def written(plan: Plan) -> tuple[str, str | None]:
-    """Return the section in Markdown and the trace; if the plan cannot be simulated, a section that says why, and
-    None."""
+    """Return (Markdown section, trace); the section says why and the trace is None if the plan cannot be simulated."""
     try:
         with retraced("plan.json"):
             chart = seen(plan, plan.best)

@@ -16,15 +16,17 @@ from symconfig.solve.timeline import idle, refined_time, stage_memory, suited, t
 
 
 def schedule(name: str) -> Schedule:
-    """Return a schedule by its name. Raises InputError that names those there are."""
+    """Return the schedule of a name. Raises InputError that lists the known ones."""
     if name not in SCHEDULES:
         raise InputError("there is no such schedule", field="schedule", got=name, **among(name, SCHEDULES))
     return SCHEDULES[name]
 
 
 def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Chart:
-    """Simulate the candidate as its target runs it, or by another schedule with other chunks. Raises InputError if that
-    schedule can run no such shape."""
+    """Return the simulated step of a candidate, under its own schedule or `other` with suitable chunks.
+
+    Raises InputError if `other` cannot run this shape.
+    """
     point = restore(plan, candidate)
     parts = costed(point)
     own, time = timeline(point, parts), refined_time(point, parts)
@@ -41,6 +43,7 @@ def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Cha
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
+    """Return the chart's title."""
     where = f"{plan.model.name} on {count(candidate.parallel.world_size)} x {plan.cluster.gpu.product}"
     if line.pp == 1:
         return f"{where}: one stage, {microbatches(line.m)}"
@@ -49,6 +52,7 @@ def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
 
 
 def _step(line: Timeline, step_s: float) -> str:
+    """Return the sentence on step, pipeline and idle time."""
     if line.pp == 1:
         return f"A step takes {seconds(step_s)} s, its microbatches {seconds(line.step_s)} s of that."
     return (

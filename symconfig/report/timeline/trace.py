@@ -22,7 +22,10 @@ _Record = dict[str, Any]
 
 
 def trace(chart: Chart) -> str:
-    """Write the file, an event a line; equal charts give equal bytes."""
+    """Return the trace file's text, one event per line; equal charts give equal bytes.
+
+    Above MOST_EVENTS events the middle of the step is left out, which `otherData` says.
+    """
     total = sum(map(len, chart.events))
     share = min(1.0, MOST_EVENTS / total)
     begun_s, ending_s = chart.total_s * share / 2, chart.total_s * (1 - share / 2)
@@ -39,7 +42,9 @@ def trace(chart: Chart) -> str:
 
 
 def _records(chart: Chart, written: Callable[[float], bool]) -> Iterator[_Record]:
-    """Yield the tracks of each stage: its work, its network on as many as overlap, and its memory."""
+    """Yield the tracks of each stage (work, network lanes, memory) with the events whose start time `written`
+    accepts.
+    """
     yield _named("process_name", _STAGES, 0, "pipeline stages")
     yield _named("process_name", _MEMORY, 0, "memory GiB")
     for stage, memory in enumerate(chart.memory):
@@ -58,7 +63,7 @@ def _records(chart: Chart, written: Callable[[float], bool]) -> Iterator[_Record
 
 
 def _apart(events: Sequence[Event]) -> list[list[Event]]:
-    """Divide events into tracks without overlap: each goes to the first that is free."""
+    """Return events distributed over the fewest lanes without overlap; they must be sorted by start."""
     lanes: list[list[Event]] = []
     for event in events:
         free = next((lane for lane in lanes if lane[-1].end_s <= event.start_s), None)
@@ -70,6 +75,7 @@ def _apart(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
+    """Return an event as a complete trace event, in microseconds."""
     look = LOOKS[event.kind]
     words, arguments = [look.words], {}
     if event.microbatch >= 0:
@@ -94,9 +100,10 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> _Record:
+    """Return a metadata record that names a process or thread."""
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 
 def _us(at_s: float) -> float:
-    """Convert seconds to microseconds, to the nanosecond."""
+    """Return seconds as microseconds, rounded to a nanosecond."""
     return round(1e6 * at_s, 3)

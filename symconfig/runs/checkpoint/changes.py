@@ -34,6 +34,8 @@ FACTS: dict[str, Fact] = {}
 
 
 def fact(name: str, does: str) -> Callable[[Finding], Finding]:
+    """Return a decorator that registers a finding in FACTS under a name; `does` is its text on the rules' page."""
+
     def enter(find: Finding) -> Finding:
         FACTS[name] = Fact(name, does, find)
         return find
@@ -42,7 +44,7 @@ def fact(name: str, does: str) -> Callable[[Finding], Finding]:
 
 
 def holding(old: Plan, new: Plan) -> Mapping[str, str]:
-    """Return the facts that hold, in their order, with their values."""
+    """Return {name: text} of the facts that hold between two plans, in the order of FACTS."""
     return {name: text for name, entry in FACTS.items() if (text := entry.find(old, new))}
 
 
@@ -51,15 +53,17 @@ def _backend(plan: Plan) -> Backend:
 
 
 def _other(what: str, old: object, new: object) -> str:
+    """Return `what old -> new`; "" if both are equal."""
     return f"{what} {old} -> {new}" if old != new else ""
 
 
 def _compared(what: str, of: Callable[[Plan], object]) -> Finding:
-    """Return the finding of a number or a name that two plans may have otherwise."""
+    """Return a finding that compares one value of two plans: its text, or "" if equal."""
     return lambda old, new: _other(what, of(old), of(new))
 
 
 def _replicas(plan: Plan) -> int:
+    """Return the ranks that share the optimizer's state, dp x cp."""
     return plan.best.parallel.dp * plan.best.parallel.cp
 
 
@@ -85,6 +89,7 @@ fact("replicas", "another number of ranks among which the optimizer's state is c
 
 @fact("stages", "layers lie on other stages")
 def _stages(old: Plan, new: Plan) -> str:
+    """Return a text if the layers per chunk (without MTP) differ between the plans; else ""."""
     places = [
         tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
         for plan in (old, new)
@@ -103,6 +108,7 @@ def _buckets_lost(old: Plan, new: Plan) -> str:
 
 
 def _other_buckets(old: Plan, new: Plan) -> str:
+    """Return a text if the bucket sizes differ and at least one run's gradients need several buckets; else ""."""
     if any(not _backend(plan).gradient_buckets or plan.best.options.zero_stage > 1 for plan in (old, new)):
         return ""
     difference = _other("elements that close a bucket of gradients", *map(closes, (old, new)))
@@ -115,9 +121,8 @@ def _other_buckets(old: Plan, new: Plan) -> str:
 
 
 def closes(plan: Plan) -> int | None:
-    """Count the elements that close a bucket of Megatron's gradient buffers.
-
-    None: all are in one, as on later stages.
+    """Return the number of elements after which Megatron closes a bucket of its gradient buffer; None if there is a
+    single bucket.
     """
     replicas = _replicas(plan)
     in_pieces = replicas > 1 and plan.best.options.overlap.grad_reduce
@@ -130,7 +135,7 @@ def _sharded(old: Plan, new: Plan) -> str:
 
 
 def _crossed(what: str, of: Callable[[Plan], Any], within: Callable[[Any], bool]) -> Finding:
-    """Return the finding that one of two plans is within a class of values, and the other is not."""
+    """Return a finding that holds if exactly one of two plans has its value in a class; within: the class's test."""
     return lambda old, new: _other(what, of(old), of(new)) if within(of(old)) != within(of(new)) else ""
 
 
@@ -155,7 +160,9 @@ def _scales_kept(old: Plan, new: Plan) -> str:
 
 
 def _parts(plan: Plan) -> int:
-    """Count the optimizers: the expert grid's parameters have one (optimizer/__init__.py, get_megatron_optimizer)."""
+    """Return the number of optimizers: 2 if the experts' parameters have their own (optimizer/__init__.py,
+    get_megatron_optimizer), else 1.
+    """
     parallel = plan.best.parallel
     return 2 if plan.model.experts is not None and (parallel.ep > 1 or parallel.etp != parallel.tp) else 1
 
@@ -177,6 +184,7 @@ for _name, _does, _what, _where in (
 
 
 def _into(backend: Backend) -> Finding:
+    """Return a finding that holds if the new run is of this backend; its text is the backend's label."""
     return lambda old, new: backend.label if _backend(new) is backend else ""
 
 
@@ -185,7 +193,7 @@ for _each in BACKENDS.values():
 
 
 def _rng_states(plan: Plan) -> int:
-    """Count those that each rank of tp and pp saves: its first replica's, or all."""
+    """Return the random generators' states saved per rank of tp and pp: 1, or dp with ep in releases that save all."""
     best = plan.best
     if best.parallel.ep == 1 or not _backend(plan).generators_by_replica(best.target.version):
         return 1
@@ -201,6 +209,7 @@ fact(
 
 @fact("older-release", "the new run has an older release of the framework")
 def _older(old: Plan, new: Plan) -> str:
+    """Return a text if the new run's release of the same framework is older; else ""."""
     releases = [plan.best.target.version for plan in (old, new)]
     if old.best.target.backend != new.best.target.backend or releases[0] == releases[1]:
         return ""
@@ -209,6 +218,7 @@ def _older(old: Plan, new: Plan) -> str:
 
 @fact("padding", "Megatron pads the vocabulary to another size, a multiple of 128 x tp")
 def _padding(old: Plan, new: Plan) -> str:
+    """Return a text if the padded vocabulary differs; "" if equal, or if a backend does not pad."""
     if not all(_backend(plan).pads_vocabulary for plan in (old, new)):
         return ""
     return _other(
@@ -227,7 +237,9 @@ def _schedule(old: Plan, new: Plan) -> str:
 
 
 def _schedules(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield what OptimizerParamScheduler compares when it loads (optimizer_param_scheduler.py, _check_and_set)."""
+    """Yield a text for each difference that OptimizerParamScheduler checks when it loads
+    (optimizer_param_scheduler.py, _check_and_set).
+    """
     mine, theirs = old.training, new.training
     for name in ("lr", "min_lr", "lr_decay_style", "weight_decay"):
         if difference := _other(name, getattr(mine, name), getattr(theirs, name)):
@@ -244,6 +256,7 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def _of_models(find: weights.Finding) -> Finding:
+    """Return the finding on two plans that compares their models."""
     return lambda old, new: find(old.model, new.model)
 
 
@@ -253,6 +266,7 @@ for _name, _does, _find in weights.COMPARED:
 
 @fact("positions", "a learned position for every token, and another number of them")
 def _positions(old: Plan, new: Plan) -> str:
+    """Return a text if both models learn positions and have different numbers of them; else ""."""
     longest = [max(plan.model.max_position_embeddings, plan.best.batch.seq_length) for plan in (old, new)]
     learned = old.model.position == new.model.position == "learned"
     return _other("learned positions", *longest) if learned else ""

@@ -26,13 +26,12 @@ LOOKED_FOR = (
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint, as its folder has it.
+    """A checkpoint as read from its folder.
 
-    kind: as `kinds` names it, with the optimizer's part where the folder shows it. folder: as it was named; data: where
-    the tensors lie. iteration: None where it does not say (weights only, a release). since, until: releases of the
-    framework that write so, as far as that shows. degrees: tp, pp, ep, dp and world of the run that saved it, as far as
-    files or their names say. says: arguments of that run, by the framework's own names. size_bytes: of all files in
-    `data`. notes: what a person should know.
+    kind: a name of `kinds`, with the optimizer's layout if the folder shows it. folder: as given; data: where the
+    tensors are. iteration: None if not stated (weights only, a release). since, until: first and last release that
+    writes this format; None: open. degrees: tp, pp, ep, dp and world size of the run, as far as stated. says: arguments
+    of the run by the framework's names. size_bytes: of all files in `data`. notes: sentences for the user.
     """
 
     kind: str
@@ -48,10 +47,11 @@ class Checkpoint:
 
     @property
     def frameworks(self) -> tuple[Backend, ...]:
-        """Return the frameworks whose checkpoint it can be."""
+        """Return the backends that can save this format."""
         return table().formats[self.kind.partition(":")[0]].framework
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the checkpoint as JSON values."""
         return {
             "kind": self.kind,
             "folder": str(self.folder),
@@ -67,18 +67,18 @@ class Checkpoint:
 
 
 def size_bytes(folder: Path) -> int:
-    """Sum the sizes of all files below; links are not followed."""
+    """Return the sum of the sizes of all files below a folder; links are not followed."""
     return sum((Path(root) / name).lstat().st_size for root, _, names in os.walk(folder) for name in names)
 
 
 def shown(names: list[str]) -> str:
-    """List some names of many, in an error."""
+    """Return at most six names joined by ", ", and how many more there are."""
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more
 
 
 def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, int]:
-    """Return those entries that are whole numbers a run can have, by other names."""
+    """Return {our name: value} of the entries that are integers from 0 to 2**40; others are left out."""
     return {
         ours: value
         for ours, theirs in names.items()
@@ -87,13 +87,13 @@ def numbers(says: Mapping[str, Plain], names: Mapping[str, str]) -> dict[str, in
 
 
 def text(path: Path) -> str:
-    """Read at most MAX_BYTES of a file; what is no UTF-8 is replaced."""
+    """Return at most MAX_BYTES of a file as text; invalid UTF-8 is replaced."""
     with path.open("rb") as stream:
         return stream.read(MAX_BYTES).decode("utf-8", errors="replace")
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON object; raise InputError for anything else."""
+    """Return a file's JSON object. Raises InputError if it is no JSON or no object."""
     try:
         value = json.loads(text(path))
     except (ValueError, RecursionError) as error:
@@ -109,16 +109,18 @@ _MAX_HEADER = 100_000_000  # bytes; safetensors refuses longer ones (tensor.rs, 
 
 
 def demand(data: Path, files: Iterable[Path]) -> None:
-    """Raise InputError that names the files of a checkpoint that are empty or cut off, as where a run was killed while
-    it saved, a disk was full, or a copy was cut short. They have to be there."""
+    """Raise InputError naming those of a checkpoint's existing files that are empty or truncated. A missing file
+    raises OSError.
+    """
     if broken := [str(file.relative_to(data)) for file in files if not _whole(file)]:
         need = "files as they were saved"
         raise InputError("is not whole: files are empty or cut off", file=str(data), got=shown(broken), need=need)
 
 
 def _whole(file: Path) -> bool:
-    """Return whether a file ends where its format says: a zip's directory is its end, and so is a pickle's last
-    instruction."""
+    """Return whether a file is complete by its format: a zip's directory, a pickle's end, a safetensors header;
+    others if not empty.
+    """
     with file.open("rb") as stream:
         head = stream.read(len(_LEGACY))
         if file.suffix in (".pt", ".bin"):
@@ -132,7 +134,7 @@ def _whole(file: Path) -> bool:
 
 
 def _whole_tensors(file: Path) -> bool:
-    """Return whether a safetensors file has the 8 bytes of its header's length, the header, and all tensors in it."""
+    """Return whether a safetensors file has a complete header and exactly the bytes of the tensors that it lists."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         start = stream.read(8)

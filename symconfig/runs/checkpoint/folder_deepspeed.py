@@ -39,17 +39,20 @@ CLIENT = ("step", "sequences")
 
 
 def is_root(folder: Path) -> bool:
+    """Return whether a folder has DeepSpeed's file `latest` or `latest_universal`."""
     return (folder / LATEST).is_file() or (folder / LATEST_UNIVERSAL).is_file()
 
 
 def is_tag(folder: Path) -> bool:
+    """Return whether a folder has model states of DeepSpeed or a universal checkpoint's zero/."""
     return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / UNIVERSAL).is_dir()
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Read the checkpoint that `latest` names; without it, the one of latest_universal.
+    """Return the checkpoint that `latest` names, or without it `latest_universal`.
 
-    Raises InputError where it is not there or whole.
+    A universal checkpoint beside it is mentioned in `notes`. Raises InputError if the named folder is missing, outside
+    of the root, or incomplete.
     """
     universal = not (root / LATEST).is_file()
     pointer = root / (LATEST_UNIVERSAL if universal else LATEST)
@@ -72,7 +75,9 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Read one tag's folder. Raises InputError where files of ranks are missing or cut off."""
+    """Return the checkpoint whose files lie in `data`; `folder` is only recorded. Raises InputError if files of
+    ranks are missing or truncated.
+    """
     names = sorted(path.name for path in data.iterdir())
     universal = (data / UNIVERSAL).is_dir()
     states = [name for name in names if MODEL.fullmatch(name)]
@@ -114,9 +119,10 @@ def read_tag(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoin
 
 
 def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
-    """Return the step of train.py, which counts in batches of its run.
+    """Return train.py's own step if the checkpoint has it, else the engine's global_steps, else the number in the
+    folder's name; None without any.
 
-    The engine counts on over runs with other batches.
+    The engine's steps also count batches of other sizes, from earlier runs.
     """
     own = numbers(says, {"step": "step", "sequences": "sequences"})
     steps, match = says.get("global_steps"), NUMBER.search(data.name)
@@ -126,7 +132,7 @@ def _iteration(says: Mapping[str, Plain], data: Path) -> int | None:
 
 
 def _degrees(names: Iterable[str]) -> dict[str, int]:
-    """Read the degrees from the names of the files alone."""
+    """Return tp and dp as far as the files' names show ranks of them."""
     numbered = [match.groups() for name in names if (match := OPTIMIZER.fullmatch(name) or MODEL.fullmatch(name))]
     replicas = [int(replica) for replica, _ in numbered if replica is not None]
     ranks = [int(rank) for _, rank in numbered]
@@ -134,10 +140,9 @@ def _degrees(names: Iterable[str]) -> dict[str, int]:
 
 
 def _whole(data: Path, names: Iterable[str], checkpoint: Checkpoint, sharded: bool) -> None:
-    """Refuse a folder where a rank's file is missing, which shows in the numbers of the others: raise InputError.
+    """Raise InputError if a rank's file is missing, as the other files' numbers show.
 
-    Where the run had ZeRO (sharded), it also shows in how many ranks it had: each keeps its part of the optimizer's
-    states in a file of its own.
+    sharded: with ZeRO every dp rank must have optimizer states, too.
     """
     kept = (checkpoint.degrees.get("dp", 1), 1) if sharded else (0, 0)
     for what, pattern, least in (("model states", MODEL, (1, 1)), ("optimizer states", OPTIMIZER, kept)):

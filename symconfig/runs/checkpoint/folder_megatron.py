@@ -61,10 +61,12 @@ WHOLE, PIECES = b"optimizer.state.param.", b"optimizer.state.fp32_param."
 
 
 def is_root(folder: Path) -> bool:
+    """Return whether a folder has Megatron-LM's tracker file or folders iter_*."""
     return (folder / TRACKER).is_file() or any(True for _ in _iterations(folder))
 
 
 def is_iteration(folder: Path) -> bool:
+    """Return whether a folder holds one iteration: metadata, folders of ranks or .distcp files."""
     return (
         (folder / "metadata.json").is_file()
         or (folder / ".metadata").is_file()
@@ -74,13 +76,16 @@ def is_iteration(folder: Path) -> bool:
 
 
 def _iterations(root: Path) -> Iterator[int]:
+    """Yield the numbers of the folders iter_* in no particular order."""
     for path in root.iterdir():
         if (match := ITERATION.fullmatch(path.name)) and path.is_dir():
             yield int(match[1])
 
 
 def _ranks(folder: Path) -> dict[Path, list[int]]:
-    """Return the folders of ranks, and the numbers in their names: of tp, then pp, then ep."""
+    """Return {folder: numbers in its name} of the folders mp_rank_*: tp, then pp, then ep if present; sorted by
+    name.
+    """
     return {
         path: [int(part) for part in match.groups() if part is not None]
         for path in sorted(folder.iterdir())
@@ -89,7 +94,10 @@ def _ranks(folder: Path) -> dict[Path, list[int]]:
 
 
 def read_root(root: Path) -> Checkpoint:
-    """Read the iteration that the tracker names. Raises InputError where it is not there or not whole."""
+    """Return the checkpoint that the tracker file names; later iterations are mentioned in `notes`.
+
+    Raises InputError if the tracker is missing or malformed, or the iteration is missing or incomplete.
+    """
     there = sorted(_iterations(root))
     listed = shown([f"iter_{number:07d}" for number in reversed(there)]) or "no iter_* folder"
     tracker = root / TRACKER
@@ -126,7 +134,9 @@ def read_root(root: Path) -> Checkpoint:
 
 
 def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Checkpoint:
-    """Read one iteration's folder. Raises InputError where it is not whole."""
+    """Return the checkpoint of one iteration in `data`; `folder` is only recorded. Raises InputError if it is
+    incomplete.
+    """
     match = ITERATION.fullmatch(data.name)
     iteration = int(match[1]) if match else None
     if _ranks(data):
@@ -151,7 +161,10 @@ def read_iteration(data: Path, folder: Path, notes: tuple[str, ...] = ()) -> Che
 
 
 def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
-    """Return the first and the last release that write so: `table` has the kinds' own."""
+    """Return (first, last) release that writes this kind; None for an open bound.
+
+    torch_dist with common.pt is older than INSIDE_SINCE.
+    """
     name, _, optimizer = kind.partition(":")
     entry = table().formats[name]
     span = entry.optimizer.get(optimizer, entry)
@@ -161,7 +174,11 @@ def _releases(kind: str, data: Path) -> tuple[str | None, str | None]:
 
 
 def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
-    """Read metadata.json, in which torch_dist and zarr name themselves; PyTorch's own formats have none."""
+    """Return (kind, saved arguments) of a torch_dist, zarr, fsdp_dtensor or torch_dcp checkpoint; the last two have no
+    arguments.
+
+    Raises InputError if .metadata, a file that it names, or the common state is missing or truncated.
+    """
     config = json_object(data / "metadata.json") if (data / "metadata.json").is_file() else {}
     backend = config.get("sharded_backend")
     common = data / "common.pt"
@@ -199,10 +216,7 @@ def _distributed(data: Path) -> tuple[str, dict[str, Plain]]:
 
 
 def _common_there(data: Path, there: bool) -> None:
-    """Check the state that all ranks share; there: whether it exists.
-
-    Raises InputError where not, or where it is cut off.
-    """
+    """Raise InputError if the common state does not exist (`there`) or common.pt is truncated."""
     if not there:
         raise InputError(
             "is not whole: the state that all ranks share is missing or cut off",
@@ -214,7 +228,7 @@ def _common_there(data: Path, there: bool) -> None:
 
 
 def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
-    """Return how the optimizer's state is held, by the names of its tensors; nothing where it was not saved."""
+    """Return how the optimizer's state is held, by the names of its tensors; "" if it was not saved."""
     if BUFFERS in index:
         return "dp_reshardable"
     if SCATTERED in index and GATHERED in index:
@@ -227,7 +241,9 @@ def _optimizer(index: bytes, says: Mapping[str, Plain]) -> str:
 
 
 def _common(data: Path, index: bytes) -> dict[str, Plain]:
-    """Read the common state: from core_v0.19 on an object among the tensors; .metadata says where."""
+    """Return the common state's entries from the object among the tensors that .metadata locates (from core_v0.19);
+    {} if there is none.
+    """
     place: dict[str, Plain] = {}
     for key, value in pairs(index):
         if key == "fqn":
@@ -241,7 +257,11 @@ def _common(data: Path, index: bytes) -> dict[str, Plain]:
 
 
 def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
-    """Read folders by rank: mp_rank_TT, _PPP behind it with a pipeline, _EEE behind that with expert parallelism."""
+    """Return ("torch", degrees, saved arguments) of folders mp_rank_TT[_PPP][_EEE].
+
+    Degrees come from the arguments, else from the folders' names. Raises InputError if a rank's folder or file is
+    missing.
+    """
     ranks = _ranks(data)
     extents = (
         [max(column) + 1 for column in zip(*ranks.values(), strict=True)]
@@ -267,4 +287,5 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
 
 
 def _listed(folder: Path) -> str:
+    """Return a folder's entries as text, shortened; "nothing" if it is empty."""
     return shown(sorted(path.name for path in folder.iterdir())) or "nothing"

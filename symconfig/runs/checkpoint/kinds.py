@@ -15,9 +15,8 @@ from symconfig.runs.checkpoint.table import Format, table
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A way in which a run saves.
-
-    kind: what it writes; options: what makes it do so; costs: what these are paid with.
+    """A way in which a run saves. kind: the checkpoint that it writes; options: the run's options for it, "" by
+    default; costs: its disadvantages; source: where that is documented.
     """
 
     kind: str
@@ -27,7 +26,7 @@ class Saving:
 
 
 def savings(plan: Plan) -> tuple[Saving, ...]:
-    """Return the ways in which a run can save: as its rendered files do first, then with more options."""
+    """Return the ways in which a plan's run can save: as its files do, then those that need further options."""
     usual = written(plan)
     entry = table().formats[usual.format]
     ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
@@ -40,14 +39,16 @@ def savings(plan: Plan) -> tuple[Saving, ...]:
 
 
 def written(plan: Plan) -> Kind:
-    """Return the kind of checkpoint that the plan's rendered files write."""
+    """Return the checkpoint's kind that the plan's rendered files write."""
     best = plan.best
     return BACKENDS[best.target.backend].writes(best.options.zero_stage, best.target.version)
 
 
 def named(name: str | None, plan: Plan) -> Kind:
-    """Return the kind of this name, or that of the plan's own files. Raises InputError for one that the plan's release
-    neither writes nor can be converted to."""
+    """Return the kind of a name, `format` or `format:optimizer`; None: the one that the plan's files write.
+
+    Raises InputError for a kind that the plan's release neither writes nor can be converted to.
+    """
     if name is None:
         return written(plan)
     target, known = plan.best.target, kinds(plan)
@@ -61,7 +62,7 @@ def named(name: str | None, plan: Plan) -> Kind:
 
 
 def kinds(plan: Plan) -> tuple[str, ...]:
-    """Return every kind that the plan's release can write or be converted to, each as `named` reads it."""
+    """Return the names of all kinds that the plan's release can write or be converted to."""
     framework, release = plan.best.target.backend, plan.best.target.version
     return tuple(
         f"{word}:{optimizer}" if optimizer else word
@@ -72,13 +73,10 @@ def kinds(plan: Plan) -> tuple[str, ...]:
 
 
 def _ways(entry: Format, release: str) -> list[str]:
-    """List the ways in which the release can hold the optimizer's state."""
+    """Return the names of the layouts of the optimizer's state that the release supports for a format."""
     return [name for name, span in entry.optimizer.items() if between(release, span.since, span.until)]
 
 
 def between(release: str, since: str | None, until: str | None) -> bool:
-    """Return whether a release lies between bounds, those of Megatron-LM's.
-
-    What has none holds for every release of any framework.
-    """
+    """Return whether a release lies within bounds, both included; a bound of None is open."""
     return (since is None or at_least(release, since)) and (until is None or at_least(until, release))

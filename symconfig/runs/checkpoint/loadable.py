@@ -22,10 +22,10 @@ from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict, w
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
-    """Return what becomes of a checkpoint of `old` in a run of `new`, by the rules of rules.yaml.
+    """Return whether and how a run of `new` can load a checkpoint of `old`, by the rules of rules.yaml.
 
-    kind: the checkpoint's, as `kinds.kinds` names them; None: what the old plan's rendered files write. Raises
-    InputError for a kind that the old plan's framework or release does not have.
+    kind: the checkpoint's; None: the one that the old plan's files write. The worst verdict of all matching rules
+    counts. Raises InputError for a kind that the old plan's framework or release does not have.
     """
     checkpoint = named(kind, old)
     changed = holding(old, new)
@@ -50,15 +50,16 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
 
 
 def of_folder(checkpoint: Checkpoint, new: Plan, old: Plan | None = None) -> Loadable:
-    """Return what becomes of the checkpoint of a folder in a run of `new`. What the folder does not say is as in `old`,
-    or without that as in `new`."""
+    """Return whether and how a run of `new` can load a folder's checkpoint; what the folder does not state is taken
+    from `old`, or from `new` without it.
+    """
     return loadable(supposed(checkpoint, old or new), new, checkpoint.kind)
 
 
 def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, str]) -> bool:
-    """Return whether the rule holds, that between frameworks first.
+    """Return whether a rule applies to this kind and these changes.
 
-    Releases of another one cannot be compared with the rule's.
+    Between frameworks only rules that are `across` or name the framework apply.
     """
     if kind.format not in rule.formats or (rule.optimizer and kind.optimizer not in rule.optimizer):
         return False
@@ -74,22 +75,24 @@ def _holds(rule: Rule, kind: Kind, old: Plan, new: Plan, changed: Mapping[str, s
 
 
 def _steps(rule: Rule, level: Verdict) -> tuple[str, ...]:
-    """Return the rule's steps where the answer as a whole is `level`.
-
-    No conversion that saves what is given up, but one without which even that much would not load.
+    """Return the names of a rule's steps at the overall verdict `level`: without the conversion if that would only
+    save what is lost anyway.
     """
     spared = rule.otherwise is not None and rule.verdict.rank < level.rank and rule.otherwise.rank <= level.rank
     return rule.otherwise_how if spared else rule.how
 
 
 def _tells(rule: Rule, verdict: Verdict) -> bool:
-    """Return whether a milder rule's words still count with a worse one, but a conversion only where it is done."""
+    """Return whether a rule's reason is shown: that of the overall verdict; a milder one unless the verdict is NO or
+    its conversion is not done.
+    """
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
     return rule.otherwise is None or any(name in table().conversions for name in _steps(rule, verdict))
 
 
 def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
+    """Return the texts of the facts that a rule matched, joined by ", "."""
     return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
 
 
@@ -99,9 +102,9 @@ DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
 def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step, ...]:
-    """Return the steps; form: of the checkpoint, a format.
+    """Return the steps to load a checkpoint: conversions in the table's order, then the new run's options.
 
-    wanted: conversions and what the new run is told, by name, in any order.
+    form: the checkpoint's format. wanted: names of conversions and options, in any order.
     """
     steps, place = [], "CHECKPOINT"
     for name, conversion in table().conversions.items():
@@ -116,7 +119,7 @@ def way(form: str, wanted: Collection[str], old: Plan, new: Plan) -> tuple[Step,
 
 
 def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Plan) -> Iterator[Step]:
-    """Yield the options that start the new run: a step for each kind, in which every option is once."""
+    """Yield one step per kind (options, command) that starts the new run; each option appears once."""
     tells = table().tells
     options = {name: tells[name] for name in tells if name in wanted and form in tells[name].reads}
     rows = [
@@ -133,7 +136,7 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 
 
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
-    """Fill in words; JSON has braces of its own, so that fields are in double angles."""
+    """Return a text with its fields `<<from>>`, `<<old.…>>` and `<<new.…>>` replaced."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
     words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
     for degree in DEGREES:
@@ -155,10 +158,9 @@ SIZES = (
 
 
 def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
-    """Return the plan that the run of a checkpoint had.
+    """Return the plan of the run that saved a checkpoint: `like` with what the folder states.
 
-    It is `like`, but for what the folder says (degrees, the kind of optimizer, batch, framework and release). What it
-    does not say, as the model, is taken to be as in `like`.
+    Stated: backend, release, ZeRO stage, batch, sequence length, degrees and model sizes.
     """
     best = like.best
     target = best.target
@@ -176,7 +178,7 @@ def supposed(checkpoint: Checkpoint, like: Plan) -> Plan:
 
 
 def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
-    """Return the model with the folder's sizes, so that a checkpoint of another model shows."""
+    """Return the model with the sizes that the folder states, so that a checkpoint of another model is noticed."""
     says = checkpoint.says
     update: dict[str, object] = {ours: says[theirs] for ours, theirs in SIZES if isinstance(says.get(theirs), int)}
     if like.num_key_value_heads == like.num_attention_heads or like.latent is not None:
@@ -191,7 +193,9 @@ def _model(checkpoint: Checkpoint, like: ModelDescriptor) -> ModelDescriptor:
 
 
 def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
-    """Return as many experts as the folder has: none where none are, and some where the plan's model has none."""
+    """Return experts with the folder's number; None if it has none; a placeholder of one expert per token if `like`
+    has none.
+    """
     if not isinstance(number, int) or number == 0:
         return None
     one = like.experts or Experts(
@@ -204,6 +208,7 @@ def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
 
 
 def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
+    """Return the degrees with those that the folder states; vpp becomes 1 if only pp is stated and differs."""
     stated = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
     if stated and "vpp" not in stated and "pp" in stated and stated["pp"] != like.pp:
         stated["vpp"] = 1
@@ -211,7 +216,9 @@ def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
 
 
 def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
-    """Return the stage, ZeRO's, 1 for Megatron's distributed optimizer."""
+    """Return the run's ZeRO stage: as the folder states it, else of `like`; Megatron's distributed optimizer is 1,
+    fsdp_dtensor at least 2.
+    """
     stage = like.best.options.zero_stage
     zero_stage, sharded = (checkpoint.says.get(name) for name in ("zero_stage", "use_distributed_optimizer"))
     if (named := next((each for each in ZERO_STAGES if each == zero_stage), None)) is not None:
@@ -224,10 +231,7 @@ def _stage(checkpoint: Checkpoint, like: Plan) -> ZeroStage:
 
 
 def _release(checkpoint: Checkpoint, like: Target) -> str:
-    """Return the given release where it can have written the checkpoint, else the nearest that can.
-
-    Megatron-LM's formats bound their releases; DeepSpeed writes its own, which need be none that is known here.
-    """
+    """Return the release of `like` if it can have written the checkpoint, else the folder's upper or lower bound."""
     if not BACKENDS[like.backend].names_release and between(like.version, checkpoint.since, checkpoint.until):
         return like.version
     return checkpoint.until or checkpoint.since or like.version

@@ -28,9 +28,9 @@ _SILENT = frozenset({"PROTO", "FRAME"})
 
 
 def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
-    """Yield texts that are followed by a plain value, with it, in order.
+    """Yield (text, plain value) for each text in a pickle that a plain value follows, in order, without unpickling.
 
-    What is cut off ends them. most: instructions.
+    Stops silently where the data are truncated or no pickle. most: instructions read; None: all.
     """
     key: str | None = None
     for value in _tokens(data, most):
@@ -42,7 +42,7 @@ def pairs(data: bytes, most: int | None = None) -> Iterator[tuple[str, Plain]]:
 
 
 def entries(data: bytes, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Collect the pairs, of all levels; of several of a name the first, or the last of those in `last`."""
+    """Return the pairs of all levels as a dict; a repeated name has its first value, or its last if in `last`."""
     values: dict[str, Plain] = {}
     for key, value in pairs(data, MOST):
         if key in last:
@@ -56,6 +56,7 @@ class _Other:
 
 
 def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
+    """Yield the plain value of each instruction, or an _Other; memo references are resolved. Ends at invalid data."""
     memo: dict[int, Plain | _Other] = {}
     last: Plain | _Other = _Other()
     try:
@@ -73,6 +74,7 @@ def _tokens(data: bytes, most: int | None) -> Iterator[Plain | _Other]:
 
 
 def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Plain | _Other:
+    """Return an instruction's plain value; an _Other for other instructions and for integers of 64 bits or more."""
     if opcode in _CONSTANTS:
         return _CONSTANTS[opcode]
     if opcode in _FETCH:
@@ -83,7 +85,7 @@ def _value(opcode: str, argument: Any, memo: Mapping[int, Plain | _Other]) -> Pl
 
 
 def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
-    """Return entries of what torch.save wrote to a file; nothing where it is none of its archives, or cut off."""
+    """Return the entries of a file that torch.save wrote; {} if it is no such archive, unreadable or truncated."""
     try:
         with file.open("rb") as stream:
             return _archived(stream, last)
@@ -92,7 +94,7 @@ def archived_file(file: Path, last: Collection[str] = ()) -> dict[str, Plain]:
 
 
 def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
-    """Return the entries of a stretch of a file."""
+    """Return the entries of a torch.save archive at bytes start to start + length of a file; {} as `archived_file`."""
     try:
         with file.open("rb") as stream:
             stream.seek(start)
@@ -102,6 +104,7 @@ def archived_at(file: Path, start: int, length: int) -> dict[str, Plain]:
 
 
 def _archived(stream: IO[bytes], last: Collection[str] = ()) -> dict[str, Plain]:
+    """Return the entries of the data.pkl in a zip; {} if there is none or the zip is broken."""
     try:
         with zipfile.ZipFile(stream) as archive:
             name = next((name for name in archive.namelist() if name.endswith("data.pkl")), None)

@@ -25,15 +25,19 @@ ADAPTER_STATED = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
 
 
 def is_adapter(folder: Path) -> bool:
+    """Return whether a folder has PEFT's adapter_config.json."""
     return (folder / ADAPTER).is_file()
 
 
 def is_model(folder: Path) -> bool:
+    """Return whether a folder has a config.json and no adapter_config.json."""
     return (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file()
 
 
 def read_model(folder: Path) -> Checkpoint:
-    """Read a model's weights; raise InputError where files are missing or cut off."""
+    """Return the checkpoint of a Hugging Face model's folder. Raises InputError if weights are missing, truncated or
+    outside of the folder.
+    """
     config = json_object(folder / CONFIG)
     index = next((folder / name for name in INDEXES if (folder / name).is_file()), None)
     if index is not None:
@@ -56,7 +60,7 @@ def read_model(folder: Path) -> Checkpoint:
 
 
 def read_adapter(folder: Path) -> Checkpoint:
-    """Read an adapter; raise InputError where its weights are missing or cut off."""
+    """Return the checkpoint of a PEFT adapter's folder. Raises InputError if its weights are missing or truncated."""
     config = json_object(folder / ADAPTER)
     named = [name for name in ADAPTERS if (folder / name).is_file()][:1]
     if not named:
@@ -66,6 +70,7 @@ def read_adapter(folder: Path) -> Checkpoint:
 
 
 def _stated(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
+    """Return the named entries of a config that are texts or numbers."""
     return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}
 
 
@@ -81,7 +86,9 @@ KINDS: tuple[tuple[Callable[[Path], bool], Callable[[Path], Checkpoint]], ...] =
 
 
 def read(folder: Path) -> Checkpoint:
-    """Read the checkpoint in `folder`. Raises InputError where it is no checkpoint, or not a whole one."""
+    """Return the checkpoint in a folder. Raises InputError if it is missing, unreadable, no checkpoint or
+    incomplete.
+    """
     try:
         if not folder.exists():
             raise InputError("there is no such folder", file=str(folder))

@@ -118,4 +118,5 @@ class Table(Strict):
 
 @cache
 def table() -> Table:
+    """Return the validated table of rules.yaml, cached."""
     return validate(load_yaml_strict(DATA), Table)

@@ -19,15 +19,17 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
+        """Return the verdict's position from the best, 0, to the worst."""
         return list(Verdict).index(self)
 
     @property
     def unconverted(self) -> bool:
-        """Return whether all that a run needs loads without a conversion."""
+        """Return whether the checkpoint loads completely without a conversion."""
         return self.rank <= Verdict.RESHARDED.rank
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the worst of some verdicts; AS_IS for none."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.AS_IS)
 
 
@@ -47,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A sentence, and where it can be read: file@release, or how it was measured."""
+    """A sentence and its source: file@release, or how it was measured."""
 
     text: str
     source: str
@@ -55,10 +57,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
-    """The verdict on whether a run of one plan can go on from another's checkpoint.
+    """Whether a run of one plan can load another plan's checkpoint.
 
-    kind: of the checkpoint, as `kinds` names it. how: the steps in their order. otherwise, otherwise_how: what is left
-    without the conversion that `verdict` counts on. lost: what the new run starts anew. reasons: the worst first.
+    kind: the checkpoint's, a name of `kinds`. how: steps in order. otherwise, otherwise_how: verdict and steps without
+    the conversion that `verdict` requires. lost: what restarts in the new run. reasons: the worst first.
     """
 
     kind: str
@@ -71,11 +73,11 @@ class Loadable:
 
     @property
     def loads(self) -> bool:
-        """Return whether anything of it loads."""
+        """Return whether at least the weights load."""
         return self.verdict is not Verdict.NO
 
     def options(self, run: Literal["old", "new"]) -> tuple[str, ...]:
-        """Return the words that start that run besides its own options."""
+        """Return the words of the steps' options for the old or the new run, besides its own."""
         return tuple(
             word for step in self.how if step.run == run and step.kind == "options" for word in step.words.split()
         )

@@ -53,6 +53,7 @@ Finding = Callable[[ModelDescriptor, ModelDescriptor], str]
 
 
 def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -> str:
+    """Return `name old -> new` of the named fields that differ, joined by ", "; "" if none."""
     return ", ".join(
         f"{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
         for name in type(old).model_fields
@@ -61,11 +62,15 @@ def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -
 
 
 def _plain(value: object) -> str:
+    """Return a value as text: "absent" for None, "another" for anything but a number or text."""
     return "absent" if value is None else str(value) if isinstance(value, int | float | str) else "another"
 
 
 def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Compare widths, heads, biases, norms: everything else that makes a tensor of another name or shape."""
+    """Return the differing fields that change a tensor's name or shape, as text; "" if none.
+
+    Fields with a fact of their own (vocabulary, layers, experts, adapter, tied embeddings) are not compared.
+    """
     fields = frozenset(type(old).model_fields) - NAMES - COMPUTED - OWN
     if not (old.intermediate_size and new.intermediate_size):  # without dense layers it is none's
         fields -= {"intermediate_size"}
@@ -73,12 +78,14 @@ def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
+    """Return the experts' fields that change a tensor's shape, as text; "" if either model has no experts."""
     if old is None or new is None:
         return ""
     return _experts_differ(old, new, frozenset(Experts.model_fields) - EXPERTS_COMPUTED)
 
 
 def _experts_differ(old: Experts, new: Experts, names: frozenset[str]) -> str:
+    """Return `experts.name old -> new` of the named fields that differ, joined by ", "."""
     return ", ".join(
         f"experts.{name} {getattr(old, name)} -> {getattr(new, name)}"
         for name in Experts.model_fields
@@ -87,7 +94,7 @@ def _experts_differ(old: Experts, new: Experts, names: frozenset[str]) -> str:
 
 
 def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Compare how the same weights are used."""
+    """Return the differing fields that change how the same weights are used, as text; "" if none."""
     parts = [_differ(old, new, COMPUTED)]
     if old.experts is not None and new.experts is not None:
         parts.append(_experts_differ(old.experts, new.experts, EXPERTS_COMPUTED))
@@ -95,12 +102,12 @@ def computed(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _field(name: str, where: Callable[[ModelDescriptor, ModelDescriptor], bool] = lambda old, new: True) -> Finding:
-    """Return the finding that a field is another one, where that matters."""
+    """Return a finding on one field's difference; "" unless `where` holds for both models."""
     return lambda old, new: _differ(old, new, frozenset({name})) if where(old, new) else ""
 
 
 def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Compare adapters: another rank, or other modules."""
+    """Return the difference of two adapters' rank and target modules; "" if equal or either model has no adapter."""
     if old.adapter is None or new.adapter is None:
         return ""
     parts = [f"r {old.adapter.r} -> {new.adapter.r}"] if old.adapter.r != new.adapter.r else []
@@ -110,6 +117,7 @@ def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _quantised(old: ModelDescriptor, new: ModelDescriptor) -> str:
+    """Return the change of the adapters' method (LoRA, QLoRA); "" if equal or either model has no adapter."""
     if old.adapter is None or new.adapter is None or old.adapter.method == new.adapter.method:
         return ""
     return f"{old.adapter.method} -> {new.adapter.method}"

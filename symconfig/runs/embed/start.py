@@ -38,14 +38,12 @@ def started(
     on_mismatch: OnMismatch = "fail",
     cuda: bool = True,
 ) -> Plan:
-    """Return the plan that this process shall train. plan: itself, its file, or the folder that holds it. entry: the
-    module that the script imports.
+    """Return the plan that this process trains, after checking it against the process.
 
-    on_mismatch: what is done where the number of ranks, the GPU or a release is not the plan's. fail: raise
-    MismatchError with all of them. warn: log them on rank 0 (logger "symconfig"). ignore: do not even look. world_size:
-    known better by the caller than by the launcher. cuda: whether the GPU is looked at, which starts CUDA.
-
-    Raises InputError for a plan that cannot be read, and MismatchError.
+    plan: a plan, an object with one, its file or its folder. entry: the module that the script imports. on_mismatch:
+    "fail" raises MismatchError with all differences in ranks, GPU and releases, "warn" logs them on rank 0, "ignore"
+    checks nothing. world_size: overrides the launcher's. cuda: whether to look at the GPU, which initialises CUDA.
+    Raises InputError for an unreadable plan, and MismatchError.
     """
     if on_mismatch not in get_args(OnMismatch):
         raise InputError(
@@ -64,12 +62,15 @@ def started(
 
 
 def mismatches(plan: Plan, surroundings: Surroundings, entry: Entry) -> list[Problem]:
-    """Return where a process does not run on what its plan was made for. What could not be found out is no mismatch,
-    but for the world size of a plan of more than one rank."""
+    """Return the differences between a process and its plan: ranks, GPU, releases; [] if none.
+
+    Unknown facts are no difference, except for an unknown world size with a plan of several ranks.
+    """
     return [*_ranks(plan, surroundings), *_gpu(plan, surroundings.gpu), *_versions(plan, surroundings, entry)]
 
 
 def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
+    """Yield the mismatch of the world size, or else of the ranks per node."""
     need = plan.best.parallel.world_size
     if surroundings.world_size is None:
         if need > 1:
@@ -98,9 +99,9 @@ def _ranks(plan: Plan, surroundings: Surroundings) -> Iterator[Problem]:
 
 
 def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
-    """Yield a mismatch of the GPU, by the driver's name where the zoo knows it, else by memory and compute units.
+    """Yield the mismatch of the GPU; nothing if it is unknown or the same product.
 
-    Names differ between drivers.
+    A product that the zoo does not know is accepted if its memory is within 2 % and its compute units are equal.
     """
     if here is None or here.product == plan.cluster.gpu.product:
         return
@@ -119,9 +120,8 @@ def _gpu(plan: Plan, here: Gpu | None) -> Iterator[Problem]:
 
 
 def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[Problem]:
-    """Yield mismatches of versions: options change between a framework's minor releases.
-
-    A library's range is the files'.
+    """Yield the mismatches of the framework's minor release and of the libraries' ranges; not installed ones are
+    skipped.
     """
     backend = entry.backend
     yield from _release(plan, backend, surroundings.versions.get(backend.name))
@@ -133,7 +133,9 @@ def _versions(plan: Plan, surroundings: Surroundings, entry: Entry) -> Iterator[
 
 
 def _release(plan: Plan, backend: Backend, installed: str | None) -> Iterator[Problem]:
-    """Yield a mismatch of the release; where the plan is another framework's, the job may still name this one's."""
+    """Yield the mismatch of the framework's minor release; nothing if not installed, or if the plan is for another
+    framework without selectable releases.
+    """
     target, releases = plan.best.target, backend.releases
     curable = releases.asked_by is not None
     if installed is None or (target.backend != backend.name and not curable):

@@ -38,9 +38,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """world_size, local_world_size: None where no launcher said it. said_by: who said the world size.
-
-    versions: releases of the frameworks that are installed, by their names here.
+    """What a process runs on. world_size, local_world_size: None if no launcher sets it. said_by: source of the
+    world size. gpu: None if unknown. versions: installed releases by framework or library.
     """
 
     world_size: int | None = None
@@ -51,9 +50,10 @@ class Surroundings:
 
 
 def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
-    """Return what this process runs on. world_size: known better by the caller. cuda: whether torch may start
-    it to tell of the GPU, after which CUDA no longer reads its environment variables. Raises InputError for what is
-    no count.
+    """Return the ranks, GPU and releases of this process.
+
+    world_size: overrides the launcher's. cuda: whether to query the GPU, which initialises CUDA. Raises InputError if a
+    count is no number.
     """
     size, said_by = _world_size(world_size)
     local = _whole(LOCAL_WORLD_SIZE)
@@ -61,11 +61,12 @@ def look(world_size: int | None = None, cuda: bool = True) -> Surroundings:
 
 
 def rank() -> int:
-    """Return the rank of this process among all; 0 where no launcher sets it."""
+    """Return the global rank of this process; 0 if no launcher sets it."""
     return (_whole(RANK, least=0) or (0, ""))[0]
 
 
 def _world_size(given: int | None) -> tuple[int | None, str]:
+    """Return (world size, its source): the argument, torch.distributed, a launcher's variable, or (None, "")."""
     if given is not None:
         if isinstance(given, bool) or not isinstance(given, int) or given < 1:
             raise InputError("is no number of ranks", field="world_size", got=repr(given), need="1 or more")
@@ -77,7 +78,9 @@ def _world_size(given: int | None) -> tuple[int | None, str]:
 
 
 def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
-    """Return the first of these environment variables that is set, and its name."""
+    """Return (value, name) of the first environment variable that is set; None if none is. Raises InputError if it
+    is no number >= `least`.
+    """
     for name in names:
         text = os.environ.get(name, "").strip()
         if text:
@@ -88,7 +91,7 @@ def _whole(names: tuple[str, ...], least: int = 1) -> tuple[int, str] | None:
 
 
 def _gpu() -> Gpu | None:
-    """Return the GPU of this rank; None where torch is not imported or has none. Starts CUDA in this process."""
+    """Return this rank's GPU; None if torch is not imported or has none. Initialises CUDA."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "cuda") or not torch.cuda.is_available():
         return None
@@ -98,6 +101,7 @@ def _gpu() -> Gpu | None:
 
 
 def _versions() -> dict[str, str]:
+    """Return the installed release of each framework and library; those not installed are left out."""
     versions = {}
     for name, distribution in DISTRIBUTIONS.items():
         try:

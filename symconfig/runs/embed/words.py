@@ -23,7 +23,9 @@ _OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's op
 
 @cache
 def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
-    """Return the targets whose program takes its configuration as words: their modules have `words(plan)`."""
+    """Return {target: function from plan to words} of the targets whose program takes command-line words, by name.
+    Cached.
+    """
     modules: dict[str, Callable[[Plan], Sequence[str]]] = {}
     for info in pkgutil.iter_modules(render.__path__):
         module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
@@ -34,9 +36,8 @@ def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
 
 
 def words(plan: Plan, target: str) -> list[str]:
-    """Return the words for the program of the target.
-
-    Raises InputError for a target that has none, and as its rendering.
+    """Return the command-line words for a target's program. Raises InputError for a target without words, and as its
+    rendering does.
     """
     if target not in targets():
         what = "is no target whose program takes words"
@@ -45,7 +46,7 @@ def words(plan: Plan, target: str) -> list[str]:
 
 
 def unsafe(words: Sequence[str]) -> Iterator[Problem]:
-    """Yield the words that unquoted `$(…)` would break up, drop, or replace by names of files, each with its option."""
+    """Yield a problem for each word that unquoted `$(…)` in bash would split, drop or expand as a file pattern."""
     option = "the first word"
     for word in words:
         if named := _OPTION.match(word):
@@ -55,6 +56,7 @@ def unsafe(words: Sequence[str]) -> Iterator[Problem]:
 
 
 def _changed(word: str) -> str:
+    """Return what unquoted `$(…)` does to a word; "" if nothing."""
     if not word:
         return "would be lost"
     if word.split() != [word]:

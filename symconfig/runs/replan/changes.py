@@ -41,9 +41,9 @@ SEQUENCE = "sequence parallel"  # of the decisions
 class Verdict:
     """The verdict on a configuration under a plan's inputs.
 
-    refused: why it cannot run at all, as a sentence without its end; then the numbers are 0. over_bytes: by how much
-    the fullest GPU is too full; host_over_bytes: the same of the host memory that may be pinned for each GPU.
-    slower: its step over that of the plan, less one.
+    refused: why it cannot run, a sentence without its period, else ""; then all numbers are 0. over_bytes: bytes beyond
+    the usable GPU memory, negative if it fits; host_over_bytes: the same of pinned host memory per GPU. slower: its
+    step over the plan's, less 1.
     """
 
     refused: str = ""
@@ -55,10 +55,11 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
+        """Return whether the configuration can run and exceeds neither GPU nor host memory."""
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
     def __str__(self) -> str:
-        """Write the verdict after the name of the choice: `takes 2.1 % longer`."""
+        """Return the verdict as a predicate: `takes 2.1 % longer`, `does not fit: ...` or `cannot run: ...`."""
         if self.refused:
             return f"cannot run: {self.refused}"
         if self.over_bytes > 0:
@@ -72,9 +73,10 @@ class Verdict:
 
 
 def carried(candidate: Candidate, plan: Plan) -> Configuration:
-    """Return the configuration of a candidate as it would be with the GPUs, batch, sequences and framework of `plan`.
+    """Return the configuration of a candidate with the GPUs, batch, sequence length, framework and version of `plan`.
 
-    Data parallelism takes the GPUs that the other degrees leave; a model without experts has none to divide.
+    dp becomes the GPUs over tp x pp x cp (at least 1); ep and etp become 1 without experts; unknown recompute modules
+    and an unsupported fp8_param_gather are dropped. Whether dp divides evenly is not checked.
     """
     job = plan.job
     precision = candidate.options.precision if job.precision == "auto" else plan.best.options.precision
@@ -101,7 +103,11 @@ def carried(candidate: Candidate, plan: Plan) -> Configuration:
 
 
 def judged(plan: Plan, c: Configuration) -> Verdict:
-    """Return whether a configuration runs and fits under the plan's inputs, and its step, as the search has them."""
+    """Return the verdict on a configuration under the plan's inputs: refused, or its bytes, and its step compared with
+    the plan's best.
+
+    Memory overruns are reported in the verdict; nothing is raised for a configuration that cannot run.
+    """
     wanted = _request(plan, c.precision, Extras.of(c.framework))
     if refused := _undivided(plan, c) or _unknown(wanted, c):
         return Verdict(refused)
@@ -121,20 +127,24 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
 
 
 def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
-    """Return the search's request before its pins, with the options that its framework has of these."""
+    """Return the search's request for the plan's inputs without pins, with the framework's options of `extras`
+    switched on.
+    """
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
 
 
 def _undivided(plan: Plan, c: Configuration) -> str:
-    """Return a sentence where the degrees do not divide the GPUs; else an empty one."""
+    """Return a sentence if tp x pp x cp does not divide the plan's GPUs; else ""."""
     p, gpus = c.degrees, plan.best.parallel.world_size
     inner = p.tp * p.pp * p.cp
     return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
 
 
 def _unknown(request: Request, c: Configuration) -> str:
-    """Return a sentence where the target lacks something at any degree; else an empty one."""
+    """Return a sentence if the framework supports something of the configuration at no degree (pipeline, ZeRO stage,
+    sequence parallelism); else "".
+    """
     limits, name = request.limits, f"{request.framework.name} {request.version}"
     if lacks := limits.lacking():
         return lacks[0].rule
@@ -149,7 +159,7 @@ def _unknown(request: Request, c: Configuration) -> str:
 
 
 def _inexpressible(plan: Plan, point: Prospect) -> str:
-    """Return what the job's target cannot express; empty where that is nothing, or where it is its framework's own."""
+    """Return what the job's target cannot express, joined by "; "; "" if nothing, or if the job has no target."""
     if plan.job.target is None:
         return ""
     other = replace(plan, best=candidates.described(point, plan.cluster, plan.job))
@@ -158,8 +168,10 @@ def _inexpressible(plan: Plan, point: Prospect) -> str:
 
 
 def _refused(prospect: Prospect) -> str:
-    """Return the sentence of the first constraint of the target that a candidate fails; empty where it fails none.
-    Experimental options of the whole point are left out, since a pin may open them."""
+    """Return the sentence of the first constraint that a layout violates; "" if none.
+
+    Experimental options are not counted, because a pin may enable them.
+    """
     limits, modules, chunks = prospect.request.limits, prospect.choice.modules, prospect.split.chunks
     point = replace(
         prospect.columns().at(0),
@@ -179,7 +191,7 @@ def _refused(prospect: Prospect) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One decision. text: `tp 4 -> 8`; kept: the new plan with this decision alone as it was."""
+    """One changed decision. text: `tp 4 -> 8`; kept: verdict on the new plan with only this decision reverted."""
 
     decision: str
     text: str
@@ -188,9 +200,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Decisions that are others now; what follows from inputs and decisions by arithmetic, in words.
-
-    stayed: the old choice as a whole under the new inputs.
+    """What changed between two plans: decisions, sentences on derived values (`follows`), and the verdict on the
+    whole old configuration under the new inputs (`stayed`).
     """
 
     decisions: tuple[Change, ...]
@@ -199,14 +210,19 @@ class Changes:
 
 
 def changed(old: Plan, new: Plan) -> Changes:
-    """Compare two plans: every reason is an evaluation under the new plan's inputs."""
+    """Return what changed between two plans: decisions, each with the verdict on the old choice under the new
+    inputs, derived values, and the verdict on the whole old configuration.
+    """
     before, after = carried(old.best, new), carried(new.best, new)
     return Changes(tuple(_decisions(before, after, new)), tuple(_follows(old, new)), judged(new, before))
 
 
 def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterator[Change]:
-    """Yield decisions that mean something among the others as they are now. Sequence parallelism goes with the tensor
-    parallelism that it belongs to."""
+    """Yield a Change for each decision that differs, with the verdict on the new plan with that decision alone
+    reverted.
+
+    Sequence parallelism is reverted together with tp. Decisions without effect in the new configuration are skipped.
+    """
     other = [name for name in DECISIONS if differs(name, before, after)]
     if "tp" in other and SEQUENCE in other:
         other.remove(SEQUENCE)
@@ -217,7 +233,7 @@ def _decisions(before: Configuration, after: Configuration, new: Plan) -> Iterat
 
 
 def _follows(old: Plan, new: Plan) -> Iterator[str]:
-    """Yield what follows: data parallelism and accumulation have no choice of their own."""
+    """Yield a sentence for each derived value that changed: dp, and gradient accumulation."""
     was, now = old.best, new.best
     if was.parallel.dp != now.parallel.dp:
         p = now.parallel

@@ -18,7 +18,7 @@ from symconfig.runs.replan.inputs import inputs, training
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A field by its dotted path, and its two values; None where one of them has it not."""
+    """A field's dotted path and its two values; None where it is missing."""
 
     field: str
     before: Any
@@ -26,20 +26,23 @@ class Difference:
 
     @property
     def delta(self) -> float | None:
-        """Return after - before of two numbers; None of anything else."""
+        """Return after - before; None unless both are numbers (booleans are not)."""
         if not (_number(self.before) and _number(self.after)):
             return None
         return float(self.after) - float(self.before)
 
 
 def _number(value: Any) -> bool:
+    """Return whether a value is an int or a float, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def differences(before: Any, after: Any) -> tuple[Difference, ...]:
-    """List differences in the order of `before`, then what only `after` has.
+    """Return the differing fields of two nested mappings by dotted path, in the order of `before`, then those only in
+    `after`.
 
-    A list is one value: its places are no names.
+    A missing field is None, so a field that is None on one side and missing on the other is equal. Lists are compared
+    as one value.
     """
     one, other = dict(_leaves(before)), dict(_leaves(after))
     fields = dict.fromkeys((*one, *other))
@@ -49,6 +52,7 @@ def differences(before: Any, after: Any) -> tuple[Difference, ...]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted path, value) of each value in nested mappings that is no mapping itself."""
     if not isinstance(value, Mapping):
         yield path, value
         return
@@ -58,10 +62,10 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Sections in the order in which they are shown; the first plan is the one before.
+    """The differences of two plans by section, in the order of display.
 
-    arguments: what the framework is told: options of Megatron-LM, keys of DeepSpeed's JSON; plans of two frameworks
-    have none in common. time, memory: predicted seconds and bytes by part; predicted: their sums, and what follows.
+    arguments: options of Megatron-LM or keys of DeepSpeed's JSON; empty for two frameworks. time, memory: predicted
+    seconds and bytes by part; predicted: other predicted numbers.
     """
 
     before: Plan
@@ -79,19 +83,21 @@ class Diff:
 
     @property
     def sections(self) -> Mapping[str, tuple[Difference, ...]]:
-        """Return the sections by name."""
+        """Return the differences by section name, in the order of display."""
         return {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("before", "after")
         }
 
     @property
     def same(self) -> bool:
-        """Return whether nothing at all differs."""
+        """Return whether all sections are empty."""
         return not any(self.sections.values())
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Compare two plans: what `after` has otherwise."""
+    """Return the differences of two plans by section: inputs, training, choices, stages, predictions and framework
+    arguments.
+    """
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
     return Diff(
@@ -111,18 +117,20 @@ def diff(before: Plan, after: Plan) -> Diff:
 
 
 def _sums(predicted: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers that are no parts of another one."""
+    """Return the top-level numbers of a prediction; nested breakdowns are dropped."""
     return {name: value for name, value in predicted.items() if isinstance(value, int | float)}
 
 
 def _parts(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Difference, ...]:
-    """Compare parts: one that a plan has not is none of its seconds or bytes."""
+    """Return the differences of two breakdowns (seconds or bytes); a part missing in one counts as 0 there."""
     names = dict.fromkeys((*before, *after))
     return differences({name: before.get(name, 0.0) for name in names}, {name: after.get(name, 0.0) for name in names})
 
 
 def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
-    """Compare stages: each is the kinds of its layers, chunk by chunk, and its peak."""
+    """Yield a Difference for each pipeline stage that holds other layers, as texts; None for a stage that one plan
+    has not.
+    """
     for number, (one, other) in enumerate(zip_longest(before.best.stages, after.best.stages)):
         holds = [None if stage is None else held(stage) for stage in (one, other)]
         if holds[0] != holds[1]:
@@ -130,7 +138,9 @@ def _stages(before: Plan, after: Plan) -> Iterator[Difference]:
 
 
 def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
-    """Compare arguments of one framework. A plan that it cannot be told has none."""
+    """Return the differing options or JSON keys; empty if the frameworks differ, are configured in code, or refuse a
+    plan.
+    """
     backend = after.best.target.backend
     if before.best.target.backend != backend:
         return ()
@@ -147,7 +157,7 @@ def _arguments(before: Plan, after: Plan) -> tuple[Difference, ...]:
 
 
 def _options(words: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield an option with its values as one text; one without values is there."""
+    """Yield (option, its values joined by spaces or "on" without values) from a command's words."""
     name, values = "", list[str]()
     for word in [*words, "--"]:
         if not word.startswith("--"):

@@ -19,11 +19,10 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Smaller:
-    """The rest after `lost` nodes: `nodes` of them with `gpus` GPUs in all.
+    """The plan after `lost` nodes: `nodes` remain with `gpus` GPUs in all.
 
-    plan: the best plan there, or one as fast that goes on from more of the whole cluster's checkpoint; None where
-    nothing fits, for the reasons in `problems`. every: what becomes of that checkpoint, by the ways to save it.
-    other_batch: as of `Replan`.
+    plan: the best one, or one as fast that loads more of the full cluster's checkpoint; None if nothing fits, with
+    `problems`. every: whether it loads, for each way of `savings`. other_batch: as of `Replan`.
     """
 
     lost: int
@@ -36,13 +35,13 @@ class Smaller:
 
     @property
     def loads(self) -> Loadable | None:
-        """Judge what becomes of the checkpoint that the rendered files write."""
+        """Return whether the checkpoint that the rendered files write loads; None without a plan."""
         return self.every[0] if self.every else None
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A plan and its smaller ones, the largest first."""
+    """A plan and its plans for fewer nodes, the most nodes first."""
 
     plan: Plan
     nodes: summary.Nodes
@@ -50,8 +49,9 @@ class Fallback:
 
     @property
     def advised(self) -> Saving | None:
-        """Return how the whole cluster's run should save, so that more plans load its checkpoint without a conversion;
-        None: as it does by default."""
+        """Return the way to save with which most of the smaller plans load without conversion; None if that is the
+        default one.
+        """
         ways = savings(self.plan)
         at = min(
             range(len(ways)),
@@ -62,33 +62,33 @@ class Fallback:
         return ways[at] if at else None
 
     def advisedly(self, each: Smaller) -> Loadable | None:
-        """Judge what becomes of the checkpoint there when it is saved as advised."""
+        """Return whether the checkpoint loads in a smaller plan if saved as `advised`; None without advice or plan."""
         if self.advised is None or each.plan is None:
             return None
         return each.every[savings(self.plan).index(self.advised)]
 
     def kept(self, each: Smaller) -> dict[str, str]:
-        """Return choices of the whole cluster's plan that the smaller one was held to, for the checkpoint's sake."""
+        """Return {pin: value} of the full plan's choices that the smaller plan keeps so that its checkpoint loads."""
         pins = each.plan.job.pins if each.plan is not None else {}
         return {name: str(value) for name, value in pins.items() if name not in self.plan.job.pins}
 
     @property
     def runs(self) -> tuple[tuple[int, Plan], ...]:
-        """Return numbers of nodes for which there is a plan, the most first, with that plan."""
+        """Return (nodes, plan) of all numbers of nodes with a plan, descending, the full cluster first."""
         return (self.nodes.count, self.plan), *((each.nodes, each.plan) for each in self.smaller if each.plan)
 
     def share(self, each: Smaller) -> float | None:
-        """Return tokens per second over what the nodes that are left would give if all scaled with their number."""
+        """Return tokens per second per GPU over the full cluster's (scaling efficiency); None without a plan."""
         if each.plan is None:
             return None
         return each.plan.best.predicted.tokens_per_s_per_gpu / self.plan.best.predicted.tokens_per_s_per_gpu
 
 
 def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | None = None) -> Fallback:
-    """Return the plans for a cluster that lost these numbers of nodes: same model, global batch, limits and pins.
+    """Return the plans after losing these numbers of nodes, for the same model, global batch, limits and pins.
 
-    A number of nodes on which nothing fits is an answer, too. Raises InputError where more nodes are lost than the plan
-    has, or none.
+    A number of nodes on which nothing fits is recorded, not raised. Raises InputError if `lost` is empty or a number is
+    not from 1 to the plan's nodes less one.
     """
     nodes = summary.nodes(plan)
     wrong = [count for count in lost if not 1 <= count < nodes.count]
@@ -103,6 +103,9 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
 
 
 def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
+    """Return the plan without `lost` nodes; of plans within keep.FREE of its step, the one that loads the checkpoint
+    best.
+    """
     left = nodes.count - lost
     gpus = left * nodes.gpus
 
@@ -126,17 +129,19 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
 
 
 def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:
-    """Judge what becomes of a checkpoint of the plan in the smaller one, by the ways to save it (`savings`)."""
+    """Return whether a checkpoint of the plan loads in the smaller plan, for each way of `savings`."""
     return tuple(loadable(plan, smaller, way.kind) for way in savings(plan))
 
 
 def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
-    """Rank loads: the smaller, the more of it loads: as it can be saved, then as it is by default."""
+    """Return the sort key of loads, smaller is better: (best verdict over all ways to save, the default way's
+    verdict).
+    """
     return min(each.verdict.rank for each in loads), loads[0].verdict.rank
 
 
 def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
-    """Find the best plan of the same job with these pins; None where nothing fits."""
+    """Return the best plan of the same job with further pins; None if nothing fits."""
     try:
         job = original.job.model_copy(update={"pins": {**original.job.pins, **pins}})
         return best_plan(original.model, original.cluster, job, top=top)

@@ -33,8 +33,9 @@ _WIDE, _BEFORE = 100, 30  # letters of a line that are shown, and of those the o
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was written. line: the first that differs; written: what was written there; found:
-    what stands there now, or where nobody edited it, what would be written there now."""
+    """A difference from the files as written. line: the first differing one, from 1; written: its text as written;
+    found: its present text, or for a stale file the text that would be written now.
+    """
 
     kind: Kind
     path: str
@@ -45,14 +46,18 @@ class Finding:
 
     @property
     def fails(self) -> bool:
+        """Return whether the finding makes the check fail; notes do not."""
         return self.kind not in NOTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The findings of `symconfig verify --frozen`. plan: the file to begin anew from. manifest: None where only a plan
-    was there. notes: what could not be looked at. templates: the user's own. inputs: the job's names for the model and
-    the cluster, of those that are others now. again: the command that writes all of it again, if not `render`."""
+    """The result of `symconfig verify --frozen`.
+
+    plan: path of the plan file. manifest: None if only a plan was checked. notes: what could not be checked. templates:
+    own templates. inputs: {"model" or "cluster": name} of those that changed. again: the command that writes everything
+    again, if it is not `render`.
+    """
 
     place: Path
     plan: Path
@@ -65,16 +70,21 @@ class Checked:
 
     @property
     def passed(self) -> bool:
+        """Return whether no finding fails."""
         return not any(finding.fails for finding in self.findings)
 
 
 def texts(files: Files) -> dict[str, File]:
-    """Return the files that would be written now by path, without the manifest."""
+    """Return {path: file} of the files that would be written now, without the manifest."""
     return {item.path: item for item in files if item.path != NAME}
 
 
 def replaced(folder: Path, files: Files) -> list[str]:
-    """Name the files that `files` replaces by others, and that are not as symconfig wrote them last."""
+    """Return the paths of existing files that `files` would overwrite with another content and that are not as
+    symconfig wrote them.
+
+    Without a readable manifest every differing file counts.
+    """
     try:
         manifest = read_manifest(folder)
     except InputError:
@@ -90,9 +100,10 @@ def replaced(folder: Path, files: Files) -> list[str]:
 
 
 def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Iterator[Finding]:
-    """Yield files that are edited, missing or stale. now: what would be written, by path; empty: that is not known.
+    """Yield a finding for each file of the manifest that is missing, edited or stale, and for files that are new now.
 
-    Raises InputError for one that cannot be read.
+    now: files that would be written, by path; {}: unknown, then staleness is not checked. Raises InputError for an
+    unreadable file.
     """
     for path, sha256 in manifest.files.items():
         content = _content(folder / path)
@@ -115,7 +126,9 @@ def of_files(folder: Path, manifest: Manifest, now: Mapping[str, File]) -> Itera
 
 
 def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Finding:
-    """Return the finding of an edited file, with the first line that differs from what would be written now."""
+    """Return the finding of an edited file, with the first line that differs from what would be written now; without
+    lines if that is unknown.
+    """
     if fresh is None:
         return Finding("edited", path, "is not what was written")
     text = fresh.text.encode()
@@ -126,10 +139,7 @@ def _edited(path: str, content: bytes, sha256: str, fresh: File | None) -> Findi
 
 
 def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
-    """Yield files that are not in the manifest, and bear a name that targets or launchers give.
-
-    Of an earlier plan, maybe.
-    """
+    """Yield a finding for each file that is not in the manifest and has the name of a target's or launcher's file."""
     sources = [*targets().values(), *every_launcher().values()]
     ours = {name.removesuffix(".j2") for source in sources for name in source.templates()}
     for name in sorted(ours - set(manifest.files)):
@@ -138,7 +148,10 @@ def left_over(folder: Path, manifest: Manifest) -> Iterator[Finding]:
 
 
 def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
-    """Check that the templates are those with which it was written. Raises InputError where they are not named."""
+    """Yield a finding if the templates differ from those of the manifest.
+
+    Raises InputError if the manifest has own templates and `folder` is None.
+    """
     if manifest.templates is not None and folder is None:
         raise InputError(
             "these files were written with templates of your own, without which nothing can be said of them",
@@ -151,7 +164,7 @@ def of_templates(manifest: Manifest, folder: Path | None) -> Iterator[Finding]:
 
 
 def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> Iterator[Finding]:
-    """Check that the model or the cluster is the one that the plan was made for."""
+    """Yield a finding if the model or cluster differs from the plan's, with the first differing fields."""
     before: BaseModel = getattr(plan, kind)
     changed = differences(before.model_dump(mode="json", by_alias=True), now.model_dump(mode="json", by_alias=True))
     if changed:
@@ -163,16 +176,17 @@ def of_input(plan: Plan, kind: Literal["model", "cluster"], now: BaseModel) -> I
 
 
 def _content(path: Path) -> bytes | None:
-    """Read a file, or None where there is none: nor is a folder one, or a pipe, which would be waited for."""
+    """Return a file's bytes; None if it is missing, a folder or a pipe."""
     return content(path, MAX_BYTES) if path.is_file() else None
 
 
 def _sha256(content: bytes) -> str:
+    """Return the SHA-256 of some bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
-    """Return the number of the first line that differs, and of either the part of it around that place."""
+    """Return (number of the first differing line from 1, its part in one, in the other); (None, "", "") if equal."""
     pairs = zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True), fillvalue=b"")
     for number, (first, second) in enumerate(pairs, start=1):
         if first != second:
@@ -185,7 +199,9 @@ def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
 
 
 def _shown(raw: bytes, start: int) -> str:
-    """Show a line from there on, or the whole of a short one; what cannot be seen is spelled out."""
+    """Return a line as printable text of at most _WIDE letters, from byte `start` on if it is longer; "…" marks a
+    cut start.
+    """
     start = start if len(raw) > _WIDE and start > 0 else 0
     text = line(raw[start:].decode("utf-8", errors="backslashreplace"))
     return ("…" if start else "") + shorten(text, _WIDE)

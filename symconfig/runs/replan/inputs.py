@@ -14,11 +14,11 @@ _SECTIONS = ("pins", "limits", "training", "lora", "images")  # of which single 
 
 
 def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the fields of the new job as plain data: what `wishes` names, and the rest as it was.
+    """Return the fields of the new job as plain data: those of `wishes`, the others as in the old job.
 
-    released: pins of the old job that are free now, unless `wishes` pins them anew. A default that was resolved from
-    the old model or cluster, and not asked for, is resolved again where another one is asked for: an adapter's task,
-    the precision of a GPU without bf16.
+    Mappings of pins, limits, training, lora and images are merged. released: old pins that are dropped unless wished
+    for. Defaults that followed from a replaced model, target or cluster are dropped, so that they are resolved again;
+    `gpus` becomes "auto" if the old job searched for the fewest.
     """
     fields = old.job.model_dump(mode="json", by_alias=True, exclude_none=True)
     for name in _resolved(old, wishes):
@@ -39,9 +39,9 @@ def revised(old: Plan, wishes: Mapping[str, Any], released: Sequence[str] = ()) 
 
 
 def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old training without what is derived anew: rates are by task and size.
+    """Return the old training as plain data without derived values that must be derived again.
 
-    What is asked for was not derived.
+    With another model or task, all derived values are dropped; else those wished for are no longer marked as derived.
     """
     data = old.job.training.model_dump(mode="json", exclude_none=True)
     derived, given = data.pop("derived"), wishes.get("training")
@@ -52,7 +52,7 @@ def _training(old: Plan, wishes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
-    """Name fields of the old job whose values were defaults of what is another one now."""
+    """Return the fields of the old job whose values were defaults of a model, target or cluster that is replaced."""
     adapter = old.model.adapter is not None
     usual: dict[str, Any] = {}
     if "model" in wishes:
@@ -67,9 +67,9 @@ def _resolved(old: Plan, wishes: Mapping[str, Any]) -> list[str]:
 
 
 def inputs(plan: Plan) -> dict[str, Any]:
-    """Return what a plan was made from, without its schedule, in the order of the job.
+    """Return the job of a plan with model, cluster and version as plain data, without the training schedule.
 
-    What its answer says, too, is taken from there: the job of a plan that was edited asks for something else.
+    GPUs, batch, sequence length and backend are the best candidate's, because an edited plan's job may differ.
     """
     best = plan.best
     job: dict[str, Any] = plan.job.model_dump(mode="json", by_alias=True, exclude={"training", "schema_"})
@@ -86,7 +86,7 @@ def inputs(plan: Plan) -> dict[str, Any]:
 
 
 def _named(descriptor: Any) -> dict[str, Any]:
-    """Return a descriptor without what names and documents it only; a cluster's levels by their names."""
+    """Return a descriptor as plain data without schema, aliases and sources; a cluster's levels as {name: level}."""
     data: dict[str, Any] = descriptor.model_dump(mode="json", by_alias=True, exclude_none=True)
     if isinstance(descriptor, ClusterDescriptor):
         data["levels"] = {level["name"]: level for level in data["levels"]}
@@ -94,13 +94,13 @@ def _named(descriptor: Any) -> dict[str, Any]:
 
 
 def _stated(value: Any) -> Any:
-    """Return a field without the sources of its numbers."""
+    """Return a value without the `source` beside each `value`, recursively."""
     if not isinstance(value, dict):
         return value
     return {name: _stated(item) for name, item in value.items() if not (name == "source" and "value" in value)}
 
 
 def training(job: Job) -> dict[str, Any]:
-    """Return the schedule as plain data."""
+    """Return the training schedule as plain data, without the list of derived fields."""
     data: dict[str, Any] = job.training.model_dump(mode="json", by_alias=True, exclude={"derived"})
     return data

@@ -28,11 +28,12 @@ GROUPS = (LAYOUT, ("zero",), ("precision",))
 
 
 def _degree(name: str, candidate: Candidate) -> str:
+    """Return a candidate's degree as text."""
     return str(getattr(candidate.parallel, name))
 
 
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
-    """Return the word of an option beside the degrees; None for a framework's own value that no pin could ask for."""
+    """Return the pin's value of a framework option; None if no pin of this backend can express it."""
     value = getattr(Extras.planned(candidate), extra.name)
     if value != extra.usual and not extra.of(candidate.target.backend):
         return None
@@ -55,11 +56,12 @@ _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
 
 
 def _switch(on: bool) -> str:
+    """Return "1" for on, "0" for off."""
     return "1" if on else "0"
 
 
 def _recompute(recompute: Recompute) -> str | None:
-    """Return the pin; None for whole layers of which some are recomputed: a pin says all or none."""
+    """Return the recomputation as a pin; None for the method "block", of which a pin cannot give the layers."""
     if recompute.method == "block":
         return None
     modules = ",".join(recompute.modules)
@@ -67,7 +69,7 @@ def _recompute(recompute: Recompute) -> str | None:
 
 
 def names(words: Sequence[str], field: str) -> tuple[str, ...]:
-    """Return each name once, in the order of the pins. Raises InputError with every one that is no pin's."""
+    """Return the given pin names, each once, in the order of PIN_NAMES. Raises InputError with all unknown names."""
     wrong = [name for name in dict.fromkeys(words) if name not in PIN_NAMES]
     if wrong:
         raise InputError(
@@ -77,7 +79,9 @@ def names(words: Sequence[str], field: str) -> tuple[str, ...]:
 
 
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
-    """Return the candidate's own values. Raises InputError with every name of which it has none that a pin can say."""
+    """Return {name: value} of a candidate's choices as pins. Raises InputError with all names whose value no pin can
+    express.
+    """
     values = {name: _VALUES[name](candidate) for name in kept}
     wrong = [name for name, value in values.items() if value is None]
     if wrong:
@@ -91,7 +95,9 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
 
 
 def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
-    """Return the old values of these choices, but for degrees that neither uses; nothing where both have the same."""
+    """Return the old values of a group of choices as pins, without degrees that are 1 in both; {} if the whole group
+    is equal.
+    """
     before, after = pins(old, among), pins(new, among)
     return (
         {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} if before != after else {}
@@ -100,9 +106,8 @@ def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class NearPlan:
-    """A plan that keeps some choices of the old one. slower: its step over the new plan's, less one.
-
-    verdict: of the old plan's checkpoint in it.
+    """A plan that keeps some choices of the old one. pins: these choices. slower: its step over the new plan's, less
+    1. verdict: on loading the old plan's checkpoint.
     """
 
     pins: dict[str, str]
@@ -112,7 +117,7 @@ class NearPlan:
 
     @property
     def free(self) -> bool:
-        """Return whether it costs nothing."""
+        """Return whether the step is at most FREE (0.1 %) slower."""
         return self.slower <= FREE
 
 
@@ -120,11 +125,11 @@ def nearest(
     old: Plan, new: Plan, loads: Loadable, solved: Callable[[Mapping[str, str]], Plan],
     loadable: Callable[[Plan], Loadable],
 ) -> NearPlan | None:  # fmt: skip
-    """Return the plan that loads the old checkpoint with the least work, of those that keep some old choices and are at
-    most 1 % slower; of several the fastest, then the one that keeps the least.
+    """Return the plan, at most WORTH (1 %) slower, that keeps some old choices and loads the old checkpoint with the
+    best verdict; None if none improves on `new`.
 
-    loads: what becomes of the old plan's checkpoint in the new one, `loadable`: in any. solved: the best plan with pins
-    beside those that are asked for. None where no such plan is loaded with less ado than the new one.
+    Ties go to the faster, then to fewer pins. Also None for another model or framework, or if the checkpoint loads as
+    it is. loads: verdict for `new`; loadable: returns it for any plan. solved: searches with further pins.
     """
     if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
         return None
@@ -142,11 +147,14 @@ def nearest(
 
 
 def _framework(plan: Plan) -> str:
+    """Return the backend of a plan's best candidate."""
     return plan.best.target.backend
 
 
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
-    """Yield the old values of the groups in which both differ, of one group, of two, of all; never of wanted fields."""
+    """Yield the old values of each combination of the differing groups, smaller ones first, without choices that the
+    new job pins.
+    """
     groups = [
         pins
         for names in GROUPS

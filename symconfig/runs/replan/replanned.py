@@ -33,7 +33,9 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The choices that had to stay. free: the best plan without; costs_s: what a step takes longer than there."""
+    """The choices that had to stay. free: the best plan without them; costs_s: seconds by which a step is longer
+    than the free plan's.
+    """
 
     pins: dict[str, str]
     free: Plan
@@ -41,17 +43,17 @@ class Kept:
 
     @property
     def share(self) -> float:
-        """Return the share of the free plan's step."""
+        """Return the additional seconds over the step of the plan without kept choices."""
         return self.costs_s / self.free.best.predicted.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
-    """inputs: what is asked for now and was not before.
+    """A new plan compared with the old one.
 
-    files: of those that a plan writes besides plan.json, the ones that are others now; None: they cannot be compared.
-    other_batch: a sentence that names a batch close by that more replicas could share.
-    edited: parts of the old plan's inputs that are not what its answer was found for.
+    inputs: differing inputs. kept: choices that had to stay; None if none. files: rendered files that differ, plan.json
+    excluded; None if they cannot be compared. other_batch: a sentence on a close batch size that more replicas could
+    share. edited: edited inputs of the old plan file, for which its answer was not computed.
     """
 
     old: Plan
@@ -68,34 +70,36 @@ class Replan:
 
     @property
     def same(self) -> bool:
-        """Return whether the old choice is still the best."""
+        """Return whether no decision and no derived value changed."""
         return not self.changes.decisions and not self.changes.follows
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return the words, besides its own options, with which the framework's program goes on from a checkpoint."""
+        """Return the words that the new run's command needs to resume from the checkpoint, `--load CHECKPOINT`
+        included.
+        """
         words = [*self.checkpoint.options("new")]
         words += [word for word in self.schedule.options if word not in words]
         return tuple(words if "--load" in words else ["--load", "CHECKPOINT", *words])
 
     @property
     def going_on(self) -> str | None:
-        """Say how the new run is started there, in the words of its target; None: it has none that are known here."""
+        """Return the target's command that resumes the run; None if the target has no known one."""
         command = target_of(self.new.model, self.new.job).resume_command
         return command(self.new, self.options) if command is not None else None
 
     @property
     def targets(self) -> tuple[str, str]:
-        """Return the targets of the old and the new plan."""
+        """Return the (old, new) plan's target names."""
         return own_target(self.old), own_target(self.new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """The inputs of the new plan, and how near the old one it must stay.
+    """The inputs of the new plan.
 
-    keep: names of pins whose old values stay. step: iterations that the run has done; None: as its checkpoint or the
-    old plan says. edited: parts of the old plan's inputs that are not what its answer was found for.
+    keep: pins whose old values stay. step: iterations done; None: as the checkpoint or the old plan states. edited:
+    edited inputs of the old plan file, for which its answer was not computed.
     """
 
     model: ModelDescriptor
@@ -110,9 +114,9 @@ class Wishes:
 
 
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
-    """Return the new plan of the wishes, held against the old one.
+    """Return the new plan with its comparison with the old one: changes, checkpoint, schedule, files and a nearby plan.
 
-    Raises InputError for what can never run, InfeasibleError when nothing fits, or nothing that is kept does.
+    Raises InputError for invalid wishes, InfeasibleError if nothing fits, or nothing with the kept choices.
     """
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
@@ -153,7 +157,10 @@ def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Re
 
 
 def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
-    """Return where the run goes on, at the wanted step or at its checkpoint's, and the contradictions."""
+    """Return (schedule from the wanted step or the checkpoint's on, sentences about contradictions).
+
+    An InputError about the checkpoint's step names its folder.
+    """
     try:
         run, doubts = _reached(old, wishes)
         return _scheduled(old, wishes, run), doubts
@@ -167,9 +174,9 @@ def _schedule(old: Plan, wishes: Wishes) -> tuple[Schedule, tuple[str, ...]]:
 
 
 def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
-    """Return what the run has done by then, as the plan's history counts, or as the checkpoint says.
+    """Return (history of the run up to the step, a sentence if the checkpoint's number of sequences contradicts it).
 
-    With it a sentence where they differ. Raises InputError for a step before the plan's own, or not the checkpoint's.
+    The checkpoint's sequences count. Raises InputError for a step before the plan's own or other than the checkpoint's.
     """
     saved, batch, length = wishes.checkpoint, old.best.batch.global_, old.best.batch.seq_length
     if saved is not None and saved.iteration is not None and wishes.step not in (None, saved.iteration):
@@ -195,7 +202,9 @@ def _reached(old: Plan, wishes: Wishes) -> tuple[History, tuple[str, ...]]:
 
 
 def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past: History | None = None) -> Schedule:
-    """Schedule in tokens as it was; with another length of sequences than the old job's where one is wanted."""
+    """Return the schedule converted to the wished batch and sequence length; anew: the scheduler restarts at 0;
+    past: history that is not resumed.
+    """
     job = wishes.job
     known = filled(wishes.model, wishes.cluster, job)
     assert known.seq_length is not None
@@ -214,9 +223,9 @@ def _scheduled(old: Plan, wishes: Wishes, run: History, anew: bool = False, past
 
 
 def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -> Schedule:
-    """Return the schedule of what the checkpoint leaves of the run.
+    """Return the schedule for what the checkpoint really restores.
 
-    Where nothing of its place loads, that of a whole run.
+    Without the iteration it is a whole run from step 0 (`lost`); without the scheduler's state that restarts.
     """
     lost = table().lost
     if not schedule.step or (loads.loads and not {lost["iteration"], lost["schedule"]} & set(loads.lost)):
@@ -227,16 +236,22 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
+    """Return whether the checkpoint loads in the new plan: the folder's if given, else one that the old plan's files
+    write.
+    """
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
 
 
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
+    """Return the best plan of the wishes with further pins."""
     job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
     return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
 
 
 def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """Return the best plan with these pins. Raises InfeasibleError that names them, and the free plan."""
+    """Return the best plan with the kept choices as pins. Raises InfeasibleError naming them and the free plan if
+    there is none.
+    """
     try:
         return _solved(wishes, pins, progress)
     except SymconfigError as error:
@@ -247,7 +262,9 @@ def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Prog
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:
-    """Name rendered files that are not the same; None for plans of two targets, or one that has no files."""
+    """Return the names of rendered files that differ (plan.json excluded); None if the targets differ or one cannot
+    be rendered.
+    """
     target = own_target(new)
     if own_target(old) != target:
         return None

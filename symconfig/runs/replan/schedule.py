@@ -25,7 +25,7 @@ _INTERVALS = ("save_interval", "eval_interval", "eval_iters")
 
 @dataclass(frozen=True, slots=True)
 class Rescaled:
-    """A field of `training`: iterations before and after."""
+    """A field of `training` counted in iterations, before and after rescaling."""
 
     field: str
     before: int
@@ -34,10 +34,11 @@ class Rescaled:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """training: what the new plan passes on. run: what the run has done where the new one goes on.
+    """The training schedule of a new plan.
 
-    history: the same as the new plan records it. options: what the command of the new run must have beside its own.
-    notes: sentences. lost: the step that the old run had come to, where the new one starts from its first.
+    training: as passed on. rescaled: changed fields. run: what was done before the new run resumes; history: the same
+    as the new plan counts it. options: to be added to the new run's command. notes: sentences. lost: the old run's step
+    if the new one restarts at 0.
     """
 
     training: WholeTraining
@@ -50,12 +51,12 @@ class Schedule:
 
     @property
     def step(self) -> int:
-        """Count iterations that the run has done; 0: it starts."""
+        """Return the iterations done; 0: the run starts."""
         return self.run.step
 
     @property
     def consumed(self) -> int:
-        """Count sequences that it has seen by then."""
+        """Return the sequences seen so far."""
         return self.run.sequences
 
 
@@ -63,13 +64,13 @@ def scheduled(
     training: WholeTraining, old: Batch, batch: int, seq_length: int, counting: Counting, run: History = _NONE,
     mode: Mode = "keep", anew: bool = False, past: History = _NONE,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of a run of `old` that resumes after `run` with steps of `batch` sequences of `seq_length`
+    """Return the schedule of a run of batches `old` that resumes after `run` with `batch` sequences of `seq_length`
     tokens.
 
-    anew: Megatron-LM goes on at the step with a scheduler that starts from 0 (--no-load-optim without --finetune:
-    checkpointing.py, load_checkpoint, takes iteration and consumed_train_samples, and the scheduler's state only with
-    the optimizer's). past: behind what the old plan's iterations count on, where `run` is nothing all the same. Raises
-    InputError for a step behind the run's end.
+    Iterations are rescaled to the same tokens unless `mode` is "as-is" or nothing changes. anew: whether the scheduler
+    restarts at 0 (Megatron-LM with --no-load-optim without --finetune loads iteration and samples, not the scheduler).
+    past: the old plan's history if `run` is empty although it had one. Raises InputError for a step after the run's
+    end.
     """
     if run.step > training.train_iters:
         raise InputError(
@@ -99,7 +100,7 @@ def scheduled(
 
 
 def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
-    """Return what was done by then, as the new plan counts it."""
+    """Return the run's history as the new plan counts it."""
     if counting.renumbers:
         return run.renumbered(new.global_, new.seq_length)
     return replace(run, unscheduled=run.sequences) if anew else run
@@ -107,7 +108,7 @@ def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> Histo
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """Iterations of the old run, which count on from `past`, in those of the new one, which count on from `done`."""
+    """Converts iterations of the old run, counted from `past`, to those of the new one, counted from `done`."""
 
     old: Batch
     new: Batch
@@ -118,15 +119,16 @@ class _Clock:
 
     @property
     def ratio(self) -> Fraction:
-        """Return tokens of an old iteration over those of a new one."""
+        """Return the tokens of an old iteration over those of a new one."""
         return Fraction(self.old.global_ * self.old.seq_length, self._new_tokens)
 
     @property
     def _new_tokens(self) -> int:
+        """Return the tokens of a new iteration."""
         return self.new.global_ * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:
-        """Convert an iteration of the run: they go on from the checkpoint's."""
+        """Return the new iteration at the same tokens as an old one; iterations already done keep their numbers."""
         if not self.done.step:
             own = max(Fraction(0), iteration - self.past.step)
             before = Fraction(self.past.tokens, self._new_tokens)
@@ -135,9 +137,9 @@ class _Clock:
         return min(iteration, step) + max(Fraction(0), iteration - step) * self.ratio
 
     def schedule(self, iteration: Fraction) -> Fraction:
-        """Convert an iteration of a scheduler that counts sequences.
+        """Return the new iteration of an old one for the scheduler, which counts sequences (or steps, with `steps`).
 
-        Those seen as they were, the others by their tokens.
+        Sequences already seen count as they are, the others by their tokens.
         """
         if self.steps:
             return self.run(iteration)
@@ -151,13 +153,17 @@ class _Clock:
         return (min(sequences, counted) + later) / self.new.global_
 
     def warmup(self, iteration: Fraction) -> Fraction:
-        """Convert an iteration of a scheduler that starts from 0: it warms up as it did when it last started."""
+        """Return the new iteration of the warmup's end; a scheduler that restarts at 0 warms up anew over the same
+        tokens.
+        """
         restarts = self.anew or (not self.done.step and self.past.unscheduled)
         return iteration * self.ratio if restarts else self.schedule(iteration)
 
 
 def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
-    """Yield every number of iterations, in those of the new run."""
+    """Yield each field of iterations with its value before and after, rounded up; the warmup is kept shorter than
+    the decay.
+    """
 
     decay = Fraction(training.lr_decay_iters or training.train_iters)
     given = training.lr_decay_iters is not None or (clock.done.step > 0 and not clock.steps)
@@ -179,8 +185,7 @@ def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
 
 
 def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
-    """Return a sentence with the tokens of the whole run. DeepSpeed's train.py counts what was seen in steps of the new
-    batch."""
+    """Return a sentence with the tokens of the whole run before and now, if iterations stay the same."""
     seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
     tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
     return (
@@ -191,7 +196,7 @@ def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A schedule that was kept in tokens."""
+    """A schedule rescaled to the same tokens, with the options and notes that follow."""
 
     old: Batch
     new: Batch
@@ -203,7 +208,9 @@ class _Kept:
     anew: bool
 
     def options(self) -> Iterator[str]:
-        """Yield what the new run's command needs to go on."""
+        """Yield the options that the new run's command needs to resume; none at step 0 or with a restarted
+        scheduler.
+        """
         if not self.run.step or self.anew:
             return
         if self.counting.override:
@@ -212,7 +219,7 @@ class _Kept:
             yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
 
     def notes(self) -> Iterator[str]:
-        """Yield what else a person must know."""
+        """Yield sentences on tokens, learning rate, history and the program's counting."""
         if self.old != self.new:
             yield from self._tokens()
             yield self._learning_rate()
@@ -227,6 +234,7 @@ class _Kept:
                 yield from self._sequences()
 
     def _tokens(self) -> Iterator[str]:
+        """Yield a sentence with the tokens of a step and of what remains, before and after."""
         old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
         if not self.counting.renumbers:
             before = (
@@ -245,6 +253,7 @@ class _Kept:
         yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
 
     def _learning_rate(self) -> str:
+        """Return a sentence with the unchanged learning rate and those of the square-root and the linear rule."""
         ratio = self.new.global_ / self.old.global_
         if ratio == 1:
             return f"the learning rate stays {self.after.lr:g}"
@@ -255,6 +264,7 @@ class _Kept:
         )
 
     def _sequences(self) -> Iterator[str]:
+        """Yield sentences for programs that count sequences (Megatron-LM): data, schedule and their jumps."""
         if self.anew:
             after = self.after.lr_decay_iters or self.after.train_iters
             yield (
@@ -302,6 +312,7 @@ class _Kept:
             )
 
     def _renumbered(self) -> Iterator[str]:
+        """Yield sentences for train.py, which renumbers its steps by the new batch."""
         start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
         yield (
             f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
@@ -312,6 +323,7 @@ class _Kept:
             yield f"the last {count(repeated)} of the sequences that were seen come once more, since steps are whole"
 
     def _steps(self) -> Iterator[str]:
+        """Yield sentences for programs whose scheduler counts steps."""
         yield (
             f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
             "them: the last one is where the tokens are those of the old run"
@@ -326,8 +338,9 @@ class _Kept:
 
 
 def rate(training: WholeTraining, sequences: float, batch: int) -> float:
-    """Return the rate after so many sequences, of a run whose iterations have `batch` of them, as Megatron-LM computes
-    it (megatron/core/optimizer_param_scheduler.py, get_lr)."""
+    """Return the learning rate after `sequences` sequences, with `batch` of them per iteration, as Megatron-LM
+    computes it (megatron/core/optimizer_param_scheduler.py, get_lr).
+    """
     decay = (training.lr_decay_iters or training.train_iters) * batch
     warmup = training.lr_warmup_iters * batch
     if warmup and sequences <= warmup:
@@ -342,7 +355,9 @@ def rate(training: WholeTraining, sequences: float, batch: int) -> float:
 
 
 def _coefficient(training: WholeTraining, sequences: float, warmup: int, decay: int, batch: int) -> float:
-    """Return the place between the lowest rate and the peak's."""
+    """Return the decay's coefficient between the minimum (0) and the peak rate (1): linear, cosine, or else WSD with
+    a linear decay.
+    """
     done = (sequences - warmup) / (decay - warmup)
     if training.lr_decay_style == "linear":
         return 1.0 - done

@@ -43,10 +43,11 @@ Tried = tuple[Plan, Trained, list[Layout]]
 
 
 def answer(question: Question, top: int) -> Plan:
-    """Return the actor's plan with the step around it and around each alternative: the plainest of those that cannot be
-    told from the shortest, then the shortest first.
+    """Return the actor's plan with its RL step (`plan.rl[0]`), and up to `top` - 1 alternatives with theirs.
 
-    Raises InputError for a job that cannot be run so, InfeasibleError where nothing fits.
+    The best plan is the simplest of those whose score is within TIE of the best. Alternatives are candidates for the
+    same job with the same memory risk class, the shortest step first. Raises InputError if the job's GPUs or lengths do
+    not suit the section, InfeasibleError if no layout fits.
     """
     _check(question)
     tried: list[Tried] = []
@@ -69,7 +70,11 @@ def answer(question: Question, top: int) -> Plan:
 
 
 def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
-    """Return the plainest of those that cannot be told from the one with the best score, as `solve.choice` has it."""
+    """Return the simplest of the plans whose score is within the factor TIE of the best score.
+
+    A plan that may run out of memory never replaces one that does not. Ties go to the shorter step, then to the
+    search's order.
+    """
     best = min(tried, key=lambda each: _score(question, each))
     unsure, score = _score(question, best)
     close = [each for each in tried if _score(question, each) <= (unsure, TIE * score)]
@@ -77,7 +82,10 @@ def _plainest(question: Question, tried: Sequence[Tried]) -> Tried:
 
 
 def _score(question: Question, tried: Tried) -> tuple[bool, float]:
-    """Return whether a plan may run out of memory, and its step with the premium on what is no generation."""
+    """Return (whether a plan may run out of memory, its step in seconds with the premium for rare options).
+
+    The premium multiplies the step without generation, or the whole step where the layout is `alone`.
+    """
     _, actor, (layout, *_) = tried
     unsure, step_s = question.rank(layout)
     trained = step_s if layout.alone else step_s - layout.generation.seconds
@@ -85,6 +93,9 @@ def _score(question: Question, tried: Tried) -> tuple[bool, float]:
 
 
 def _check(question: Question) -> None:
+    """Raise InputError with all problems: GPUs "auto" or indivisible, no rollout on them, sequences longer than a
+    micro-batch or the model's positions.
+    """
     problems = []
     if question.job.gpus == "auto":
         problems.append(Problem("of a step of reinforcement learning must be a number", field="gpus", got="auto"))
@@ -108,14 +119,18 @@ def _check(question: Question) -> None:
 
 
 def _divided(question: Question) -> list[Division]:
-    """Return the ways to divide the job's GPUs; none where it states no number of them."""
+    """Return the ways to divide the job's GPUs among the roles; empty if the job's `gpus` is "auto"."""
     gpus = question.job.gpus
     return [] if gpus == "auto" else [*divisions(question.rl, question.cluster, gpus, question.reward is not None)]
 
 
 def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
-    """Yield who has which GPUs, the job of an update on those that train, and the share of its tokens that are there:
-    for each size of a micro-batch."""
+    """Yield (division of the GPUs, job of one update on the training GPUs, fill) for each division and micro-batch
+    size.
+
+    fill: real tokens over the tokens that the job's sequences have room for. Without packing, each division has one job
+    of padded sequences; with packing, the job's batch is `rl.batch` sequences packed into micro-batches.
+    """
     rl = question.rl
     for on in _divided(question):
         gpus = on.trained
@@ -142,7 +157,11 @@ def _jobs(question: Question) -> Iterator[tuple[Division, Job, float]]:
 
 
 def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the tokens of a micro-batch, with the pins under which they are so many."""
+    """Yield (tokens of a packed micro-batch, pins that it requires).
+
+    Without `rl.tokens_per_gpu`: 1, 2 and 4 times the longest sequence as long as an update fills them, without pins.
+    With it: cp * tokens_per_gpu for each cp at which the longest sequence fits, with cp and mbs pinned.
+    """
     rl = question.rl
     if rl.tokens_per_gpu is None:
         yield from (
@@ -157,15 +176,20 @@ def _rooms(question: Question) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _contexts(question: Question) -> tuple[int, ...]:
-    """Return the ranks of context parallelism that the job's GPUs and pins leave; those of a pin alone where it names
-    others."""
+    """Return the candidate context parallel degrees that the training GPUs and the job's pin allow; else the pinned
+    range's first degree.
+    """
     pins, most = parse(question.job.pins), max((on.trained for on in _divided(question)), default=max(_CONTEXT))
     left = tuple(cp for cp in _CONTEXT if cp <= most and pins.allows("cp", cp))
     return left or pins.ranges["cp"][:1]
 
 
 def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tried]:
-    """Return the actor's best plans with the layouts around each that fit, the shortest step first."""
+    """Return the actor's best plans for a job, each with its preferred feasible layouts, the shortest step first.
+
+    Solves again with a larger memory margin (_LEFT) until a plan has a layout that fits surely; else returns the first
+    plans whose layouts may run out of memory. Raises InfeasibleError if no layout fits.
+    """
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
     fullest: Layout | None = None
@@ -209,7 +233,11 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
 
 @dataclass(frozen=True)
 class _Critics:
-    """The critics of a job of an update, each solved once. gpus: of their own; 0: the actor's."""
+    """The critic models of an update's job, each solved once.
+
+    job: with the memory margin that remains; fill: tokens over room; gpus: GPUs of the critic's own, 0 if it shares the
+    actor's; solved: cache by pinned values.
+    """
 
     question: Question
     job: Job
@@ -218,8 +246,11 @@ class _Critics:
     solved: dict[tuple[object, ...], Trained | InfeasibleError] = field(default_factory=dict)
 
     def around(self, actor: Candidate) -> Iterator[Trained | InfeasibleError | None]:
-        """Yield the critic with the actor's degrees, the plainer one, and the fastest; where the actor's program has
-        both alike, that alone. An error is why there is none."""
+        """Yield None without a critic; else the critic with the actor's tp and pp (or, in programs that configure both
+        together, its ZeRO stage, tp, recomputation and offload).
+
+        mbs and cp are always the actor's. An InfeasibleError is yielded, not raised, if that critic does not fit.
+        """
         if self.question.critic is None:
             yield None
             return
@@ -235,6 +266,9 @@ class _Critics:
         yield self._solved(alike)
 
     def _solved(self, alike: dict[str, object]) -> Trained | InfeasibleError:
+        """Return the critic solved with these values as pins, or the InfeasibleError; solves once and caches in
+        `solved`.
+        """
         pins = {name: str(value) for name, value in alike.items()}
         if (key := tuple(pins.values())) not in self.solved:
             assert self.question.critic is not None
@@ -248,8 +282,12 @@ class _Critics:
 
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
-    """Return a plan's candidate as a model that is trained, in as many micro-batches as its program makes of an update:
-    these have no more tokens than a replica's share of it, however many they have room for."""
+    """Return a plan's candidate as a trained model, with the number and room of the micro-batches that the program
+    really makes.
+
+    A packed micro-batch holds at most a replica's share of the update. If that changes room or batch, the candidate is
+    evaluated again and the original is kept as `as_written`.
+    """
     rl, batch, dp = question.rl, candidate.batch, candidate.parallel.dp
     room = batch.micro * batch.seq_length
     packed = Packed(room=room, length=rl.mean_tokens).within(rl, dp)
@@ -265,17 +303,25 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
 
 
 def _fits(question: Question, layout: Layout) -> bool:
+    """Return whether a layout's phases fit into the usable GPU bytes and its host bytes into a GPU's share of host
+    memory.
+    """
     host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
 
 
 def _gains(question: Question, layout: Layout, plainer: Layout) -> bool:
-    """Tell whether a layout is ahead of a plainer one by more than what plans are told apart by."""
+    """Return whether a layout's step is shorter than a simpler layout's by more than the factor TIE, or only the
+    simpler one may run out of memory.
+    """
     unsure, step_s = question.rank(plainer)
     return question.rank(layout) < (unsure, step_s / TIE)
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
+    """Return the error for a job of which no layout fits: no engine at all (`layout` None), host memory, or the
+    fullest phase.
+    """
     if layout is None:
         what = "no engine has room for the weights and the longest sequence beside what is trained"
         hint = "more GPUs, a shorter response_length.max, or placement: split"
@@ -296,7 +342,10 @@ def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:
 
 
 def planned(question: Question, layout: Layout) -> PlannedRl:
-    """Return a layout as the plan records it."""
+    """Return a layout as the plan records it.
+
+    The 90 % interval scales training by the actor's and generation by UNCERTAIN, unless its rate is stated.
+    """
     candidate, rl, generation = layout.actor.candidate, question.rl, layout.generation
     batch = layout.actor.as_written.batch
     low, high = candidate.predicted.interval["step_s"]

@@ -12,8 +12,9 @@ from symconfig.errors import Problem
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """GPUs by what they do. rollout, reward, critic: of an engine, a network of rewards and a critic that have their
-    own; else 0."""
+    """Numbers of GPUs by role. rollout, reward, critic: GPUs that only generate, score or train the critic; 0 if the
+    role shares the actor's GPUs.
+    """
 
     trained: int
     rollout: int = 0
@@ -22,9 +23,11 @@ class Division:
 
 
 def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> Iterator[Division]:
-    """Yield the ways to divide a job's GPUs that leave some to train on, the fewest of these first.
+    """Yield the divisions of a job's GPUs that leave at least one to the actor, more GPUs for rewards and rollout
+    first.
 
-    rewarded: a network of rewards runs on them.
+    rewarded: whether a reward model runs on the job's GPUs. A reward part of several nodes must be whole nodes. Yields
+    nothing if no division leaves training GPUs.
     """
     apart = rewarded and rl.reward_model is not None and rl.reward_model.placement == "apart"
     stated = rl.reward_model.gpus if rl.reward_model is not None else None
@@ -37,8 +40,10 @@ def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> 
 
 
 def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
-    """Return how many GPUs a role may have, the most first: as many as it is given, or quarters, in whole nodes where
-    there are several."""
+    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else the quarters of `gpus`.
+
+    Quarters are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    """
     if stated is not None:
         return [stated]
     step = node if gpus > node else 1
@@ -46,7 +51,9 @@ def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) 
 
 
 def undivided(rl: Rl, gpus: int, node: int) -> Problem:
-    """Return why a job's GPUs cannot be divided: none is left to train on, or rewards have parts of several nodes."""
+    """Return the problem why a job's GPUs have no division: reward GPUs are no whole nodes, or no GPU is left to
+    train on.
+    """
     reward = rl.reward_model
     if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
         what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"

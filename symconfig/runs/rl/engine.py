@@ -54,8 +54,9 @@ _PREFILL_TOKENS = 8192.0  # of a step (vLLM's max_num_batched_tokens, as trainer
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine, whatever memory it may take, on GPUs for each rank of data. dp: ranks of data, over all of whose GPUs
-    experts lie. element_bytes: of a weight."""
+    """One replica of an inference engine without its memory limit. tp: GPUs per data-parallel rank; dp:
+    data-parallel ranks, over all of which experts are sharded; element_bytes: of a weight.
+    """
 
     model: ModelDescriptor
     machine: Machine
@@ -65,59 +66,68 @@ class Engine:
 
     @property
     def gpus(self) -> int:
-        """Count the GPUs of a replica."""
+        """Return the GPUs of a replica, tp x dp."""
         return self.tp * self.dp
 
     @cached_property
     def weights_bytes(self) -> float:
-        """Return the bytes of weights on each GPU."""
+        """Return the bytes of weights per GPU."""
         return self.element_bytes * float(self._on_each(np.ones(1))[0])
 
     @property
     def _chosen(self) -> float:
-        """Return the share of the experts that a token goes to."""
+        """Return the share of the experts that process a token; 1 without experts."""
         experts = self.model.experts
         return 1.0 if experts is None else experts.num_experts_per_tok / experts.num_experts
 
     @property
     def _of_experts(self) -> float:
-        """Count the parameters of experts among which a token has a choice."""
+        """Return the number of parameters of all routed experts; 0 if every token uses all of them."""
         return (self._count.total - self._count.active) / (1.0 - self._chosen) if self._chosen < 1.0 else 0.0
 
     def _on_each(self, touched: Array) -> Array:
-        """Count the parameters on a GPU, with a share of all experts'."""
+        """Return the parameters per GPU that a step reads. touched: share of the experts that any token uses (1:
+        all).
+        """
         result: Array = (self._count.total - self._of_experts * (1.0 - touched / self.dp)) / self.tp
         return result
 
     @cached_property
     def _count(self) -> ParameterCount:
+        """Return the parameter counts without multi-token prediction layers."""
         return parameters(self.model, with_mtp=False)
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
-        """Return the seconds of one token for each of so many sequences. context: tokens of one, in the mean."""
+        """Return the seconds of one decoding step with `sequences` sequences, host time STEP_S included.
+
+        context: mean tokens per sequence. Arrays are elementwise.
+        """
         return self.decoding_s(sequences, context) + STEP_S
 
     def decoding_s(self, sequences: Array, context: Array) -> Array:
-        """Return the GPU's part of `decode_s`."""
+        """Return the GPU seconds of one decoding step: layers, reading the KV cache, logits and sampling."""
         keys = sequences / self.dp * cached_bytes(self.model, self.tp, context)
         return self._layers_s(sequences) + keys / self.machine.copy_bytes_per_s + self._words_s(sequences)
 
     def prefill_s(self, tokens: float, length: float) -> float:
-        """Return the seconds of so many tokens of prompts, each of this length."""
+        """Return the seconds to prefill `tokens` prompt tokens in prompts of `length` tokens, host time included."""
         return self.prefilling_s(tokens, length) + STEP_S * tokens / self._at_once(tokens)
 
     def prefilling_s(self, tokens: float, length: float) -> float:
-        """Return the GPU's part of `prefill_s`."""
+        """Return the GPU seconds to prefill `tokens` prompt tokens in prompts of `length` tokens."""
         at_once = self._at_once(tokens)
         step = self._layers_s(np.array([at_once])) + self._words_s(np.array([at_once / length]))
         scored = tokens / self.gpus * scored_flops(self.model, length) / float(self.machine.attention_flops)
         return tokens / at_once * float(step[0]) + scored
 
     def _at_once(self, tokens: float) -> float:
+        """Return the tokens of one prefill step: at most _PREFILL_TOKENS per data-parallel rank."""
         return min(tokens, _PREFILL_TOKENS * self.dp)
 
     def _layers_s(self, tokens: Array) -> Array:
-        """Return the seconds of a step's layers, but for reading keys."""
+        """Return the seconds of one step's layers for `tokens` tokens: weights, FLOPs, activations, launches and
+        all-reduces; reading the KV cache is not included.
+        """
         shared, count = self._at_ends / self.tp, self._count
         read = self._on_each(1.0 - (1.0 - self._chosen) ** tokens) - shared
         computed = 2.0 * (count.active - self._at_ends) * tokens / self.gpus
@@ -128,40 +138,44 @@ class Engine:
         return result
 
     def _words_s(self, sequences: Array) -> Array:
-        """Return the seconds of a word of each sequence: its logits, drawn from on every GPU of a rank of data."""
+        """Return the seconds to compute the logits of one token per sequence and to sample it."""
         head = np.full_like(sequences, self._head / self.tp)
         return self._product_s(head, 2.0 * self._head * sequences / self.gpus) + self.sampling_s(sequences)
 
     def sampling_s(self, sequences: Array) -> Array:
-        """Return the seconds in which words are drawn from logits, with the kernels outside of layers."""
+        """Return the seconds to sample one token per sequence from its logits, plus the launches outside of layers."""
         passed = SAMPLED_BYTES * self._head / self.model.hidden_size * sequences / self.dp
         result: Array = passed / self.machine.hbm_bytes_per_s + LAYER_S
         return result
 
     @cached_property
     def _head(self) -> int:
-        """Count the parameters that make logits of a token, or its one value."""
+        """Return the number of parameters of the output head; with tied embeddings the embedding's are added."""
         own = self._count.by_part["head"]
         return own + self._count.by_part["embedding"] if self.model.tie_word_embeddings else own
 
     @cached_property
     def _at_ends(self) -> int:
-        """Count the parameters outside of layers: the embedding, which a step only looks words up in, and a head."""
+        """Return the number of parameters of the embedding and the head."""
         return self._count.by_part["embedding"] + self._count.by_part["head"]
 
     def _product_s(self, parameters_read: Array, flops: Array) -> Array:
-        """Return the seconds of products on a GPU that read so many parameters and compute."""
+        """Return the seconds of matrix products on a GPU: reading the parameters and computing, overlapped as a
+        4-norm (TOGETHER).
+        """
         read = self.element_bytes * parameters_read / self.machine.copy_bytes_per_s
         result: Array = (read**TOGETHER + (flops / self._flops_per_s) ** TOGETHER) ** (1.0 / TOGETHER)
         return result
 
     @property
     def _flops_per_s(self) -> float:
+        """Return the achieved FLOP/s of matrix products on one GPU."""
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:
-        """Return the seconds of two all-reduces in each layer: behind attention over a rank of data, and behind the MLP
-        over all of them, where tokens are gathered and their sums scattered."""
+        """Return the seconds of all layers' two all-reduces: after attention over tp, after the MLP over all GPUs of
+        the replica.
+        """
         amount = tokens * self.model.hidden_size * ELEMENT_BYTES
         sums = ((amount / dp, float(gpus)) for dp, gpus in ((self.dp, self.tp), (1, self.gpus)))
         each = sum(ring(passed, 2.0, np.full_like(tokens, ranks), 1.0, self.machine) for passed, ranks in sums)
@@ -171,9 +185,12 @@ class Engine:
 
 @dataclass(frozen=True)
 class Replica:
-    """An engine that may take a share of its GPUs' memory. static: the share is of what its process leaves, for
-    weights, keys and values alone (SGLang's mem_fraction_static); else of the whole GPU, for what it works with, too
-    (vLLM's gpu_memory_utilization)."""
+    """An engine with its share of GPU memory.
+
+    static: whether the share holds only weights and KV cache, of what its process leaves (SGLang's
+    mem_fraction_static); else the share is of the whole GPU and includes working memory (vLLM's
+    gpu_memory_utilization).
+    """
 
     engine: Engine
     share: float
@@ -181,13 +198,15 @@ class Replica:
 
     @property
     def bytes(self) -> float:
-        """Return the bytes of each GPU that it takes."""
+        """Return the bytes that the engine takes of each GPU, working memory included."""
         memory = self.engine.machine.memory_bytes
         return self.share * (memory - ASLEEP_BYTES) + WORKING_BYTES if self.static else self.share * memory
 
     @property
     def most_bytes(self) -> float:
-        """Return the bytes that it may take where a static share has the room beside it that its program leaves."""
+        """Return the bytes per GPU that the engine may take; for a static share with the activations' room that
+        SGLang reserves for a GPU of this size.
+        """
         if not self.static:
             return self.bytes
         gib = self.engine.machine.memory_bytes / GIB
@@ -196,12 +215,16 @@ class Replica:
 
     @property
     def context_bytes(self) -> float:
-        """Return the bytes that are left for keys and values on each GPU; negative where the weights do not fit."""
+        """Return the bytes per GPU left for the KV cache; negative if the weights do not fit."""
         return self.bytes - self.engine.weights_bytes - WORKING_BYTES
 
     def at_once(self, rl: Rl, tokens: float | None = None) -> int:
-        """Return how many sequences are decoded at once, at most; 0 where the longest one does not fit. tokens: of each
-        of them; None: as many as they have in the mean."""
+        """Return the maximum number of sequences that a replica decodes at the same time; 0 if the longest one's KV
+        cache does not fit.
+
+        tokens: context of each sequence; None: the mean of `rl`. At most `max_num_seqs` and at least 1 per
+        data-parallel rank.
+        """
         longest, held = (
             float(cached_bytes(self.engine.model, self.engine.tp, np.array([float(each)]))[0])
             for each in (rl.longest, tokens or rl.mean_tokens)
@@ -214,14 +237,17 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a step's generation takes. at_once: sequences that a replica decodes together, at most."""
+    """seconds: of a step's generation. at_once: sequences that a replica decodes at the same time, at most."""
 
     seconds: float
     at_once: int
 
 
 def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
-    """Return a step's generation on so many replicas; None where the engine has no room for its longest sequence."""
+    """Return a step's generation on `replicas` replicas; None if the engine has no room for the longest sequence.
+
+    A stated `tokens_per_s_per_gpu` replaces the prediction.
+    """
     at_once, engine = replica.at_once(rl), replica.engine
     if replica.context_bytes <= 0 or not at_once:
         return None
@@ -237,10 +263,10 @@ def generate(replica: Replica, rl: Rl, replicas: int) -> Generation | None:
 
 @lru_cache(maxsize=256)
 def _passed(rl: Rl, own: int, at_once: int) -> tuple[Array, Array, Array]:
-    """Return the stretches between two sequences' ends on one replica, in order: their steps, the sequences that run,
-    and the mean of their contexts.
+    """Return (steps, active sequences, mean context tokens) of each interval between two sequences' ends on one
+    replica, in order.
 
-    Sequences start in an order that has long and short ones mixed.
+    own: sequences of the replica; a waiting sequence starts when one ends. Long and short ones are interleaved. Cached.
     """
     drawn = np.rint(quantiles(rl.response_length, min(own, 16 * GROUPS)))
     lengths = [int(drawn[index]) for index in _mixed(drawn.size, own)]
@@ -262,7 +288,7 @@ def _passed(rl: Rl, own: int, at_once: int) -> tuple[Array, Array, Array]:
 
 
 def _mixed(groups: int, count: int) -> list[int]:
-    """Return the group of each of `count` sequences: all groups in turn, in steps of the golden section."""
+    """Return the group's index of each of `count` sequences, interleaving all groups by steps of the golden ratio."""
     step = max(1, round(groups * 0.6180339887))
     while np.gcd(step, groups) != 1:
         step += 1

@@ -35,7 +35,11 @@ _WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
-    """Yield the layouts around an actor, those whose engine or network of rewards has no room aside."""
+    """Yield the feasible layouts around an actor: each engine with each kind of host offload that the target supports.
+
+    critic: None without one. on: the division of the GPUs. Yields nothing if the reward model has no room; an engine
+    without room is skipped.
+    """
     rl, alone, learns = question.rl, on.rollout > 0, question.learns
     served = on.rollout or on.trained
     gpu = machine(question.cluster, "bf16" if question.cluster.gpu.peak_flops.bf16 else "fp16", gpus=served)
@@ -67,8 +71,11 @@ def layouts(question: Question, actor: Trained, critic: Trained | None, on: Divi
 
 
 def unserved(question: Question, served: Collection[int]) -> Problem | None:
-    """Return why replicas of the degrees that the job states cannot generate; None where they can. served: GPUs that
-    generate, of each way to divide the job's."""
+    """Return the problem why no engine of the stated rollout degrees divides any of these numbers of GPUs; None if one
+    does.
+
+    served: numbers of generating GPUs, one for each division of the job's.
+    """
     rollout, model = question.rl.rollout, question.model
     if rollout.tp is not None and model.num_attention_heads % rollout.tp:
         what, need = "an engine divides attention heads over it", f"a divisor of {model.num_attention_heads}"
@@ -84,15 +91,20 @@ def unserved(question: Question, served: Collection[int]) -> Problem | None:
 
 
 def _read(question: Question, own: partial[Layout], engines: Sequence[Engine]) -> partial[Layout]:
-    """Return the layouts of a way to move what is not needed with what is read at once, which is the same with every
-    engine: it sleeps meanwhile, or is elsewhere."""
+    """Return the layout's constructor with the micro-batches of the log-probability phases set; they are the same for
+    all engines.
+
+    `own` keeps its other arguments. The first engine stands in, because engines sleep in these phases or have GPUs of
+    their own.
+    """
     chosen = with_reads(question, own(replica=Replica(engines[0], 0.0), replicas=1))
     return partial(own, read=chosen.read, reference_read=chosen.reference_read)
 
 
 def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield layouts whose engine has one rank of data, and those of several whose generation is shorter than that of
-    any of the former by more than what is left out of it."""
+    """Yield all layouts with one data-parallel rank per engine, and others only if their generation is at least
+    _UNSURE faster than the fastest of these.
+    """
     every = list(layouts)
     plain = [each.generation.seconds for each in every if each.replica.engine.dp == 1]
     most = (1 - _UNSURE) * min(plain) if plain else inf
@@ -100,9 +112,11 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 
 
 def preferred(every: Sequence[Layout]) -> list[Layout]:
-    """Return layouts around an actor with the one to take first, of those that are in the order of their steps: its
-    replicas have the fewest GPUs that generate nearly as fast, and of steps that are alike it has the most room for
-    sequences that are all as long as they may be."""
+    """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none.
+
+    Preferred: the fewest GPUs per replica among steps at most _WIDER of the generation longer than the shortest; of its
+    steps within _ALIKE_STEPS, the one that decodes the most sequences of maximal length at the same time.
+    """
     if not every:
         return []
     shortest, longest = every[0], float(every[0].rl.longest)
@@ -115,9 +129,11 @@ def preferred(every: Sequence[Layout]) -> list[Layout]:
 
 
 def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> Layout | None:
-    """Return a layout with an engine at the share of memory that the job states, or at the largest of those that
-    generate as fast: what others do not hold meanwhile is of no use to them, and answers may grow. None where it has no
-    room."""
+    """Return the layout with an engine at the stated memory share, or at the largest share whose generation is within
+    _ALIKE of the fastest; None without room.
+
+    make: constructor of the layout, all but replica and generation given.
+    """
     static = question.rl.rollout.static_share
     empty, stated = make(replica=Replica(engine, 0.0, static)), question.rl.rollout.memory_share
     shares = [stated] if stated is not None else _shares(question, empty)
@@ -132,9 +148,10 @@ def _shared(question: Question, engine: Engine, make: Callable[..., Layout]) -> 
 
 
 def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
-    """Yield the GPUs of each rank of data of a replica, and how many of these it has.
+    """Yield (tp, dp) of each engine that divides `gpus`.
 
-    A rank has those of a node at most, that the heads divide over; experts divide over all GPUs of a replica.
+    tp: the stated one, or powers of two up to a node that divide the attention heads. dp: the stated one, or 1 and, for
+    experts in engines that support it, ranks over 1, 2 or 4 nodes.
     """
     rollout, node, model = question.rl.rollout, question.cluster.gpus_per_node, question.model
     powers = [2**power for power in range(node.bit_length()) if 2**power <= node]
@@ -150,15 +167,14 @@ def _engines(question: Question, gpus: int) -> Iterator[tuple[int, int]]:
 
 
 def _shares(question: Question, empty: Layout) -> Iterator[float]:
-    """Yield the shares, in steps that people write and the largest first, that leave a GPU what rests beside the engine
-    with its gaps and the job's margin, and at the job's risk what that may take beyond its prediction."""
+    """Yield the engine's memory shares that fit beside what stays on the GPU, in descending steps of 1/20 from 0.9."""
     room = question.room_bytes(empty)
     shares = (step / _SHARES for step in range(round(_MOST_SHARE * _SHARES), 0, -1))
     yield from (share for share in shares if replace(empty.replica, share=share).most_bytes <= room)
 
 
 def as_trained(question: Question, actor: Trained) -> Read:
-    """Return the micro-batches of an update, in which samples may be read, too."""
+    """Return the micro-batches of the actor's update as those in which samples are read for log-probabilities."""
     rl, batch, degrees = question.rl, actor.candidate.batch, actor.candidate.parallel
     room = batch.micro * batch.seq_length
     if question.learns.sequences != "packed":
@@ -167,8 +183,12 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout that reads samples in the largest micro-batches that fit, and in none that are twice as large as
-    others and save less time than is worth it: an update's to begin with, or smaller ones where these do not fit."""
+    """Return a layout with the largest micro-batches for log-probabilities that fit and save at least WORTH_READING per
+    doubling.
+
+    Starts at the update's size and halves it (down to the longest sequence) while it does not fit. Unchanged if the
+    program reads in the update's micro-batches.
+    """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout
     longest, batch, degrees = question.rl.longest, layout.actor.as_written.batch, layout.actor.candidate.parallel
@@ -185,7 +205,9 @@ def with_reads(question: Question, layout: Layout) -> Layout:
 
 
 def _larger(layout: Layout, room: int) -> Iterator[Layout]:
-    """Yield the layout with twice as many tokens each time, until a replica reads all of its samples at once."""
+    """Yield the layout with micro-batches of twice the tokens each time, the last one where a replica reads all
+    samples in one.
+    """
     while True:
         room *= 2
         larger = _at(layout, room)
@@ -195,10 +217,14 @@ def _larger(layout: Layout, room: int) -> Iterator[Layout]:
 
 
 def _at(layout: Layout, room: int) -> Layout:
+    """Return the layout with log-probabilities of actor and reference read in micro-batches of at most `room`
+    tokens.
+    """
     rl, degrees = layout.rl, layout.actor.candidate.parallel
     read = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))
     return replace(layout, read=read, reference_read=read)
 
 
 def _seconds(layout: Layout) -> float:
+    """Return the seconds of a layout's phases that read samples."""
     return sum(phase.seconds for phase in layout.reads)

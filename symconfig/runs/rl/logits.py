@@ -11,16 +11,15 @@ from symconfig.graph.implementation import LossKernel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitBytes:
-    """Bytes for each logit of a micro-batch, at the fullest moment.
+    """Bytes per logit of a micro-batch at the peak.
 
-    forward: of log-probabilities without gradients; entropy: of these with the entropy. update: of an update;
-    entropy_update: of one whose loss has the entropy. added: these two come to what the planner's own loss keeps, and
-    are not all there is. kept: of an update's forward, while another model is read. loss: how the planner's loss comes
-    from them; None: as the framework has it.
+    forward: log-probabilities without gradients; entropy: with the entropy. update: an update; entropy_update: with the
+    entropy in the loss. added: whether these two are added to what the planner's own loss keeps, or are the total.
+    kept: by an update's forward while another model is read. loss: kernel of the planner's loss that they refer to;
+    None: the framework's.
 
-    Where logits are never whole: tile: the tokens and words of which they are there at once, in 16 bits. scored: bytes
-    for each channel of a token that the head keeps; in its backward there are by_channel of these more, and by_weight
-    for each weight of a trained head.
+    For logits computed in tiles: tile: (tokens, words) at the same time, in 16 bits. scored: bytes per channel of a
+    token kept by the head; in its backward by_channel more of these, and by_weight per weight of a trained head.
     """
 
     forward: float
@@ -118,7 +117,11 @@ FUSED = LogitBytes(forward=0.0, update=0.0, added=False, loss=LossKernel.TILED) 
 
 
 def of_loss(means: Loss, target: str) -> LogitBytes:
-    """Return what a loss of preferences makes of logits in a target's program."""
+    """Return the bytes per logit of a preference loss in a target's program.
+
+    Defaults for unknown targets: PLAIN for a reward model, PAIRS for losses on pairs, ANSWERS for those on single
+    answers.
+    """
     if means.scores:
         return BESIDE_SCORES.get(target, PLAIN)
     if not means.reference and target in _WITHOUT_REFERENCE:

@@ -15,7 +15,9 @@ ELEMENT_BYTES = 2.0
 
 
 def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
-    """Return the bytes of keys and values of one context of so many tokens on each of a replica's GPUs."""
+    """Return the KV cache bytes per GPU of one context of `tokens` tokens (elementwise); layers with a window keep
+    at most that.
+    """
     whole, windowed = _caching_layers(model)
     seen = whole * tokens + windowed * (
         tokens if model.sliding_window is None else np.minimum(tokens, model.sliding_window)
@@ -26,13 +28,15 @@ def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return how many layers keep keys of all tokens, and how many those of a window."""
+    """Return (layers that cache all tokens, layers that cache a sliding window); layers that share another's KV
+    cache count in neither.
+    """
     own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     return own.count(False), own.count(True)
 
 
 def _channels(model: ModelDescriptor, tp: int) -> float:
-    """Return the numbers that a layer keeps of a token on each GPU."""
+    """Return the elements that one layer caches of a token per GPU; MLA's latent is not divided by tp."""
     if model.attention is Attention.MLA and model.latent is not None:
         return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
     heads = max(1.0, model.num_key_value_heads / tp)
@@ -41,8 +45,9 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
 
 @lru_cache(maxsize=64)
 def moved(model: ModelDescriptor) -> tuple[float, float]:
-    """Count the numbers of a token that kernels between products read and write in all layers: on every GPU, and those
-    that tensor parallelism cuts."""
+    """Return (elements on every GPU, elements divided by tp) that kernels between matrix products read and write for
+    one token in all layers.
+    """
     whole = cut = 0.0
     for kind in model.kind_of_layer:
         whole += 2 * 4 * model.hidden_size  # two norms: the stream and what is added to it, their sum and its norm
@@ -58,7 +63,9 @@ def moved(model: ModelDescriptor) -> tuple[float, float]:
 
 
 def scored_flops(model: ModelDescriptor, length: float) -> float:
-    """Count the FLOP of a token's attention to those before it, in the mean over a prompt of this length."""
+    """Return the FLOPs of attention scores and values of one prompt token in all layers, averaged over a causal
+    prompt of `length`.
+    """
     window = min(length / 2, model.sliding_window or np.inf)
     keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
     return 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys

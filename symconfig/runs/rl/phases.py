@@ -32,7 +32,7 @@ _WEIGHT_BYTES = 2.0
 
 
 class Away(StrEnum):
-    """What of the trained models is in host memory while it is not needed."""
+    """The parts of the trained models that are offloaded to host memory when unused."""
 
     NOTHING = "nothing"
     STATES = "optimizer state"
@@ -51,8 +51,9 @@ AWAY: Mapping[Away, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """seconds: of a step. holds: bytes on the fullest GPU, by what they are. pool: whose GPUs it takes. tokens: of a
-    micro-batch, on each GPU; 0: there are none."""
+    """One phase of a step. holds: bytes on the fullest GPU by part. pool: role whose own GPUs it runs on; "": the
+    actor's. tokens: of a micro-batch per GPU; 0: it has none.
+    """
 
     name: str
     seconds: float
@@ -62,12 +63,14 @@ class Phase:
 
     @property
     def bytes(self) -> float:
+        """Return the bytes on the fullest GPU."""
         return sum(self.holds.values())
 
 
 def to_engine_s(actor: Trained) -> float:
-    """Return the seconds in which every GPU receives an actor's whole weights, tensor by tensor; of adapters these
-    alone, since the engine has the frozen weights."""
+    """Return the seconds to send the actor's weights (16 bits) to every GPU of the engine; with an adapter only its
+    weights.
+    """
     p, count = actor.candidate.parallel, parameters(actor.plan.model, with_mtp=False)
     total = _WEIGHT_BYTES * (count.total if actor.plan.model.adapter is None else count.trainable)
     sharded = p.dp * p.cp if actor.candidate.options.zero_stage == 3 else 1
@@ -76,12 +79,15 @@ def to_engine_s(actor: Trained) -> float:
 
 
 def moved_s(each: Trained, away: Away) -> float:
-    """Return the seconds in which what is away goes to the host and comes back, once each."""
+    """Return the seconds to copy the offloaded parts of a model to the host and back, once."""
     return 2 * sum(each.memory[name] for name in AWAY[away]) / each.host_bytes_per_s
 
 
 def at_rest(each: Trained, away: Away) -> dict[str, float]:
-    """Return what of a model stays on the GPU while it neither trains nor is read."""
+    """Return the bytes by part of a model that stay on the GPU while it is neither trained nor read.
+
+    Gradients are gone if the weights are offloaded, or if the framework frees them.
+    """
     gone = (*AWAY[away], *((GRADIENTS,) if WEIGHTS in AWAY[away] or each.frees_gradients else ()))
     return {name: each.memory[name] for name in (WEIGHTS, GRADIENTS, STATES) if name not in gone}
 
@@ -92,11 +98,14 @@ _GENERATING = ("generation", "rewards beside generation")  # pools whose phases 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to run a step. alone: the engine has GPUs of its own. read, reference_read: micro-batches whose
-    log-probabilities are computed, of the actor and the reference; read_alike: a critic reads the same. reference:
-    where it is while it is not read. apart: roles with GPUs of their own, "critic" and "reference", beside the actor's.
-    sleeps: an engine on the same GPUs gives its memory back while others train. waits: an engine of its own does not
-    generate meanwhile. rewards: a network that gives them. sleep_level: of an engine that sleeps."""
+    """One way to run an RL step.
+
+    alone: the engine has GPUs of its own. read, reference_read: micro-batches in which actor and reference compute
+    log-probabilities; read_alike: the critic uses the same. reference: where its weights are when unused. apart: roles
+    ("critic", "reference") with GPUs of their own. away: parts kept in host memory when unused. sleeps: a colocated
+    engine frees its memory during training. waits: an engine on its own GPUs does not overlap with training.
+    sleep_level: 1 keeps its weights on the host.
+    """
 
     rl: Rl
     actor: Trained
@@ -118,13 +127,16 @@ class Layout:
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """Return the phases in order."""
+        """Return the step's phases in order: generation, weight transfer, rewards, log-probabilities, reference,
+        critic, updates, host copies.
+        """
         return tuple(self._phases())
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of a step: one phase after the other on the same GPUs; on GPUs of its own the engine
-        generates beside the rest, unless it waits, and rewards may come while it generates.
+        """Return the seconds of a step. Phases on the same GPUs add up; different pools overlap.
+
+        An engine with its own GPUs overlaps with training unless `waits`; rewards may overlap with generation.
         """
         pools: defaultdict[str, float] = defaultdict(float)
         for phase in self.phases:
@@ -136,21 +148,27 @@ class Layout:
 
     @property
     def beside_engine(self) -> Mapping[str, float]:
-        """Return the bytes of what is on a GPU beside an engine that is awake, by what they are."""
+        """Return the bytes by part on a GPU besides an awake engine: only libraries on its own GPUs, else all that
+        stays there.
+        """
         return {LIBRARIES: self.actor.libraries} if self.alone else self._resting({})
 
     @property
     def trained_bytes(self) -> float:
-        """Return the bytes of the fullest phase of the GPUs that train."""
+        """Return the bytes of the fullest phase on the training GPUs."""
         return max(phase.bytes for phase in (self.phases[1:] if self.alone else self.phases))
 
     def is_sure(self, ratio: float | None, memory_bytes: float) -> bool:
-        """Tell whether the GPUs that train have room, should predicted parts take so many times what is predicted."""
+        """Return whether every phase on the training GPUs fits into `memory_bytes` if predicted parts are `ratio`
+        times as large.
+        """
         return all(surprised(phase.holds, ratio) <= memory_bytes for phase in self.phases[self.alone :])
 
     @property
     def host_bytes(self) -> float:
-        """Return the bytes of host memory for each GPU."""
+        """Return the bytes of host memory per GPU: offloaded states and weights, the sleeping engine's, and the
+        reference's copy.
+        """
         states = sum(each.memory[name] for each in self.trained for name in AWAY[self.away])
         states += sum(each.candidate.predicted.host_bytes for each in self.trained)
         states += self._kept_bytes + (0.0 if self.rewards is None else self.rewards.asleep_bytes)
@@ -158,21 +176,24 @@ class Layout:
 
     @property
     def trained(self) -> tuple[Trained, ...]:
-        """Return the models that are updated."""
+        """Return the trained models: the actor, and the critic if there is one."""
         return (self.actor, *filter(None, (self.critic,)))
 
     @property
     def _kept_bytes(self) -> float:
-        """Return the bytes of the engine's weights that wait on the host for each GPU while it sleeps."""
+        """Return the bytes per GPU of engine weights kept on the host while it sleeps; 0 unless it sleeps at level
+        KEEPING.
+        """
         kept = self.sleeps and not self.alone and self.sleep_level == KEEPING
         return self.replica.engine.weights_bytes * kept
 
     @property
     def _copied(self) -> bool:
-        """Tell whether the reference is a second copy: that of adapters is the actor without them."""
+        """Return whether the reference has weights of its own; with an adapter it is the actor without it."""
         return self.rl.reference and self.actor.plan.model.adapter is None
 
     def _phases(self) -> Iterator[Phase]:
+        """Yield the phases of `phases`; those without a model or without seconds to copy are left out."""
         rl, actor, critic, steps = self.rl, self.actor, self.critic, self.rl.updates * self.rl.epochs
         awake = {AWAKE: self.replica.bytes}
         held = awake if self.alone else self._resting(awake)
@@ -199,7 +220,9 @@ class Layout:
 
     @property
     def reads(self) -> tuple[Phase, ...]:
-        """Return the phases in which samples are read in micro-batches of their own."""
+        """Return the phases that compute log-probabilities (and values, with `read_alike`) in micro-batches of their
+        own.
+        """
         every = [self._log_probabilities()]
         if self.rl.reference:
             every.append(self._of_reference())
@@ -208,6 +231,7 @@ class Layout:
         return tuple(every)
 
     def _log_probabilities(self) -> Phase:
+        """Return the phase in which the actor computes log-probabilities and entropy."""
         actor, read = self.actor, self.read
         reader = actor.reading(read.room)
         # verl reports the entropy, whatever the loss is.
@@ -216,6 +240,9 @@ class Layout:
         return Phase(READING, reader.passes_s(read.passes, read.fill), held, tokens=reader.tokens_per_gpu)
 
     def _of_reference(self) -> Phase:
+        """Return the phase in which the reference computes log-probabilities, with copying or streaming its weights
+        from the host.
+        """
         actor, read, pool = self.actor, self.reference_read, self._pool("reference")
         reader = actor.reading(read.room)
         apart = self._copied and self.reference != "swapped"
@@ -229,6 +256,7 @@ class Layout:
         return Phase("reference", seconds, held, pool, reader.tokens_per_gpu)
 
     def _of_values(self, critic: Trained, pool: str) -> Phase:
+        """Return the phase in which the critic computes values; pool: its GPUs."""
         read, reader, seconds = self.read, critic, critic.forward_s(self.rl.updates)
         if self.read_alike:
             reader = critic.reading(read.room)
@@ -237,7 +265,7 @@ class Layout:
         return Phase("values", seconds, self._resting(values, pool=pool), pool, reader.tokens_per_gpu)
 
     def _rewarding(self) -> Iterator[Phase]:
-        """Yield the phase in which a network rewards."""
+        """Yield the reward model's phase; nothing without a reward model."""
         if (own := self.rewards) is None:
             return
         pool = f"rewards beside {own.how.overlaps}" if own.own and own.how.overlaps else ""
@@ -249,24 +277,30 @@ class Layout:
 
     @property
     def _rests(self) -> bool:
-        """Tell whether a reference is on the actor's GPUs in all phases."""
+        """Return whether the reference's weights are on the actor's GPUs in all phases."""
         return self._copied and self.reference == "resident" and "reference" not in self.apart
 
     def _pool(self, role: str) -> str:
-        """Return whose GPUs a role takes; the actor's are nobody else's."""
+        """Return the role itself if it has GPUs of its own, else "" (the actor's)."""
         return role if role in self.apart else ""
 
     def _passing(self, reader: Trained, entropy: bool = False) -> dict[str, float]:
-        """Return what a forward alone has beside weights."""
+        """Return the bytes of a forward without weights: even expert load, and the additional ones of the busiest
+        rank.
+        """
         even, most = (self._gaps(each.forward_bytes(entropy=entropy)) for each in (reader, reader.busiest))
         return {"forward": even, BUSIEST: most - even}
 
     def _gaps(self, passing: float) -> float:
-        """Return the bytes of what comes and goes, with the gaps that it leaves."""
+        """Return the bytes of temporary memory with fragmentation: times 1 + GAPS if the engine shares the GPUs."""
         return passing if self.alone else passing * (1 + GAPS)
 
     def _resting(self, held: dict[str, float], but: tuple[str, ...] = (), pool: str = "") -> dict[str, float]:
-        """Add what rests on a pool's GPUs in every phase. but: parts of the actor that `held` has already."""
+        """Return `held` with the bytes of all that stays on a pool's GPUs in every phase, engine and libraries
+        included.
+
+        but: parts of the actor not to be added, because `held` has them.
+        """
         result = dict(held) if pool else {**held, **self._frozen()}
         owners = (("actor's", self.actor, ""), ("critic's", self.critic, self._pool("critic")))
         for name, each, own in owners:
@@ -275,13 +309,19 @@ class Layout:
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
+        """Return `held` without zeros, with the bytes of the libraries and of an engine on the same GPUs (asleep, or
+        awake if it never sleeps).
+        """
         engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
         engine = {} if self.alone else engine
         return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
     def _updates(self, each: Trained, steps: int, name: str, other: Trained | None, pool: str = "") -> Iterator[Phase]:
-        """Yield the phases of a model's updates: their passes, and the optimizer's step where that has memory of its
-        own. other: a model that rests on the same GPUs."""
+        """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
+        temporary memory.
+
+        steps: optimizer steps. name: prefix of its parts. other: a model that stays on the same GPUs; None: none.
+        """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
 
@@ -300,7 +340,7 @@ class Layout:
             yield Phase(f"optimizer's step{of}", apart, self._with_processes(stepped), pool)
 
     def _beside_update(self, each: Trained, other: Trained | None) -> dict[str, float]:
-        """Return what rests on the GPUs of a model that is updated."""
+        """Return the bytes by part of other models on the GPUs of a model that is updated."""
         rests = {} if other is None else at_rest(other, self.away)
         held = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in rests.items()}
         if each is not self.actor and self._pool("critic"):
@@ -308,5 +348,5 @@ class Layout:
         return {**self._frozen(), **held}
 
     def _frozen(self) -> dict[str, float]:
-        """Return what rests of a reference and of a network of rewards on the actor's GPUs."""
+        """Return the bytes of the reference and of the reward model that stay on the actor's GPUs."""
         return ({"reference": self.actor.memory[WEIGHTS]} if self._rests else {}) | dict(shared(self.rewards))

@@ -24,8 +24,11 @@ Solve = Callable[[ModelDescriptor, Job, int], Plan]
 
 @dataclass(frozen=True)
 class Question:
-    """solve: the best plans of a model's job, so many. critic: the model that gives values, where one is trained;
-    reward: that of rewards, where the step runs one. learns: what the target can be told."""
+    """The inputs of the search for an RL step.
+
+    solve: returns the best plans of a model's job, up to a number. critic, reward: models to train and to run; None:
+    none. learns: what the target supports.
+    """
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
@@ -38,40 +41,46 @@ class Question:
 
     @property
     def usable_bytes(self) -> float:
+        """Return the bytes of a GPU that the job's memory margin leaves."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @cached_property
     def _ratio(self) -> float | None:
+        """Return the ratio of measured to predicted peak memory that is exceeded with the probability `memory_risk`;
+        None if any risk is accepted.
+        """
         return surprise(self.model, self.cluster, self.job.limits.memory_risk)
 
     def is_sure(self, layout: Layout) -> bool:
-        """Tell whether a layout meets the job's risk of running out of memory."""
+        """Return whether a layout meets the job's risk of running out of memory."""
         return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
 
     def has_room(self, phases: Iterable[Phase]) -> bool:
-        """Tell whether phases fit, and meet the job's risk of running out of memory."""
+        """Return whether all phases fit into the usable bytes and meet the job's risk of running out of memory."""
         memory = self.cluster.gpu.memory_bytes.value
         return all(
             phase.bytes <= self.usable_bytes and surprised(phase.holds, self._ratio) <= memory for phase in phases
         )
 
     def room_bytes(self, layout: Layout) -> float:
-        """Return the bytes that what rests on a GPU leaves to an engine: beside the job's margin with what the
-        allocator takes for it and the gaps of processes, and where it takes more than predicted, by the job's risk."""
+        """Return the bytes of a GPU that a layout leaves to its engine, after allocator overhead, gaps, margin and
+        memory risk; may be negative.
+        """
         holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
         resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
         return min(self.usable_bytes - resting, memory - surprised(holds, self._ratio))
 
     def rank(self, layout: Layout) -> tuple[bool, float]:
-        """Return what orders layouts that fit: those that meet the risk first, then the shortest step."""
+        """Return the sort key of a layout: (exceeds the memory risk, step in seconds)."""
         return not self.is_sure(layout), layout.step_s
 
     @cached_property
     def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+        """Return the cache of `generation`, by (tp, dp, share, replicas)."""
         return {}
 
     def generation(self, replica: Replica, replicas: int) -> Generation | None:
-        """Return a step's generation, which is the same around every actor; None where the engine has no room."""
+        """Return a step's generation on these replicas, cached; None if the engine has no room."""
         key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
         if key not in self._made:
             self._made[key] = generate(replica, self.rl, replicas)
@@ -79,6 +88,6 @@ class Question:
 
     @property
     def way_of_rewards(self) -> Rewarding | None:
-        """Return how the network of rewards runs; None where none does here."""
+        """Return how the target runs the reward model; None if none runs on the job's GPUs."""
         named = self.rl.reward_model
         return None if named is None or self.reward is None else self.learns.rewards[named.placement]

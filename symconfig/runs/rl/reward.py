@@ -36,10 +36,10 @@ _MODEL = "model of rewards"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewards:
-    """A network of rewards in a step.
+    """A reward model in a step.
 
-    how: its program runs it. planned: as a plan records it. seconds: of a step. holds: bytes on the fullest of its
-    GPUs while it reads; rests: in all other phases of these. asleep_bytes: of each GPU's weights on the host.
+    how: how its program runs it. planned: as a plan records it. seconds: of a step. holds: bytes by part on the fullest
+    of its GPUs while it runs; rests: in all other phases. asleep_bytes: weights per GPU on the host.
     """
 
     how: Rewarding
@@ -51,7 +51,7 @@ class Rewards:
 
     @property
     def own(self) -> bool:
-        """Tell whether it has GPUs of its own."""
+        """Return whether the reward model has GPUs of its own."""
         return self.planned.gpus > 0
 
 
@@ -64,8 +64,10 @@ def rewards(
     gpu: Machine,
     stated: PlannedReward,
 ) -> Rewards | None:
-    """Return a network of rewards around an actor; None where it has no room, or does not divide. stated: its GPUs, and
-    its engine where that is not chosen."""
+    """Return the reward model's step around an actor; None if it has no room or does not divide.
+
+    stated: its GPUs (0: the actor's), and its engine's tp and memory share if tp is not 0.
+    """
     gpus = stated.gpus
     if how.by == "engine":
         on = gpus or actor.candidate.parallel.world_size
@@ -90,8 +92,11 @@ def rewards(
 
 
 def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: int, gpus: int) -> Rewards | None:
-    """Return a network that engines serve, each on as few GPUs as have it in half of their memory. able: engines, with
-    the share that each takes."""
+    """Return the reward model served by engines; None if `able` is empty.
+
+    able: (engine, memory share that it needs), fewer GPUs first; the first within half of the memory is taken, else the
+    last. own: GPUs of its own; 0: it shares `gpus` and is copied from the host.
+    """
     if not able:
         return None
     engine, share = next((each for each in able if each[1] <= _USUAL_SHARE), able[-1])
@@ -109,7 +114,9 @@ def _served(how: Rewarding, able: Sequence[tuple[Engine, float]], rl: Rl, own: i
 
 
 def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int) -> Iterator[tuple[Engine, float]]:
-    """Yield engines with the share of a GPU that each needs, those of fewer GPUs first."""
+    """Yield (engine, memory share that it needs) for each power of two of tp that divides GPUs and heads and fits;
+    fewer GPUs first.
+    """
     tokens = np.array([max(float(rl.longest), _AT_ONCE)])
     for tp in (2**power for power in range(node.bit_length())):
         if tp > node or gpus % tp or model.num_attention_heads % tp:
@@ -124,7 +131,9 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
 def _frozen(
     how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
 ) -> Frozen | None:
-    """Return a network that workers read, with the actor's layout or in shards of all of its GPUs."""
+    """Return the reward model run by training workers, with the actor's layout or sharded by FSDP; None if it does
+    not divide.
+    """
     point = _sharded(rl, actor, gpus) if how.by == "shards" else _as_trained(model, actor, gpus)
     if point is None:
         return None
@@ -137,7 +146,7 @@ def _frozen(
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
-    """Return a layout of FSDP over so many GPUs, whose micro-batches are of one sequence."""
+    """Return a layout of FSDP over `gpus` GPUs, with micro-batches of one sequence."""
     return Configuration(
         degrees=Degrees(tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, dp=gpus),
         micro=1,
@@ -151,8 +160,11 @@ def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
 
 
 def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configuration | None:
-    """Return the actor's layout, whose weights are sharded where ZeRO-3 shards the actor's, on GPUs of its own where it
-    has any; None where the model or the GPUs do not divide."""
+    """Return the actor's tp and cp for the reward model, on `gpus` GPUs or the actor's; None if heads or GPUs do not
+    divide.
+
+    Pipeline stages are kept; weights are sharded (ZeRO-3) if the actor's are.
+    """
     candidate = actor.candidate
     ranks, micro = candidate.parallel.tp * candidate.parallel.cp, candidate.batch.micro
     if model.num_attention_heads % ranks or gpus % ranks:
@@ -169,5 +181,5 @@ def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configurat
 
 
 def shared(network: Rewards | None) -> Mapping[str, float]:
-    """Return what rests of a network of rewards on GPUs that it shares."""
+    """Return the bytes by part of a reward model that stay on the actor's GPUs; {} without one or if it has its own."""
     return {} if network is None or network.own else network.rests

@@ -55,7 +55,11 @@ def completed(
     plan: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
-    """Return an audit with its run judged, phase by phase. plan: look for a better layout, too."""
+    """Return an audit with the stated run's phases predicted and its findings added; unchanged without a stated run.
+
+    plan: whether to search for a better layout, too (`better`, or `infeasible` with the error). A run that cannot be
+    predicted is recorded in the audit, not raised.
+    """
     run = done.stated
     if run is None:
         return done
@@ -79,13 +83,14 @@ def completed(
 
 
 def _plain(alone: Alone) -> bool:
-    """Tell whether it trains as pre-training does."""
+    """Return whether the model trains with the loss of pre-training: neither preferences nor classification."""
     return alone.preference is None and not alone.classifies
 
 
 def _of_alone(job: Job, alone: Alone | None) -> Job:
-    """Return the job that the run of a model that trains alone is an answer to, for its own trainer where that has
-    files for it. One that gives labels is planned with the head of a language model, which takes more."""
+    """Return the job that the run of a single trained model solves, for its trainer's target if that supports the
+    task, else for its workers' backend.
+    """
     assert alone is not None, "is what there is without a step"
     target: str | None = alone.workers.target or alone.trainer.name
     if target in targets() and job.task in named(target).tasks:
@@ -94,8 +99,9 @@ def _of_alone(job: Job, alone: Alone | None) -> Job:
 
 
 def _job(job: Job, step: Step) -> Job:
-    """Return the job that the run is an answer to, for its own trainer, with the engine, the room of a micro-batch and
-    the workers open. NeMo-RL's plans are for its Megatron workers."""
+    """Return the job that the run solves, with the engine's degrees, its memory share and the micro-batches left to
+    the search.
+    """
     assert job.rl is not None
     open_ = {"tp": None, "memory_share": None}
     rl = job.rl.model_copy(
@@ -113,7 +119,10 @@ def _job(job: Job, step: Step) -> Job:
 
 
 def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return what a run costs with the step around it. Raises InputError where there is no such step."""
+    """Return the prediction of a run with its RL step.
+
+    Raises InputError if the rollout GPUs do not divide over the engine or the engine has no room.
+    """
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
         critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
@@ -162,7 +171,7 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
 
 
 def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
-    """Return what a run costs with the phases of an update without generation."""
+    """Return the prediction of a run that trains one model without generation, with its step in `tuned`."""
     alone = run.alone
     assert alone is not None, "is what makes it one to be completed"
     name = alone.workers.target or alone.trainer.name
@@ -181,12 +190,12 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
 
 
 def _of_values(run: Run) -> Run:
-    """Return a run of a model that gives one number of each token."""
+    """Return the run with a value head in place of the language model's."""
     return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes:
-    """Return what the loss of a trainer makes of logits."""
+    """Return the bytes per logit of the script's loss, by its options (fused, chunked, scaled) and program."""
     if step.fused_logits:
         return FUSED
     if step.chunked_logits:
@@ -197,17 +206,19 @@ def _logits(step: Step) -> LogitBytes:
 
 
 def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitBytes:
+    """Return the bytes per logit of a program's loss; `otherwise` if the program is not listed."""
     return NEMO_DTENSOR if workers is DTENSOR else BY_TARGET.get(name, otherwise)
 
 
 def _never(*_: object) -> Plan:
+    """Raise AssertionError: a layout that exists is not solved."""
     raise AssertionError("nothing is solved for a layout that is there")
 
 
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
 ) -> Stated:
-    """Return the actor, or the critic of a step, as it is trained on the layout that is there."""
+    """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed, judged.plan.job)

@@ -36,10 +36,10 @@ _SHORT = 2.0  # bytes of a number in 16 bits
 
 @dataclass(frozen=True)
 class Trained:
-    """A plan's candidate as a model that a step trains.
+    """A plan's candidate as a trained model.
 
-    fill: tokens of its micro-batches over those that they have room for. logits: what its loss makes of them. written:
-    with the micro-batches that its files have, where an update has fewer, or of fewer tokens.
+    fill: tokens of its micro-batches over the tokens that they have room for. logits: bytes per logit of its loss.
+    written: the candidate as rendered, if an update really has fewer micro-batches or shorter ones.
     """
 
     plan: Plan
@@ -50,20 +50,21 @@ class Trained:
 
     @property
     def as_written(self) -> Candidate:
-        """Return the candidate as its program's files have it."""
+        """Return the candidate as the rendered files configure it."""
         return self.written or self.candidate
 
     @property
     def frees_gradients(self) -> bool:
-        """Tell whether gradients have memory during an update alone."""
+        """Return whether gradients take memory only during an update."""
         return self.prospect.request.framework.shard_bytes is not None
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the candidate with all that its costs follow from, with the loss of its trainer."""
+        """Return the candidate with its request, evaluated with the trainer's loss kernel."""
         return self._with_loss(restore(self.plan, self.candidate))
 
     def _with_loss(self, whole: Prospect) -> Prospect:
+        """Return the layout with the loss kernel of `logits`; unchanged if that is None."""
         if self.logits.loss is None:
             return whole
         how = (framework := whole.request.framework).implementation
@@ -72,13 +73,16 @@ class Trained:
 
     @cached_property
     def parts(self) -> Costed:
-        """Return the candidate's costs, stage by stage."""
+        """Return the candidate's costs by stage."""
         return costed(self.prospect)
 
     @cached_property
     def memory(self) -> Mapping[str, float]:
-        """Return the bytes by part, of the fullest GPU while it is updated. What is gathered of weights that rest in
-        shards is no part: it is there in a pass alone."""
+        """Return the bytes by part on the fullest GPU during an update.
+
+        For sharded weights (FSDP) weights and gradients are the shards alone; weights gathered in a pass are not
+        included.
+        """
         own, framework = self._own, self.prospect.request.framework
         if framework.shard_bytes is None:
             return own
@@ -92,12 +96,13 @@ class Trained:
 
     @property
     def _own(self) -> Mapping[str, float]:
-        """Return the bytes by part as the planner counts them."""
+        """Return the bytes by part as predicted in the plan."""
         return self.candidate.predicted.memory
 
     def _shards(self, trained_bytes: float) -> float:
-        """Return the bytes of all weights on this GPU, with so many of one that is trained; none where shards live on
-        the host."""
+        """Return the bytes of this GPU's shard of all weights; 0 if parameters are offloaded. trained_bytes: per
+        trainable parameter.
+        """
         degrees, framework = self.candidate.parallel, self.prospect.request.framework
         count, sizes = parameters(self.plan.model), framework.bytes
         every = count.trainable * trained_bytes + (count.total - count.trainable) * (sizes.frozen + sizes.frozen_rest)
@@ -106,7 +111,7 @@ class Trained:
 
     @property
     def _gathered(self) -> float:
-        """Return the bytes of weights that rest in shards and are whole during a pass."""
+        """Return the bytes of sharded weights that are gathered during a pass; 0 without sharded weights."""
         framework = self.prospect.request.framework
         if framework.shard_bytes is None:
             return 0.0
@@ -114,8 +119,7 @@ class Trained:
 
     @property
     def _gathered_at_loss(self) -> float:
-        """Return the bytes of weights that rest in shards and are whole where the loss is made: the head's, which no
-        program but verl gives up before."""
+        """Return the bytes of gathered weights at the loss, the head's; 0 without sharded weights."""
         framework, model = self.prospect.request.framework, self.plan.model
         if framework.shard_bytes is None:
             return 0.0
@@ -123,42 +127,47 @@ class Trained:
 
     @property
     def _gathered_at_head(self) -> float:
-        """Return the same bytes while the head makes logits: those of a head alone are in the buffer of their
-        all-gather, too; a table of both was gathered first, and others were after it."""
+        """Return the bytes of gathered weights while the head computes logits: an untied head's count twice, for the
+        all-gather's buffer.
+        """
         copies = 1 if self.plan.model.tie_word_embeddings else 2
         return min(copies * self._gathered_at_loss, self._gathered)
 
     @property
     def libraries(self) -> float:
-        """Return the bytes of the process itself: its context, its libraries."""
+        """Return the bytes of the process's context and libraries on the GPU."""
         return self.prospect.machine.context_bytes
 
     @property
     def host_bytes_per_s(self) -> float:
-        """Return the rate of a copy to the host."""
+        """Return the bandwidth of copies to the host, in bytes per second."""
         return float(self.prospect.machine.host_bytes_per_s)
 
     def update_s(self, updates: float) -> float:
-        """Return the seconds of so many optimizer steps: passes take as long as there are tokens, the rest does not."""
+        """Return the seconds of `updates` optimizer steps; forward and backward are scaled by `fill`, the fixed
+        parts are not.
+        """
         time = self.candidate.predicted.time
         fixed = sum(time.get(name, 0.0) for name in _FIXED)
         return updates * (self.fill * (self.candidate.predicted.step_s - fixed) + fixed)
 
     def forward_s(self, steps: float) -> float:
-        """Return the seconds of forwards of the micro-batches of so many optimizer steps, without a backward."""
+        """Return the seconds of the forward passes of `steps` optimizer steps, without a backward."""
         return self.passes_s(self.candidate.batch.num_microbatches * steps, self.fill)
 
     def passes_s(self, passes: float, fill: float, streamed_s: float = 0.0) -> float:
-        """Return the seconds of forwards of so many micro-batches on each replica, without a backward; each gathers
-        the weights that rest in shards. fill: the share of their room that has tokens. streamed_s: of this GPU's shards
-        on their way from the host, before each is gathered."""
+        """Return the seconds of `passes` micro-batches' forwards per replica, with the pipeline's fill and the
+        all-gathers of sharded weights.
+
+        fill: share of their room with tokens. streamed_s: seconds to copy this GPU's shards from the host before each.
+        """
         made, parts = times(self.prospect, self.parts), self.parts
         longest = fill * (float((made.forward.sum(axis=1) * np.asarray(made.slow)).max()) + made.busy_s)
         gathered = gathered_s(parts.sums, parts.points, parts.setting, fill * parts.sums.ahead, streamed_s)
         return (passes + self.candidate.parallel.pp - 1) * (longest + float(np.max(gathered)))
 
     def reading(self, room: int) -> Trained:
-        """Return the model in micro-batches of so many tokens, of which forwards alone are run."""
+        """Return the model with micro-batches of `room` tokens, for forwards only; cached by room."""
         if room not in self._readings:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
@@ -168,13 +177,15 @@ class Trained:
 
     @cached_property
     def _readings(self) -> dict[int, Trained]:
+        """Return the cache of `reading` by tokens, with the model itself at its own size."""
         prospect = self.prospect
         return {prospect.micro * prospect.request.seq_length: self}
 
     def forward_bytes(self, entropy: bool = False, share: float = 1.0) -> float:
-        """Return the bytes of a forward alone at its peak: what one layer makes, the logits as the head makes them, or
-        what log-probabilities are made with, whichever is more. share: tokens of what is read at once over those of a
-        micro-batch."""
+        """Return the peak bytes of a forward pass without backward: the maximum over one layer, the head and the loss.
+
+        entropy: whether the entropy is computed, too. share: tokens read at once over those of a micro-batch.
+        """
         each = self.logits.entropy if entropy else self.logits.forward
         logits, tiles = share * self.logit_count, self._in_tiles(share)
         at_head = min(each, _SHORT) * logits + _SHORT * share * self._channels + tiles + self._gathered_at_head
@@ -183,25 +194,27 @@ class Trained:
 
     @property
     def kept_bytes(self) -> float:
-        """Return the bytes that the forward of an update keeps while another model is read."""
+        """Return the bytes that an update's forward keeps (activations and logits) while another model is read."""
         activations = float(self._by_stage(self.parts.cost.memory["activations"]).max())
         return activations + self.logits.kept * self.logit_count + self.logits.scored * self._channels
 
     @property
     def _channels(self) -> float:
-        """Count the numbers of a micro-batch's hidden states at the head."""
+        """Return the number of elements of a micro-batch's hidden states at the head."""
         return self.logit_count / self.plan.model.vocab_size * self.plan.model.hidden_size
 
     def _in_tiles(self, share: float = 1.0) -> float:
-        """Return the bytes of a head that makes its logits in tiles, on a share of a micro-batch's tokens."""
+        """Return the bytes of the logits' tile and scores of a head that computes logits in tiles; share: of a
+        micro-batch's tokens.
+        """
         rows, columns = self.logits.tile
         tokens = share * self.logit_count / self.plan.model.vocab_size
         return _SHORT * min(rows, tokens) * columns + share * self.logits.scored * self._channels
 
     @cached_property
     def _layer_bytes(self) -> float:
-        """Bound the bytes of the fullest layer from above: all that it would keep for a backward, and what that works
-        with.
+        """Return an upper bound on the bytes of the largest layer: all activations kept without recomputation, plus
+        its transient ones.
         """
         point = self._at_busiest_layer if self.prospect.request.uneven else self.prospect
         whole = costed(replace(point, choice=Choice(), block_layers=0, uniform_layers=1)).table
@@ -210,7 +223,7 @@ class Trained:
 
     @property
     def _at_busiest_layer(self) -> Prospect:
-        """Return the point with all layers as busy as that of the rank and layer that have most."""
+        """Return the layout with every layer's expert load set to that of the busiest rank and layer."""
         request, ep = (point := self.prospect).request, np.array([float(self.prospect.degrees.ep)])
         load = float(uneven(request.model, ep, request.job.task_of(request.model))[OF_LAYER][0])
         limits = request.job.limits.model_copy(update={"expert_imbalance": load})
@@ -219,8 +232,9 @@ class Trained:
 
     @cached_property
     def busiest(self) -> Trained:
-        """Return the model on the rank whose experts have most, as a search counts it; itself where loads are even, or
-        stated."""
+        """Return the model on the rank with the most expert load; itself if there are no experts, ep is 1, or loads
+        are even or stated.
+        """
         request = self.prospect.request
         spread = request.model.experts is not None and self.prospect.degrees.ep > 1
         if not spread or request.uneven or not weighs_loads(request.job):
@@ -230,26 +244,31 @@ class Trained:
 
     @property
     def tokens_per_gpu(self) -> int:
-        """Return the tokens of a micro-batch that each GPU has."""
+        """Return the tokens of a micro-batch per GPU, divided by cp and rounded up."""
         return -(-self.prospect.micro * self.prospect.request.seq_length // self.prospect.degrees.cp)
 
     @property
     def logit_count(self) -> float:
-        """Return the logits of a micro-batch on each GPU of the last stage."""
+        """Return the number of logits of a micro-batch per GPU of the last stage, with the vocabulary padded and
+        divided by tp.
+        """
         prospect, p = self.prospect, self.prospect.degrees
         padded = prospect.request.framework.padded_vocab(prospect.request.model.vocab_size, np.array([float(p.tp)]))
         return prospect.micro * prospect.request.seq_length / p.cp * float(np.ravel(padded)[0]) / p.tp
 
     def peak_bytes(self, entropy: bool = False) -> float:
-        """Return the bytes of an update at its peak on the fullest GPU, in its passes or in the optimizer's step."""
+        """Return the peak bytes of an update on the fullest GPU: the maximum of its passes and of the optimizer's
+        step.
+        """
         return max(
             self.passing_bytes(entropy), self.stepping_bytes + sum(self.memory.get(one, 0.0) for one in _STEPPED)
         )
 
     @property
     def stepping_bytes(self) -> float:
-        """Return the bytes that the optimizer's step has beside weights, gradients and state: roots of second moments,
-        as wide as gradients."""
+        """Return the temporary bytes of the optimizer's step: as large as all gradients, twice the largest
+        parameter's, or 0, as the framework steps.
+        """
         framework, gradients = self.prospect.request.framework, self.memory.get(GRADIENTS, 0.0)
         if framework.stepping is Stepping.IN_TURN:
             trained = parameters(self.plan.model).trainable
@@ -257,18 +276,20 @@ class Trained:
         return gradients * (framework.stepping is Stepping.TOGETHER)
 
     def stepped_s(self, updates: float) -> float:
-        """Return the seconds of so many of the optimizer's steps alone."""
+        """Return the seconds of `updates` optimizer steps, without forward and backward; 0 if the plan has no such
+        part.
+        """
         return updates * self.candidate.predicted.time.get("optimizer", 0.0)
 
     def passing_bytes(self, entropy: bool = False) -> float:
-        """Return the bytes of an update's passes at their peak on the fullest GPU."""
+        """Return the peak bytes of an update's forward and backward on the fullest stage; entropy: in the loss."""
         return float(self.passing_by_stage(entropy).max())
 
     def passing_by_stage(self, entropy: bool = False) -> Array:
-        """Return [pp] bytes of an update's passes at their peak.
+        """Return the peak bytes of an update's forward and backward, `[pp]`.
 
-        The backward begins at the loss: what that takes is there beside all activations, and what the layers work with
-        is there later. Weights of the head are whole all that time.
+        On the last stage, the working memory is the maximum of the layers' and the loss's (logits, and gradients of the
+        head); all activations are held at that time. entropy: whether it is in the loss.
         """
         parts = {name: self._by_stage(part) for name, part in self.parts.cost.memory.items()}
         working, logits = parts.pop(_WORKING), self.logits
@@ -283,35 +304,39 @@ class Trained:
 
     @property
     def _at_head(self) -> float:
-        """Return the bytes of gradients where the loss goes back through the head."""
+        """Return the bytes of gradients at the head's backward; those of its weight only without an adapter."""
         model = self.plan.model
         trained = self.logits.by_weight * (model.adapter is None)
         return self.logits.by_channel * self._channels + trained * model.vocab_size * model.hidden_size
 
     def _by_stage(self, part: Array) -> Array:
-        """Return [pp] bytes of a part."""
+        """Return a part's bytes as float64 `[pp]`, broadcast if it is the same for all stages."""
         whole: Array = np.broadcast_to(part, self.parts.cost.stage_bytes.shape)[:, 0, 0, 0].astype(np.float64)
         return whole
 
     def reserved(self, allocated: float) -> float:
-        """Return what the allocator takes of the GPU for so many bytes at a peak."""
+        """Return the bytes that the allocator reserves for `allocated` bytes at a peak."""
         return reserved_bytes(allocated, self.prospect.request.framework)
 
 
 @dataclass(frozen=True)
 class Stated(Trained):
-    """A model with a layout to which no plan need lead back; point: that layout."""
+    """A model with a layout given by `point`, which the plan need not restore."""
 
     point: Prospect = field(kw_only=True)
 
     @cached_property
     def prospect(self) -> Prospect:
+        """Return the given layout with the loss applied."""
         return self._with_loss(self.point)
 
 
 class Frozen(Stated):
-    """A model that is read and never trained."""
+    """A model that is only read, never trained."""
 
     @property
     def _own(self) -> Mapping[str, float]:
+        """Return the maximum over stages of each memory part, in bytes, as computed for the layout itself and not
+        from the plan.
+        """
         return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}

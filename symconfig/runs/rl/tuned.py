@@ -35,10 +35,12 @@ Solve = Callable[[Job, int], Plan]
 
 
 def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
-    """Return the plan with the shortest step of those that the job's target can be told, and the step around it and
-    each alternative.
+    """Return the plan whose fine-tuning step is the shortest, with the steps of it and of up to `top` - 1 alternatives
+    in `tuned`.
 
-    Raises InfeasibleError where no plan of an update leaves room for what the step has beside it.
+    Candidates that the target cannot express are dropped. With preferences, updates are solved at several memory
+    margins. Layouts that exceed the job's memory risk are used only if no other fits. Raises InfeasibleError if no
+    candidate's phases fit into the usable memory.
     """
     steps: dict[str, tuple[Plan, Candidate, PlannedStep]] = {}
     for left in _LEFT if job.preference is not None else _LEFT[:1]:
@@ -73,14 +75,18 @@ def answer(job: Job, solve: Solve, target: Target, top: int) -> Plan:
 
 
 def _budget(plan: Plan) -> float:
-    """Return the bytes of a GPU that a step may take at the job's risk of running out of memory."""
+    """Return the bytes of a GPU that a step may take at the job's `memory_risk`."""
     prospect = restore(plan, plan.best)
     risk = surprise(plan.model, plan.cluster, plan.job.limits.memory_risk)
     return device_budget(replace(prospect.request, job=plan.job, surprise=risk), prospect.machine)
 
 
 def _update(job: Job, left: float, how: Compares | None) -> Job:
-    """Return the job of an update, which leaves a share of each GPU to what a loss has besides."""
+    """Return the job of one update: with `left` added to its memory margin (at most _WIDEST), packing and the least
+    micro-batch of its loss.
+
+    left: share of each GPU that is reserved for what the loss reads besides.
+    """
     margin = min(job.limits.memory_margin + left, _WIDEST)
     changes: dict[str, object] = {"limits": job.limits.model_copy(update={"memory_margin": margin})}
     if job.sequences is not None and job.sequences.batching == "packed":
@@ -91,7 +97,9 @@ def _update(job: Job, left: float, how: Compares | None) -> Job:
 
 
 def fill(job: Job, micro: int, seq_length: int) -> float:
-    """Return the tokens of a micro-batch over those that it has room for."""
+    """Return the share (0 to 1) of a micro-batch's token positions that real tokens or padding to its longest
+    sequence take; 1 without `sequences` or with packing.
+    """
     sequences = job.sequences
     if sequences is None or sequences.batching == "packed":
         return 1.0
@@ -99,8 +107,11 @@ def fill(job: Job, micro: int, seq_length: int) -> float:
 
 
 def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: bool = True) -> PlannedStep:
-    """Return the step around a trained model. how: its program trains on preferences. resident: its reference stays on
-    the GPU."""
+    """Return the step of a trained model: its phases, seconds with their 90 % interval, and bytes.
+
+    how: how the program trains on preferences; None for no loss of that kind. resident: whether the reference model
+    stays on the GPU.
+    """
     candidate, phases = trained.candidate, tuple(_phases(plan, trained, how or Compares(losses=()), resident))
     step_s = sum(phase.seconds for phase in phases)
     low, high = (step_s * end / candidate.predicted.step_s for end in candidate.predicted.interval["step_s"])
@@ -116,11 +127,12 @@ def counted(plan: Plan, trained: Trained, how: Compares | None, *, resident: boo
 
 
 def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iterator[Phase]:
-    """Yield the phases of a step whose loss reads each micro-batch, by the model itself and by a reference, before the
-    forward that is learnt from or between that and its backward.
+    """Yield the phases of a step: forwards for the KL term and of the reference (only if the loss has them), then the
+    update.
 
-    Adapters need no second copy: the model without them is the reference, unless the program has one all the same.
-    Before the forward, the model keeps only what other micro-batches of a pipeline have there.
+    With an adapter the reference is the model without it, unless the program copies the weights. resident: whether the
+    reference's weights stay on the GPU. During these forwards the GPU also holds the policy's activations, unless the
+    program reads before the policy's forward and there is no pipeline.
     """
     means = Loss(reference=0) if plan.job.preference is None else plan.job.preference.means
     held = {part: trained.memory[part] for part in _STATES}
@@ -140,18 +152,21 @@ def _phases(plan: Plan, trained: Trained, how: Compares, resident: bool) -> Iter
 
 
 def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
-    """Return what a phase holds with what the allocator and the process take beside it."""
+    """Return the named bytes of a phase with the allocator's and the libraries' bytes added; entries of 0 are
+    dropped.
+    """
     allocated = sum(held.values())
     extra = {"allocator": trained.reserved(allocated) - allocated, "libraries": trained.libraries}
     return {name: size for name, size in (held | extra).items() if size}
 
 
 def _peak(step: PlannedStep) -> float:
+    """Return the bytes of a step's fullest phase."""
     return max(phase.bytes for phase in step.phases)
 
 
 def _too_full(step: PlannedStep, usable_bytes: float) -> Problem:
-    """Return why the leanest step does not fit."""
+    """Return the problem of the step with the lowest peak: its fullest phase exceeds the usable bytes."""
     phase = max(step.phases, key=lambda phase: phase.bytes)
     what = f"nothing fits: the phase {phase.name} of the leanest plan is too full"
     got, need = f"{gib(phase.bytes)} GiB", f"{gib(usable_bytes)} GiB usable"

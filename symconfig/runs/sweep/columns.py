@@ -20,32 +20,35 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """says: what it holds, behind its unit where it has one. of: from a plan, or where its best candidate has it; None:
-    known without one."""
+    """A column of the table. says: its description, after its unit if it has one. of: a function of the plan, or an
+    attribute path in its best candidate; None: not taken from the plan.
+    """
 
     name: str
     says: str
     of: Callable[[Plan], Value] | str | None = None
 
     def value(self, plan: Plan) -> Value:
-        """Return the value of a plan."""
+        """Return the column's value of a plan; None if the column is not taken from plans."""
         made: Value = attrgetter(self.of)(plan.best) if isinstance(self.of, str) else self.of(plan) if self.of else None
         return made
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
+    """Return an end (0: low, 1: high) of a predicted 90 % interval; None if there is none."""
     interval = plan.best.predicted.interval.get(name)
     return None if interval is None else interval[end]
 
 
 def _sha256(plan: Plan) -> str:
+    """Return the SHA-256 of the plan's JSON."""
     from hashlib import sha256
 
     return sha256(plan.to_json().encode()).hexdigest()
 
 
 def gpu_hours(tokens_per_s_per_gpu: float) -> float:
-    """Return GPU-hours for a billion tokens."""
+    """Return the GPU-hours for a billion tokens."""
     return TOKENS / tokens_per_s_per_gpu / HOUR_S
 
 
@@ -133,7 +136,11 @@ COLUMNS = (*INPUTS, *DEGREES, *OPTIONS, *PREDICTED, *COSTS, *SEARCHED)
 
 
 def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
-    """Return the columns of the inputs."""
+    """Return the input columns of a job; all fields without a column (and precision) go to `fields` as JSON, "" if
+    none.
+
+    `gpus: auto` is None in its column and kept in `fields`.
+    """
     plain = {column.name for column in INPUTS if column.name in job}
     others = {name: value for name, value in job.items() if name not in plain or name == "precision"}
     known = {name: job[name] for name in plain}
@@ -144,7 +151,7 @@ def inputs(job: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def planned(plan: Plan) -> dict[str, Value]:
-    """Return the columns that a plan fills."""
+    """Return the columns taken from a plan, with its number of GPUs."""
     return {
         "gpus": plan.best.parallel.world_size,
         **{column.name: column.value(plan) for column in COLUMNS if column.of is not None},

@@ -59,7 +59,7 @@ class SweepFile(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan that is asked for. id: a digest of what is asked; job: the fields of a JOB.yaml."""
+    """One job of a sweep. id: digest of its inputs; job: fields of a JOB.yaml."""
 
     id: str
     job: Mapping[str, Any]
@@ -69,7 +69,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """combinations: of all values; excluded: by a rule. idle: numbers of rules, from one, that match none."""
+    """The jobs of a sweep. combinations: number of all; excluded: number excluded by rules. idle: numbers (from 1)
+    of rules that match none.
+    """
 
     points: tuple[Point, ...]
     combinations: int
@@ -79,31 +81,34 @@ class Points:
 
 @dataclass(slots=True)
 class Ids:
-    """A maker of ids, with the digest of each descriptor taken once: whole ones, so that an edited one has another."""
+    """Makes ids of points; caches each descriptor's digest."""
 
     # By identity, with the descriptor itself: a number is given again to another object once the first one is gone.
     _digests: dict[int, tuple[ModelDescriptor | ClusterDescriptor, str]] = field(default_factory=dict)
 
     def of(self, job: Mapping[str, Any], model: ModelDescriptor, cluster: ClusterDescriptor) -> str:
-        """Return the id; job: as of `with_defaults`, with all of its training, which every plan.json has."""
+        """Return the id of a point, ID_LETTERS hexadecimal digits; job: from `with_defaults`. Caches the
+        descriptors' digests.
+        """
         inputs = {"job": dict(job), "model": self._digest(model), "cluster": self._digest(cluster)}
         return digest(inputs)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
+        """Return a descriptor's digest, cached by object identity."""
         if id(described) not in self._digests:
             self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
         return self._digests[id(described)][1]
 
 
 def swept() -> tuple[str, ...]:
-    """Return the names that `sweep` and `exclude` may use."""
+    """Return the names allowed in `sweep` and `exclude`: fields of a job, and `limits.`, `lora.` and `pins.` names."""
     whole = [name for name, field in Job.model_fields.items() if (field.alias or name) not in _NOT_SWEPT]
     limits, lora = (f"limits.{name}" for name in Limits.model_fields), (f"lora.{name}" for name in Lora.model_fields)
     return (*whole, *limits, *lora, *(f"pins.{name}" for name in PIN_NAMES))
 
 
 def get(job: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a field, or of a section's field; None: it is left out."""
+    """Return the value of a field or `section.field`; None if it is missing."""
     section, _, inner = name.partition(".")
     value = job.get(section)
     if not inner:
@@ -112,7 +117,9 @@ def get(job: Mapping[str, Any], name: str) -> Any:
 
 
 def put(job: Fields, name: str, value: Any) -> None:
-    """Set a field, or a section's field in a copy of the section; None leaves it out."""
+    """Set a field, or `section.field` in a copy of the section; None removes it, and an empty section. Changes
+    `job`.
+    """
     section, _, inner = name.partition(".")
     if inner:
         whole = dict(job.get(section) or {})
@@ -125,17 +132,16 @@ def put(job: Fields, name: str, value: Any) -> None:
 
 
 def with_defaults(job: Mapping[str, Any]) -> Fields:
-    """Return the fields of a job as it is planned, defaults and all: `tp: 1` and `tp: "1"` of the pins are one there.
-
-    Raises ValidationError for what is no job.
-    """
+    """Return a job's fields validated and with defaults. Raises ValidationError for an invalid job."""
     return Job.model_validate_json(json.dumps(dict(job))).model_dump(mode="json", by_alias=True)
 
 
 def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Points:
-    """Return every combination that a document asks for once, the last field fastest. folder: where paths in it start.
+    """Return all distinct combinations that are not excluded, the last field varying fastest. folder: base of relative
+    paths.
 
-    Raises InputError with all that is wrong, for more combinations than `limit`, and for none at all.
+    Duplicates are kept once. Raises InputError with all problems, for more than `limit` combinations, and if all are
+    excluded.
     """
     with reworded(_of_one_job):
         file = validate(document, SweepFile)
@@ -167,7 +173,7 @@ def points(document: Document, folder: Path | None, limit: int = LIMIT) -> Point
 
 
 def _of_one_job(problem: Problem) -> Problem:
-    """Say of a file of one job what a sweep has beside it."""
+    """Return the problem reworded for a file that looks like a single job; others unchanged."""
     if problem.what == MISSING_FIELD and problem.field == "sweep":
         what = "no field of the job has several values"
         return replace(problem, what=what, field=None, hint="`gpus: [8, 16]`, or `symconfig plan` for one job")
@@ -179,14 +185,14 @@ def _of_one_job(problem: Problem) -> Problem:
 
 @dataclass(slots=True)
 class _Reading:
-    """One document being held against a job's fields. problems: all so far."""
+    """Validates a sweep's document against a job's fields; collects `problems`."""
 
     document: Document
     file: SweepFile
     problems: list[Problem] = field(default_factory=list)
 
     def check(self) -> None:
-        """Find what is wrong with the names; where nothing is, try each value in a job."""
+        """Collect problems of the names; if there are none, validate each value in a job once."""
         known = swept()
         places: list[KeyPath] = [("sweep", name) for name in self.file.sweep]
         places += [("exclude", number, name) for number, rule in enumerate(self.file.exclude) for name in rule]
@@ -207,14 +213,16 @@ class _Reading:
                     self._try(self.job({name: value}), name, entry)
 
     def job(self, values: Mapping[str, Any]) -> Fields:
-        """Return the job of some values, with the first ones of the other fields."""
+        """Return a job with these values; other swept fields have their first value."""
         made: Fields = json.loads(json.dumps(self.file.job))
         for name, first in self.file.sweep.items():
             put(made, name, values.get(name, first[0]))
         return made
 
     def _try(self, job: Fields, name: str, entry: int) -> None:
-        """Find what is wrong with a job; name, entry: of the value that is tried in it."""
+        """Collect a job's problems at their places in the document; name, entry: field and index of the value under
+        test.
+        """
         try:
             parse(validate(Document(job, file=""), Job).pins)
         except InputError as error:
@@ -230,13 +238,15 @@ class _Reading:
                     self._place(problem, ("job", *about.split(".")))
 
     def _place(self, problem: Problem, path: KeyPath, more: str = "") -> None:
-        """Keep a problem at a path of the document."""
+        """Collect a problem with the line and column of a path in the document."""
         there = self.document.problem(problem.what, path)
         where = f"{there.field}: {more}" if more else there.field
         self.problems.append(replace(problem, file=there.file, line=there.line, column=there.column, field=where))
 
     def loaded(self, name: str, load: Callable[[str, Path | None], T], folder: Path | None) -> dict[str, T]:
-        """Load the descriptors that the sweep names, by name."""
+        """Return {name: descriptor} of the models or clusters that the document names; collects problems of those
+        that do not load.
+        """
         places: list[tuple[Any, KeyPath]] = [(self.file.job[name], ("job", name))] if name in self.file.job else []
         places += [(value, ("sweep", name, entry)) for entry, value in enumerate(self.file.sweep.get(name, ()))]
         made = dict[str, T]()
@@ -253,10 +263,11 @@ class _Reading:
         return made
 
     def settled(self, name: str, value: Any) -> Sequence[Any]:
-        """Return the values of a rule as jobs have them; as they are where no job has them."""
+        """Return a rule's values normalised as in `with_defaults`; a value that no job allows stays as it is."""
         return list(self._settled(name, value if isinstance(value, list) else [value]))
 
     def _settled(self, name: str, values: Sequence[Any]) -> Iterator[Any]:
+        """Yield each value normalised as in `with_defaults`, or unchanged if no job allows it."""
         for value in values:
             job = self.job({})
             put(job, name, value)

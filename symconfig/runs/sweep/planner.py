@@ -28,7 +28,7 @@ LETTERS = 16
 
 @cache
 def planner() -> str:
-    """Return the version, and a digest of the code and the constants."""
+    """Return the version and a digest of the code and constants that decide plans. Cached."""
     paths = {path for name in PARTS for path in (PACKAGE / name, *(PACKAGE / name).rglob("*"))}
     digest = hashlib.sha256()
     for path in sorted(paths):

@@ -19,16 +19,15 @@ TRIES = 3
 
 
 def cores() -> int:
-    """Count the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
-    """Yield the row of every task as it is done, in any order. Closing the iterator stops the work.
+    """Yield each task's row when done, in any order. Closing the iterator stops the work.
 
-    jobs: worker processes; None: one on each core. When a process dies, the pool is made anew and its tasks are tried
-    again. A broken pool does not say which of its tasks killed a process, so each is then tried alone. Raises
-    FailedError where no worker process starts.
+    jobs: worker processes; None: one per core. If a process dies, the tasks in progress are retried alone and are LOST
+    after TRIES deaths. Raises FailedError if no worker process starts.
     """
     jobs = jobs or cores()
     # Neighbours share a model and a cluster, so that a process has most of what it derives of them in its caches.
@@ -63,7 +62,7 @@ def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Give a pool of worker processes, which are stopped in mid-task at the end."""
+    """Yield a pool of worker processes; they are killed in the middle of tasks at exit."""
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(number, context, begin, (lifeline,))
@@ -76,4 +75,5 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _lost(task: Task, why: str) -> Row:
+    """Return the row of a task whose worker died."""
     return Row(task.id, Status.LOST, planner(), " ".join(why.split()))

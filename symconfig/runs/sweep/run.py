@@ -28,7 +28,7 @@ Key = tuple[str, str]  # id of the point, and which planner
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The progress of a sweep. rows: of all points that have one; fresh: planned just now."""
+    """The progress of a sweep. rows: points with a row; fresh: rows of this run; unplanned: rows without a plan."""
 
     points: int
     rows: int
@@ -38,8 +38,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """rows: of the points that have one, by id. known: rows that were in the journal. interrupted: not every point has
-    a row."""
+    """The result of a sweep. rows: by point id, only points done. known: number of rows taken from the journal.
+    interrupted: whether points are missing.
+    """
 
     points: tuple[Point, ...]
     rows: Mapping[str, Row]
@@ -48,12 +49,12 @@ class Swept:
 
     @property
     def counts(self) -> Counter[Status]:
-        """Count rows by status."""
+        """Return the number of rows by status."""
         return Counter(row.status for row in self.rows.values())
 
     @property
     def records(self) -> list[dict[str, Value]]:
-        """Return the table's rows, by column."""
+        """Return the table's rows as {column: value}, for the points that have a row."""
         answered = ((point, self.rows[point.id]) for point in self.points if point.id in self.rows)
         return [
             {"id": point.id, **inputs(point.job), **row.values, "status": str(row.status), "reason": row.reason}
@@ -64,10 +65,11 @@ class Swept:
 def sweep(
     points: Sequence[Point], out: Path, fresh: bool, progress: Callable[[Done], None], jobs: int | None = None
 ) -> Swept:
-    """Plan every point that the journal beside `out` does not have, and write the table: also of a part of them, when
-    it is interrupted.
+    """Plan all points that the journal beside `out` lacks, and write journal and table; on an interrupt with the rows
+    so far.
 
-    fresh: forget the journal. jobs: as of `pool.run`. Raises InputError for an output that cannot be written.
+    Rows of another planner version, defects and lost ones are planned again. fresh: the journal is emptied first. jobs:
+    as of `pool.run`. Raises InputError if an output cannot be written.
     """
     check(out)
     path = journal_of(out)
@@ -89,12 +91,12 @@ def sweep(
 
 
 def check(out: Path) -> None:
-    """Check that the table can be written, before the work. Raises InputError."""
+    """Raise InputError if the table cannot be written at `out` or its name does not end in .csv."""
     resources.check_output(out, "--out", (".csv",), "no table has this ending", "a name that ends in .csv")
 
 
 def _csv(records: Sequence[Mapping[str, Value]]) -> bytes:
-    """Return CSV with numbers as Python writes them, so that reading gives them back; what is not known is empty."""
+    """Return the table as CSV; numbers as Python writes them, booleans in lower case, None as empty cells."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [column.name for column in COLUMNS]
@@ -106,14 +108,13 @@ def _csv(records: Sequence[Mapping[str, Value]]) -> bytes:
 
 
 def journal_of(out: Path) -> Path:
-    """Return the path of the journal of a table."""
+    """Return the path of a table's journal."""
     return out.with_name(out.name + ".journal")
 
 
 def read_journal(path: Path) -> dict[Key, Row]:
-    """Return the finished jobs, the last one of each key; none without a file. Raises InputError.
-
-    A line that is no row is passed over: the last one of a sweep that was killed may be torn.
+    """Return the rows by (id, planner), the last one of each; {} without a file. Malformed lines are skipped. Raises
+    InputError if it cannot be read.
     """
     rows: dict[Key, Row] = {}
     if path.exists():
@@ -129,9 +130,9 @@ def read_journal(path: Path) -> dict[Key, Row]:
 
 @contextmanager
 def appending(path: Path, fresh: bool = False) -> Iterator[Callable[[Row], None]]:
-    """Give a function that appends a row, which is on the disk when it returns. fresh: the file is emptied first.
+    """Yield a function that appends a row and syncs it to disk. fresh: the file is emptied first.
 
-    Raises InputError where the file cannot be written.
+    A torn last line is ended first. Raises InputError if the file cannot be written.
     """
     with resources.appending(path, fresh) as stream:
         if stream.tell():

@@ -32,7 +32,7 @@ MOST_TOKENS = 1e18
 
 
 def time_s(field: str, text: str) -> float:
-    """Parse seconds of `30d`: s, m, h, d or w; a number alone is days. Raises InputError."""
+    """Return the seconds of a text such as `30d`; units s, m, h, d, w, days by default. Raises InputError."""
     span_s = _amount(text, _UNITS_S, "d")
     if span_s is None or not 0 < span_s <= MOST_S:
         raise InputError("wrong value", field=field, got=text, need="a time as 30d, 12h or 2w")
@@ -40,7 +40,9 @@ def time_s(field: str, text: str) -> float:
 
 
 def token_count(field: str, text: str) -> int:
-    """Parse tokens of `2T`: K, M, B (or G) or T; none is one by one. Raises InputError, also for a part of a token."""
+    """Return the tokens of a text such as `2T`; units K, M, B or G, T. Raises InputError, also for fractions of a
+    token.
+    """
     number = _amount(text, _COUNTS, "")
     if number is None or not 1 <= number <= MOST_TOKENS or number.denominator > 1:
         need = "a whole number of tokens as 2T, 500B or 1e12"
@@ -49,6 +51,7 @@ def token_count(field: str, text: str) -> int:
 
 
 def _amount(text: str, units: dict[str, int], unit: str) -> Fraction | None:
+    """Return a text's number times its unit's factor, exactly; None if malformed. unit: the default."""
     match = _NUMBER.fullmatch(text.strip())
     factor = units.get(match[2].lower() or unit) if match else None
     return Fraction(match[1]) * factor if match and factor is not None else None  # exact: 1.1T is whole
@@ -56,10 +59,10 @@ def _amount(text: str, units: dict[str, int], unit: str) -> Fraction | None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """job: fields of a JOB.yaml, without cluster and gpus, with global_batch_size and seq_length.
+    """The inputs of `size`. job: fields of a JOB.yaml without cluster and gpus, with global_batch_size and seq_length.
 
-    goodput: share of the time in which steps run; what failures, evaluation, saving and waiting for data take is not
-    in a step. prices: of a GPU-hour, by cluster.
+    goodput: share of the time in which steps run; failures, evaluation, saving and waiting for data take the rest.
+    prices: per GPU-hour, by cluster.
     """
 
     model: ModelDescriptor
@@ -73,21 +76,24 @@ class Question:
 
     @property
     def step_tokens(self) -> int:
+        """Return the tokens of a step."""
         return int(self.job["global_batch_size"]) * int(self.job["seq_length"])
 
     @property
     def steps(self) -> int:
+        """Return the number of steps, rounded up."""
         return ceil(self.tokens / self.step_tokens)
 
     def run_s(self, step_s: float) -> float:
-        """Return the seconds of all steps, with the time in which none runs."""
+        """Return the seconds of the whole run, with the time lost to `goodput`."""
         return self.steps * step_s / self.goodput
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of GPUs. reason: why there is no plan. run_s, slow_s: the whole run, and at the slow end of what is
-    likely. cost: None without a price."""
+    """One number of GPUs. reason: why there is no plan, else "". run_s, slow_s: seconds of the whole run as
+    predicted, and at the upper end of the step's 90 % interval. cost: None without a price.
+    """
 
     gpus: int
     reason: str = ""
@@ -100,8 +106,10 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class OfCluster:
-    """tried: in rising numbers. least: fewer GPUs are too slow even at their peak. smallest: the fewest that are in
-    time; surest: also at the slow end of what is likely."""
+    """The answer for one cluster. tried: by rising GPUs. least: fewer GPUs are too slow even at peak FLOP/s.
+    smallest: the fewest in time as predicted; surest: also with the step at the upper end of its 90 % interval;
+    None if none is.
+    """
 
     name: str
     least: int
@@ -111,10 +119,12 @@ class OfCluster:
 
     @property
     def planned(self) -> tuple[Tried, ...]:
+        """Return the tried numbers of GPUs with a plan."""
         return tuple(one for one in self.tried if not one.reason)
 
     @property
     def fastest(self) -> Tried | None:
+        """Return the fastest one with a plan; None if none has."""
         return min(self.planned, key=lambda one: one.run_s, default=None)
 
 
@@ -125,19 +135,20 @@ class Size:
 
     @property
     def met(self) -> bool:
+        """Return whether any cluster meets the deadline."""
         return any(one.smallest is not None for one in self.clusters)
 
 
 def even_batch(tokens: int, seq_length: int) -> int:
-    """Return sequences of about so many tokens: a multiple of 64, or below that a power of two."""
+    """Return a batch of about `tokens` tokens in sequences: a multiple of EVEN, or below that a power of two."""
     sequences = max(1.0, tokens / seq_length)
     return EVEN * round(sequences / EVEN) if sequences >= EVEN else 2 ** max(0, round(sequences).bit_length() - 1)
 
 
 def size(question: Question, progress: Progress, jobs: int | None = None) -> Size:
-    """Try numbers of GPUs of all clusters at once, round by round, until none that matters is left.
+    """Return the numbers of GPUs of all clusters that meet the deadline; tried in rounds, all clusters in parallel.
 
-    jobs: as of `pool.run`.
+    jobs: as of `pool.run`. progress: called with (done, total) after each plan.
     """
     searches = [_Search(question, name, cluster) for name, cluster in question.clusters.items()]
     total = done = 0
@@ -152,7 +163,7 @@ def size(question: Question, progress: Progress, jobs: int | None = None) -> Siz
 
 
 class _Search:
-    """One cluster's numbers of GPUs."""
+    """The search over one cluster's numbers of GPUs; `tried` grows with each row."""
 
     def __init__(self, question: Question, name: str, cluster: ClusterDescriptor) -> None:
         self.question = question
@@ -165,9 +176,9 @@ class _Search:
         self.ids = Ids()
 
     def next(self) -> list[Point]:
-        """Choose points for the predicted time, and for the slow end of what is likely.
+        """Return the points to try next, for the predicted and the slow time; [] when done.
 
-        Where none can be in time: the fastest.
+        If even the most GPUs are too few at peak, the largest are tried until one has a plan.
         """
         q = self.question
         if not self.sizes:
@@ -177,7 +188,7 @@ class _Search:
         return [self._point(size) for size in dict.fromkeys(size for sizes in both for size in sizes)]
 
     def _rates(self, slow: bool) -> dict[int, float]:
-        """Return tokens a second of each GPU while steps run."""
+        """Return {GPUs: tokens per second per GPU} of the tried ones; slow: at the upper end of the step's interval."""
         q = self.question
         return {
             size: q.step_tokens * q.steps / q.goodput / (one.slow_s if slow else one.run_s) / size
@@ -185,10 +196,12 @@ class _Search:
         }
 
     def _point(self, gpus: int) -> Point:
+        """Return the point of this cluster with `gpus` GPUs."""
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
         return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
     def heard(self, gpus: int, row: Row) -> None:
+        """Record a row's times, GPU-hours and cost in `tried`, or its reason if it has no plan."""
         q = self.question
         if row.status is not Status.PLANNED:
             self.tried[gpus] = Tried(gpus, row.reason)
@@ -203,6 +216,7 @@ class _Search:
         )
 
     def answer(self) -> OfCluster:
+        """Return the tried numbers, with the fewest GPUs in time as predicted and at the slow end; None if none is."""
         ordered = tuple(self.tried[size] for size in sorted(self.tried))
         limit_s = self.question.deadline_s
         smallest = next((one for one in ordered if one.run_s <= limit_s), None)
@@ -211,7 +225,9 @@ class _Search:
 
 
 def _least(question: Question, cluster: ClusterDescriptor) -> int:
-    """Count the GPUs that need the whole time even if all of it were the model's FLOPs at the fastest peak there is."""
+    """Return the fewest GPUs that could meet the deadline at the peak FLOP/s of the job's precision; 1 if the peak
+    is unknown.
+    """
     precision = question.job.get("pins", {}).get("precision") or question.job.get("precision") or ""
     usual = ("bf16", "fp16")
     names = {"": usual, "auto": (*usual, *LOW_PRECISION)}.get(str(precision), (str(precision),))
@@ -223,7 +239,7 @@ def _least(question: Question, cluster: ClusterDescriptor) -> int:
 
 
 def frontier(tried: Iterable[Tried], cost: Callable[[Tried], float]) -> list[Tried]:
-    """Return those of which no other is as fast and as cheap; the fastest first."""
+    """Return the Pareto front of time and cost, the fastest first."""
     best: list[Tried] = []
     for one in sorted(tried, key=lambda one: (one.run_s, cost(one), one.gpus)):
         if not best or cost(one) < cost(best[-1]):
@@ -239,7 +255,9 @@ Rates = Mapping[int, float]  # tokens a second of each GPU, at the slow end of w
 
 
 def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, ...]:
-    """Return numbers of GPUs from `least` to `most`: powers of two in a node, then whole nodes."""
+    """Return the numbers of GPUs from `least` to `most`, rising: powers of two within a node, then whole nodes
+    (coarser above EVERY_NODE).
+    """
     node, limit = cluster.gpus_per_node, min(most, cluster.max_gpus or most)
     inside = [size for size in (1, 2, 4, 8, 16, 32, 64) if size < node]
     nodes, count = list[int](), 1
@@ -250,12 +268,16 @@ def lattice(cluster: ClusterDescriptor, least: float, most: int) -> tuple[int, .
 
 
 def ladder(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the smallest, the largest, and those between that have no factor but twos and one three."""
+    """Return the smallest, the largest, and all sizes of the form 2^n or 3 * 2^n between."""
     return tuple(size for size in sizes if (size // (size & -size)) <= 3 or size in (sizes[0], sizes[-1]))
 
 
 def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, ...]:
-    """Choose what to try next; nothing: all that matters was tried. needed: tokens a second of all GPUs together."""
+    """Return the sizes to try next, at most AT_ONCE; () when done. needed: tokens per second of all GPUs.
+
+    First the ladder up to BEYOND rungs after the first in time, then smaller sizes that HOPE times the best rate could
+    bring in time.
+    """
     rungs = ladder(sizes)
     met = [number for number, size in enumerate(rungs) if size * rates.get(size, 0.0) >= needed]
     until = rungs[: met[0] + 1 + BEYOND] if met else rungs
@@ -268,9 +290,6 @@ def following(sizes: Sequence[int], rates: Rates, needed: float) -> tuple[int, .
 
 
 def descending(sizes: Sequence[int], rates: Rates) -> tuple[int, ...]:
-    """Choose what to try next where all are too slow.
-
-    These are the largest rungs, until one has a plan: its time is the best there is to name.
-    """
+    """Return the largest untried rungs, at most AT_ONCE; () once one has a plan."""
     left = [size for size in reversed(ladder(sizes)) if size not in rates]
     return () if any(rates.values()) else tuple(left[:AT_ONCE])

@@ -31,6 +31,7 @@ class Status(StrEnum):
 
     @property
     def answered(self) -> bool:
+        """Return whether the status is final; defects and lost tasks are tried again."""
         return self not in (Status.DEFECT, Status.LOST)
 
 
@@ -45,12 +46,13 @@ class Task:
 
     @staticmethod
     def of(point: Point) -> Task:
+        """Return the point as JSON texts."""
         return Task(point.id, json.dumps(dict(point.job)), _json(point.model), _json(point.cluster))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The outcome of a task. values: the columns that a plan fills; planner: which planner did it."""
+    """The result of a task. values: the columns taken from the plan; planner: the planner's version."""
 
     id: str
     status: Status
@@ -69,7 +71,7 @@ class Row:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Row:
-        """Parse a row of plain data; raise KeyError, TypeError or ValueError for anything else."""
+        """Return the row of plain data. Raises KeyError, TypeError or ValueError for anything else."""
         texts = [data["id"], data["planner"], data["reason"]]
         if not all(isinstance(text, str) for text in texts) or not isinstance(data["values"], dict):
             raise TypeError("is not a row")
@@ -77,7 +79,7 @@ class Row:
 
 
 def done(task: Task) -> Row:
-    """Plan it. Never raises: a defect of one plan must not stop the others."""
+    """Return the row of a task. Never raises: an unexpected exception is recorded as DEFECT."""
     try:
         plan = best_plan(_model(task.model), _cluster(task.cluster), Job.model_validate_json(task.job), top=TOP)
         return Row(task.id, Status.PLANNED, planner(), "", planned(plan))
@@ -90,10 +92,12 @@ def done(task: Task) -> Row:
 
 
 def _text(error: SymconfigError) -> str:
+    """Return an error's problems joined by spaces."""
     return " ".join(map(str, error.problems))
 
 
 def _json(described: ModelDescriptor | ClusterDescriptor) -> str:
+    """Return a descriptor's JSON with only the fields that were set."""
     return described.model_dump_json(by_alias=True, exclude_unset=True)
 
 

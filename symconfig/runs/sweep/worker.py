@@ -13,9 +13,10 @@ ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "
 
 
 def begin(lifeline: Connection) -> None:
-    """Prepare the process: it leaves interrupts to its parent, prints to stderr only, and ends when the pipe closes.
+    """Prepare a worker process: ignore SIGINT, use one thread, redirect stdout to stderr, and exit when the pipe
+    closes.
 
-    The pipe closes when the parent stops, also when it was killed.
+    The pipe closes when the parent ends, even if it was killed.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(ONE_THREAD)
@@ -24,6 +25,7 @@ def begin(lifeline: Connection) -> None:
 
 
 def _end_with(lifeline: Connection) -> None:
+    """Wait until the pipe closes, then end the process at once."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)

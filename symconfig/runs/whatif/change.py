@@ -34,14 +34,14 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A plan, or why there is none."""
+    """A plan, or None and why there is none."""
 
     plan: Plan | None
     why: str = ""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Count tokens of all GPUs together."""
+        """Return the tokens per second of all GPUs; None without a plan."""
         if self.plan is None:
             return None
         predicted = self.plan.fastest.predicted
@@ -49,15 +49,16 @@ class Outcome:
 
     @property
     def eased(self) -> tuple[str, ...]:
-        """Name what was let in since nothing fits without it: options that are not stable, or more risk."""
+        """Return the labels of limits relaxed in the search because nothing fits otherwise (experimental options,
+        memory risk); () without a plan.
+        """
         return () if self.plan is None else tuple(one.label for one in self.plan.search.opened if not one.pinned)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A change: the plan before it, that plan's choices after it, and the plan that is found anew.
-
-    pins: what was kept. Of each plan the fastest under the model counts.
+    """A change: the plan before it, the plan after it with the old choices kept (`pins`), and a new plan. Of each
+    plan `fastest` counts.
     """
 
     change: Change
@@ -68,12 +69,14 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name the change as a person would write it."""
+        """Return the change as `name=value, name=value`."""
         return ", ".join(f"{name}={value}" for name, value in self.change.items())
 
     @property
     def gain(self) -> float | None:
-        """Return how many times faster the new strategy is; None where the old one cannot run as it is."""
+        """Return the throughput of the new plan over the kept one's; None if either has no plan, or the kept one
+        needs relaxed limits that the new one does not.
+        """
         kept, anew = self.kept.tokens_per_s, self.replanned.tokens_per_s
         if set(self.kept.eased) - set(self.replanned.eased):
             return None
@@ -90,7 +93,9 @@ class Setting:
 
 
 def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | None = None) -> tuple[Case, ...]:
-    """Keep a plan through each change of its job, and plan anew. Raises InputError with every change that is none."""
+    """Return a case per change: the plan's choices kept as pins, and a new search. Raises InputError with all
+    invalid changes.
+    """
     setting = Setting(bare(plan.model, plan.job), plan.cluster, plan.job)
     after, problems = list[Setting](), list[Problem]()
     for change in changes:
@@ -104,6 +109,7 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
 
 
 def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
+    """Return the case of one change; a search without result is recorded in its outcome, not raised."""
     pins = dict(_kept(before, after))
     job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
     kept = _outcome(replace(after, job=job), progress)
@@ -111,7 +117,9 @@ def _case(before: Plan, change: Change, after: Setting, progress: Progress | Non
 
 
 def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
-    """Yield the old plan's choices that the changed job can be asked to keep: all but those that it has nothing for."""
+    """Yield (pin, value) of the old plan's choices; those that no pin expresses, and ep and etp without experts, are
+    left out.
+    """
     for name in KEPT:
         try:
             value = keep.pins(before.fastest, (name,))[name]
@@ -123,6 +131,7 @@ def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
+    """Return the best plan, or the first problem's text if there is none."""
     try:
         return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress))
     except SymconfigError as error:
@@ -130,8 +139,11 @@ def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
 
 
 def changed(setting: Setting, change: Change) -> Setting:
-    """Apply a change: fields of the job, `model` and `cluster` by name, `experts=N`, or fields of the model, with dots
-    between a section and its field. Raises InputError with all that is wrong."""
+    """Return the setting with a change applied: fields of the job or model (`section.field`), `model`, `cluster`,
+    `experts=N`.
+
+    Raises InputError with all problems.
+    """
     problems = list[Problem]()
     jobs = {name: value for name, value in change.items() if name in Job.model_fields and name not in _NOT_CHANGED}
     rest = {name: value for name, value in change.items() if name not in jobs}
@@ -160,6 +172,9 @@ def changed(setting: Setting, change: Change) -> Setting:
 
 
 def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
+    """Return the model with fields replaced. Raises InputError for unknown fields and for what the descriptor
+    refuses.
+    """
     if not fields:
         return model
     data: dict[str, Any] = json.loads(model.model_dump_json(by_alias=True, exclude_defaults=True))
@@ -188,7 +203,9 @@ def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
 
 
 def _experts(model: ModelDescriptor, count: Any) -> dict[str, Any]:
-    """Return the section of a model whose MLPs become so many experts of the same width, two for each token."""
+    """Return the model's section of experts with `count`; a dense model gets experts of its MLP's width, two per
+    token.
+    """
     if model.experts is not None:
         had = json.loads(model.experts.model_dump_json(exclude_defaults=True))
         return {**had, "num_experts": count}
@@ -200,7 +217,7 @@ def _experts(model: ModelDescriptor, count: Any) -> dict[str, Any]:
 
 
 def _read(text: str) -> Any:
-    """Return a number, yes or no where the text is one."""
+    """Return a text as bool, None ("none"), int or float if it is one; else the text."""
     words = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -213,7 +230,9 @@ def _read(text: str) -> Any:
 
 
 def parsed(words: Iterable[str]) -> tuple[Change, ...]:
-    """Read `name=value`, several with commas between. Raises InputError with all that are not of this form."""
+    """Return the changes {name: value} of texts `name=value[,name=value…]`. Raises InputError with all malformed
+    texts.
+    """
     changes, problems = list[Change](), list[Problem]()
     for word in words:
         parts = [part.partition("=") for part in word.split(",")]

@@ -27,7 +27,9 @@ Change = Callable[[ClusterDescriptor, float], ClusterDescriptor]
 
 @dataclass(frozen=True, slots=True)
 class Vary:
-    """A name with the range of its values. step: of whole numbers; 0: a factor. now: what the plan has."""
+    """A varied name with its range. step: distance of allowed whole numbers; 0: values are factors. now: the plan's
+    own value.
+    """
 
     name: str
     low: float
@@ -41,7 +43,9 @@ class Vary:
         return self.step > 0
 
     def between(self, low: float, high: float) -> float | None:
-        """Return the value half way between two, by their ratio; None where a border between them is known."""
+        """Return the value halfway between two by ratio, on the grid of `step`; None if they are adjacent steps or
+        factors within 1e-3.
+        """
         if not self.whole:
             return None if high / low <= 1.0 + 1e-3 else math.sqrt(low * high)
         steps = round((high - low) / self.step)
@@ -51,7 +55,9 @@ class Vary:
         return low + self.step * min(max(middle, 1), steps - 1)
 
     def samples(self, count: int) -> list[float]:
-        """Return so many values between the ends, evenly by their ratio, and the plan's own; each once, rising."""
+        """Return about `count` values from low to high, evenly spaced by ratio and rounded to the grid, and `now` if
+        on it; sorted, unique.
+        """
         ratio = self.high / self.low
         even = [self.low * ratio ** (place / (count - 1)) for place in range(1, count - 1)]
         inner = [
@@ -61,15 +67,20 @@ class Vary:
         return sorted({self.low, self.high, *inner, *own})
 
     def _reached(self, value: float) -> bool:
+        """Return whether a value lies on the grid of steps from `low`; always for factors."""
         return not self.whole or (value - self.low) % self.step == 0
 
 
 def _scaled(quantity: Quantity, factor: float) -> Quantity:
+    """Return a quantity with its value scaled."""
     return quantity.model_copy(update={"value": quantity.value * factor})
 
 
 def _levels(inside: bool) -> Change:
+    """Return a function that scales the bandwidth of a cluster's levels inside or outside of nodes."""
+
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
+        """Return the cluster with these levels' bandwidths scaled."""
         levels = [
             level.model_copy(update={"bandwidth_bytes_per_s": _scaled(level.bandwidth_bytes_per_s, factor)})
             if (level.name not in NETWORK) is inside
@@ -82,6 +93,7 @@ def _levels(inside: bool) -> Change:
 
 
 def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
+    """Return the cluster with all peak FLOP/s scaled."""
     peaks = cluster.gpu.peak_flops
     stated = {name: getattr(peaks, name) for name in type(peaks).model_fields}
     faster = peaks.model_copy(update={name: _scaled(peak, factor) for name, peak in stated.items() if peak is not None})
@@ -89,6 +101,8 @@ def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
 
 
 def _of_gpu(name: str) -> Change:
+    """Return a function that scales this quantity of a cluster's GPU."""
+
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
         gpu = cluster.gpu.model_copy(update={name: _scaled(getattr(cluster.gpu, name), factor)})
         return cluster.model_copy(update={"gpu": gpu})
@@ -108,7 +122,9 @@ RATES = MappingProxyType(
 
 
 def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
-    """Return what some `NAME=LOW..HIGH` ask for. Raises InputError with all that is wrong."""
+    """Return the ranges of texts `NAME=LOW..HIGH`. Raises InputError with all problems, for a name given twice, and
+    for none.
+    """
     problems: list[Problem] = []
     varies: list[Vary] = []
     for word in words:
@@ -126,7 +142,7 @@ def varied(plan: Plan, words: Sequence[str]) -> tuple[Vary, ...]:
 
 
 def _one(plan: Plan, word: str) -> Vary:
-    """Return what one `NAME=LOW..HIGH` asks for. Raises InputError with the first thing that is wrong."""
+    """Return the range of one text `NAME=LOW..HIGH`. Raises InputError with its first problem."""
     name, _, text = (part.strip() for part in word.partition("="))
     section = dict.fromkeys(SIZES, "rl") if plan.job.rl is not None else {}
     if plan.job.sequences is not None:
@@ -155,7 +171,7 @@ def _one(plan: Plan, word: str) -> Vary:
 
 
 def _number(text: str) -> float:
-    """Return a finite number; NaN where the text is none."""
+    """Return a finite number; NaN for any other text."""
     try:
         value = float(text)
     except ValueError:
@@ -164,8 +180,11 @@ def _number(text: str) -> float:
 
 
 def _of(plan: Plan, name: str, low: float, high: float) -> Vary:
-    """Return the range. A size moves in steps in which the plan itself can run: batches of whole microbatches on all
-    its data ranks, sequences that its context and tensor ranks share."""
+    """Return a range. Sizes are narrowed to multiples at which the plan's degrees can run: whole micro-batches on all
+    replicas, sequences divisible by 128 and 2 x cp x tp.
+
+    Raises InputError if fewer than two multiples remain.
+    """
     if name in RATES:
         return Vary(name, low, high, 0, 1.0)
     best = plan.best
@@ -187,8 +206,9 @@ NOTHING = "no plan fits"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The best plan at some values. name: how it splits the work, by which two plans are the same. step_s: of a whole
-    step, where it has several phases."""
+    """The best plan at some values. name: its choices, which identify it. step_s: of the whole step; None if no plan
+    fits. weighed: candidates evaluated.
+    """
 
     name: str
     step_s: float | None
@@ -197,7 +217,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Values from low to high at all of which, as far as was planned, one plan is the best; with its step at both."""
+    """A range of values with the same best plan, as far as searched. answer: at `low`; high_s: its step in seconds
+    at `high`.
+    """
 
     low: float
     high: float
@@ -207,7 +229,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One name varied and all else as it is: the spans, in order."""
+    """The spans of one varied name, by rising value; all else is as in the plan."""
 
     vary: Vary
     spans: tuple[Span, ...]
@@ -215,7 +237,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A plan's ranges. now: the plan itself; plans: searches that were run; weighed: candidates in all of them."""
+    """The spans of all varied names. now: the plan itself; plans: searches run; weighed: candidates evaluated in all
+    of them.
+    """
 
     now: Answer
     lines: tuple[Line, ...]
@@ -224,7 +248,10 @@ class WhatIf:
 
 
 def named(candidate: Candidate) -> str:
-    """Return how a candidate splits the work and what it recomputes: plans of one name are the same plan."""
+    """Return a text of a candidate's degrees above 1, dp, micro-batch, ZeRO stage, recomputation and optimizer offload.
+
+    Two candidates with the same text count as the same plan.
+    """
     p, o = candidate.parallel, candidate.options
     degrees = [f"{name} {value}" for name in ("tp", "pp", "vpp", "cp", "ep", "etp") if (value := getattr(p, name)) > 1]
     recompute = o.recompute.granularity
@@ -244,9 +271,10 @@ def named(candidate: Candidate) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A border where the best plan changes: below and above it, each plan's options that the other has not so.
+    """A border between two best plans: the last value of the one, the first of the other, and each one's differing
+    options.
 
-    A side at which no plan fits is empty, and then the other has all of its options.
+    If no plan fits on one side, that side is empty and the other has all of its options.
     """
 
     last: float
@@ -256,13 +284,16 @@ class Border:
 
 
 def borders(line: Line) -> tuple[Border, ...]:
-    """Return a line's borders, rising."""
+    """Return the border between each two neighbouring spans of a line, by rising value."""
     return tuple(
         Border(before.high, after.low, *_apart(before.answer, after.answer)) for before, after in pairwise(line.spans)
     )
 
 
 def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the differing options of two answers, as texts `name value`; all options of both if one of them has no
+    plan.
+    """
     one, other = (_options(each) if each.step_s is not None else {} for each in (before, after))
     if not one or not other:
         return tuple(map(" ".join, one.items())), tuple(map(" ".join, other.items()))
@@ -272,24 +303,27 @@ def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, .
 
 
 def _options(answer: Answer) -> dict[str, str]:
-    """Return the options that an answer's name tells, each with its value."""
+    """Return the options in an answer's name as {name: value}."""
     return {name: value for name, _, value in (part.partition(" ") for part in answer.name.split(", "))}
 
 
 def _unsaid(name: str) -> str:
-    """Return the value of an option that `named` leaves out."""
+    """Return the value of an option that `named` omits: "in GPU memory" for the optimizer, else "1"."""
     return "in GPU memory" if name == "optimizer" else "1"
 
 
 @dataclass(slots=True)
 class _Planner:
-    """Plans at other values, each once."""
+    """Solves the job at changed values and caches each answer in `known`; calls `progress` with the number of
+    searches.
+    """
 
     plan: Plan
     progress: Callable[[int], None]
     known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
 
     def at(self, values: Mapping[str, float]) -> Answer:
+        """Return the answer at these values {name: value}; solves only on the first call with them."""
         key = tuple(sorted(values.items()))
         if key not in self.known:
             self.known[key] = self._solved(values)
@@ -297,6 +331,9 @@ class _Planner:
         return self.known[key]
 
     def _solved(self, values: Mapping[str, float]) -> Answer:
+        """Return the best plan with these sizes and rates changed; NOTHING with `step_s` None if none fits or the
+        job is refused.
+        """
         cluster, job = self.plan.cluster, self.plan.job
         for name, value in values.items():
             if name in RATES:
@@ -312,10 +349,10 @@ class _Planner:
 
 
 def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]) -> WhatIf:
-    """Return the ranges of each name.
+    """Return the spans of each varied name.
 
-    Between two values with different best plans the planner is asked again half way, until the border is known to the
-    next whole step, or a factor to 1e-3. A plan that is best only between two planned values is missed.
+    Intervals whose ends have different best plans are bisected until the border is known to one step, or a factor to
+    1e-3. A plan that is best only between two values searched is missed. progress: called with the number of searches.
     """
     planner = _Planner(plan, progress)
     now = planner.at({})
@@ -324,6 +361,7 @@ def whatif(plan: Plan, varies: tuple[Vary, ...], progress: Callable[[int], None]
 
 
 def _spans(planner: _Planner, vary: Vary) -> list[Span]:
+    """Return the spans of values with the same best plan, rising: samples, with each border refined by bisection."""
     values = vary.samples(SAMPLES)
     points = [values[0]]
     for value in values[1:]:
@@ -339,7 +377,9 @@ def _spans(planner: _Planner, vary: Vary) -> list[Span]:
 
 
 def _between(planner: _Planner, vary: Vary, low: float, high: float) -> list[float]:
-    """Return the values after `low` up to `high`, as close to every border between them as it is asked for."""
+    """Return the values after `low` up to `high`, bisected until each change of the best plan is located as closely
+    as `Vary.between` allows.
+    """
     if planner.at({vary.name: low}).name == planner.at({vary.name: high}).name:
         return [high]
     middle = vary.between(low, high)
