@@ -65,8 +65,8 @@ class Kept:
 @contextmanager
 def keeping(*modules: Any) -> Iterator[Kept]:
     """Note what autograd keeps of these modules' forwards."""
-    weights = (one for module in modules for one in (*module.parameters(), *module.buffers()))
-    kept = Kept({one.untyped_storage().data_ptr() for one in weights})
+    weights = [one.untyped_storage() for module in modules for one in (*module.parameters(), *module.buffers())]
+    kept = Kept({one.data_ptr() for one in weights}, held=[*weights])
     layer_norm = torch.nn.functional.layer_norm
 
     def noted(*args: Any, **more: Any) -> Any:
