@@ -191,7 +191,7 @@ class Framework:
     graphed: frozenset[Leg] = frozenset()
 
     def sharding(self, zero: int) -> Sharding:
-        """Return which of a weight's layouts a stage of ZeRO makes flat."""
+        """Return which layouts of a weight (weight, gradient, state) a ZeRO stage shards in this framework."""
         return Sharding.of(
             zero,
             whole_gradients=self.all_reduced_gradients,
@@ -201,33 +201,36 @@ class Framework:
 
     @property
     def evaluated(self) -> tuple[object, ...]:
-        """Return what decides the cost of a block before overlaps and graphs."""
+        """Return the fields that a block's cost depends on before overlap and CUDA graphs; equal keys, equal costs."""
         return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
-        """Return the rows of the embedding."""
+        """Return the vocabulary size padded to a multiple of vocab_multiple * tp."""
         multiple = self.vocab_multiple * tp
         return -(-vocab_size // multiple) * multiple
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
-        """Return the distance in ranks between neighbours of a group: the product of the axes inside it."""
+        """Return the distance in ranks between neighbours of a group: the product of the degrees inside it."""
         result: Number = 1.0
         for axis in self.inside(axes):
             result = result * degrees[axis]
         return result
 
     def inside(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes inside a group's."""
+        """Return the axes of the rank grid further inside than all of `axes`; empty for the innermost one.
+
+        The expert grid is used if it has the first axis, else the dense grid.
+        """
         grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
         return grid[: min(grid.index(axis) for axis in axes)]
 
 
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:
-    """Return the bytes per parameter where most matmuls have the machine's precision.
+    """Return the bytes per parameter, with the low-precision copies of weights that Transformer Engine keeps.
 
-    Transformer Engine keeps a weight's low-precision copies from the first microbatch of a step to its last. Of a
-    frozen weight that exists in low precision only it keeps one, and turns it for each backward: 70B parameters on one
-    H200 leave room for no more.
+    They are the framework's own bytes with 16-bit matmuls or without Transformer Engine. It keeps a weight's copies
+    from the first microbatch of a step to its last; of a frozen weight in low precision only it keeps one and
+    transposes it for each backward: 70B parameters on one H200 leave room for no more.
     """
     if machine.quantised_bytes >= 2.0 or not framework.engine:
         return framework.bytes

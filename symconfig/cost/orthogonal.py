@@ -43,25 +43,29 @@ class Matrices:
 
     @property
     def ranks(self) -> Array:
-        """Count the ranks that hold a part."""
+        """Return how many ranks hold a part of a matrix each: [points]."""
         result: Array = self.whole_rows * self.whole_columns / (self.rows * self.columns)
         return result
 
 
 def orthogonalised(shard: WeightShard, place: Place) -> bool:
-    """Return whether a weight is a trained matrix of a layer, and neither a table nor one of the model's ends."""
+    """Return whether a weight is a trained matrix of a layer: no embedding table, nothing of the model's ends."""
     return shard.matrix and not (shard.frozen or shard.table or place.outermost)
 
 
 def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield rows, columns and summed length of the products of one iteration."""
+    """Yield (rows, columns, summed length) of the three products of one Newton-Schulz iteration."""
     yield short, short, long
     yield short, short, short
     yield short, long, short
 
 
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return the rows `NAMES` of a block, [points] each; 0 where nothing is orthogonalised."""
+    """Return elements, seconds and largest size of a block's orthogonalised matrices by the names of NAMES:
+    [points] each.
+
+    All are 0 if the optimizer orthogonalises nothing.
+    """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
     if framework.orthogonal is None:
@@ -80,7 +84,9 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return the sizes of a weight's matrices; of a row that one output sums over, ranks may hold a part each."""
+    """Return number and sizes of a weight's matrices, on one rank and whole; an expert weight has one for each
+    local expert.
+    """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
     rows = lattice.value(shard.row)
@@ -91,7 +97,10 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
 
 
 def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return [points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
+    """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
+
+    How ranks share a matrix follows from `over_tensor`: each its own part, each the gathered whole, or distributed.
+    """
     how = framework.orthogonal
     assert how is not None
     axis = "etp" if expert else "tp"
@@ -114,12 +123,13 @@ def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machin
 
 
 def _products_s(rows: Array, columns: Array, machine: Machine) -> Array:
-    """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
+    """Return the seconds of one iteration on a matrix, transposed if it has more rows than columns: [points]."""
     short, long = minimum(rows, columns), maximum(rows, columns)
     return _of_shapes(products(short, long), short, long, machine)
 
 
 def _of_shapes(shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine) -> Array:
+    """Return the summed seconds of products with these (rows, columns, summed length)."""
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
         result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)

@@ -38,12 +38,14 @@ class Relative:
     expert_parameters: Array
 
     def at(self, chosen: NDArray[np.intp]) -> Relative:
-        """Return the costs at some of the points."""
+        """Return the costs at the selected points."""
         return Relative(*(getattr(self, name)[chosen] for name in Relative.__slots__))
 
 
 def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) -> Relative:
-    """Return the relative costs of one microbatch through the block."""
+    """Return the relative costs of one microbatch through the block; weights shared with another block count there
+    only.
+    """
     zero = np.zeros(lattice.points)
     activations, weights, expert = zero, zero, zero
     for op in block.operators:
@@ -67,7 +69,7 @@ def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) ->
 
 
 def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
-    """Sum over the dims of d_i / s_i on one rank."""
+    """Return the sum over dims of the local size d_i / s_i: [points]."""
     result = np.zeros(lattice.points)
     for dim in dims:
         parts = Monomial.of(*layout.axes_on(dim))
@@ -78,7 +80,11 @@ def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
 def costs(
     blocks: list[Relative], counts: Array, boundary_bytes: Array, points: Columns, setting: Setting
 ) -> tuple[Array, Array]:
-    """Return (memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
+    """Return (memory, communication) of a whole plan in the source paper's units, [n] each.
+
+    counts: of each block in the model. The layers dim is split over pp, the batch over dp; communication includes that
+    over replicas and between stages.
+    """
     m = points.num_microbatches
     pipelines = setting.pipelines
 

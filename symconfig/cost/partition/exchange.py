@@ -26,10 +26,12 @@ class Transfer:
     rates: Sequence[Rate]
 
     def moves(self) -> Iterator[Move]:
+        """Yield the collectives of the transfer along single axes, in order."""
         return moves(self.given, self.taken, self.amount, self.rates)
 
     @cached_property
     def cost(self) -> Array | float:
+        """Return the summed cost of the transfer's collectives, before any overlap."""
         return change(self.given, self.taken, self.amount, self.rates)
 
 
@@ -44,7 +46,7 @@ class Exchange(NamedTuple):
 
     @property
     def alone(self) -> Array | float:
-        """Return the cost of one time, with no work beside it."""
+        """Return the cost of one execution of all transfers, before any overlap."""
         cost: Any = self.transfers[0].cost
         for transfer in self.transfers[1:]:
             cost = cost + transfer.cost
@@ -53,11 +55,12 @@ class Exchange(NamedTuple):
 
     @property
     def shown(self) -> Array | float:
-        """Return the cost of one time."""
+        """Return the exposed cost of one execution: the cost minus what is hidden, 0 at least."""
         return self.alone if self.hidden is None else np.maximum(self.alone - self.hidden, 0.0)
 
     @property
     def cost(self) -> Array | float:
+        """Return the exposed cost per step, for one link."""
         return self.times * self.shown
 
 
@@ -80,10 +83,10 @@ class Collective:
 
 
 def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
-    """Yield the collectives of one pair of layouts, of `times` links; their `times * shown` add up to the exchanges'
-    cost.
+    """Yield the collectives of one pair of layouts, for `times` links; none where nothing moves.
 
-    What is hidden is shared among collectives that follow one another in proportion to their costs.
+    Their `times * shown` add up to the exchanges' cost: what is hidden is shared among the collectives of one exchange
+    in proportion to their costs. Of arrays the first element counts.
     """
     for exchange in exchanges:
         often = times * _number(exchange.times)
