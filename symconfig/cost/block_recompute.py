@@ -50,10 +50,10 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """Return the fewest first layers of every chunk to recompute so that the budget fits, by point, with their cost.
+    """Return the fewest first layers of every chunk, at least one, whose recompute makes a candidate fit, with its
+    cost.
 
-    Where no number fits, layers is 0 and the cost that of the first entry of `prefix`; the caller must check the
-    memory.
+    Where no number fits, layers is 0 and the cost that without recompute.
 
     prefix: as of `prefixed`. budget_bytes: of peak allocated bytes.
     """

@@ -63,8 +63,10 @@ class _Codes:
 
 @lru_cache(maxsize=8)
 def program(schedule: Schedule, shape: Shape) -> Program:
-    """Build the tasks of a schedule. Raises InputError if the schedule cannot have the shape, or names the task at
-    which it hangs.
+    """Return the tasks of all stages in an order in which each comes after the task it waits for. Cached.
+
+    Raises:
+        InputError: the schedule cannot have the shape, or hangs; the text then names the first waiting task.
     """
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
@@ -109,7 +111,9 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
-    """Return numbers for what passes between tasks: a chunk's output, and the gradients of its input and weights."""
+    """Return the tasks with a number for each thing that passes between them: a chunk's output, gradients of its
+    input and weights, of each microbatch.
+    """
     numbers = chain.from_iterable(chain.from_iterable(orders))
     tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)
     starts = np.cumsum([0, *(len(order) for order in orders)], dtype=np.int32)[:-1]
@@ -132,7 +136,11 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
 
 
 def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
-    """Return the places of the tasks in `codes`, as each stage runs until it waits."""
+    """Return the indices of all tasks in dependency order: each stage in turn runs until it waits.
+
+    Raises:
+        InputError: no stage can go on, and tasks are left.
+    """
     need, made, also = codes.need.tolist(), codes.made.tolist(), codes.also.tolist()
     done = [False] * codes.count
     done[0] = True
@@ -154,14 +162,14 @@ def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
 
 
 def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> dict[tuple[int, int], int]:
-    """Return the task of each (stage, chunk) that is named last, by number of the task."""
+    """Return for each (stage, chunk) the task that comes last in `tasks`, in ascending order of the tasks."""
     latest = np.full((int(stage.max()) + 1) * chunks, -1)
     latest[stage[tasks] * chunks + chunk[tasks]] = tasks
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
 def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return a stage's part of `Program.made`."""
+    """Return (tasks of a stage that make weight gradients, indices of those after which a chunk's are complete)."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True
     tasks = np.flatnonzero(np.isin(kind, list(set(kind[complete].tolist()))) & mine)
@@ -169,7 +177,7 @@ def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[ND
 
 
 def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
-    """Return an error that names the first stage that waits for what nobody makes any more."""
+    """Return an error that names the first stage that waits for a task that never ran, and both tasks."""
     stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
     kind, chunk, microbatch = codes.tasks[place[stage]].tolist()
     if kind in (FORWARD, PAIRED):

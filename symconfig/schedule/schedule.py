@@ -26,6 +26,7 @@ class Shape(NamedTuple):
 
     @property
     def chunks(self) -> int:
+        """Return the number of chunks of the model, pp * vpp."""
         return self.pp * self.vpp
 
 
@@ -53,8 +54,12 @@ class Schedule:
     by_layer: bool = False
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:
-        """Return the tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says
-        why.
+        """Return the tasks of every stage in order.
+
+        group: microbatches that pass a chunk in a row; None for pp, as in Megatron.
+
+        Raises:
+            InputError: the schedule cannot have this shape; its text is that of `problem`.
         """
         shape = Shape(pp, vpp, m, group or pp)
         problem = self.limit(shape)
@@ -63,12 +68,12 @@ class Schedule:
         return tuple(tuple(self.order(shape, stage)) for stage in range(pp))
 
     def problem(self, pp: int, vpp: int, m: int, group: int | None = None) -> str | None:
-        """Say what the schedule lacks in such a shape, as a sentence with need and got; None if it runs."""
+        """Return why the schedule cannot have this shape, a sentence with got and need; None if it can."""
         return self.limit(Shape(pp, vpp, m, group or pp))
 
 
 def one_chunk(title: str) -> Callable[[Shape], str | None]:
-    """Return the limit of a schedule that gives each stage one chunk."""
+    """Return the limit of a schedule with one chunk per stage: a function that returns a sentence unless vpp is 1."""
 
     def limit(shape: Shape) -> str | None:
         return None if shape.vpp == 1 else f"{title} gives each stage one chunk (got vpp {shape.vpp}, need 1)"

@@ -63,13 +63,15 @@ class Times:
 
     @property
     def pp(self) -> int:
+        """Return the number of stages."""
         return int(self.forward.shape[0])
 
     @property
     def vpp(self) -> int:
+        """Return the number of chunks of each stage."""
         return int(self.forward.shape[1])
 
 
 def by_chunk(times: Array) -> Array:
-    """Order an array [pp, vpp] of Times by number of the chunk in the model: [pp vpp]."""
+    """Return an array [pp, vpp] of Times flattened in model order: [pp * vpp]."""
     return times.T.reshape(-1)
