@@ -44,7 +44,7 @@ class Switches:
     pairs_microbatches: bool = False
 
     def hides(self) -> dict[str, Any]:
-        """Return the fields of `Hide` that it sets."""
+        """Return the fields of `Hide` that the switches set: 0.0 for an overlap that is off."""
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
         return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}
@@ -56,10 +56,11 @@ def usual(
     transformer_impl: TransformerImpl = "transformer_engine",
     attention: str | None = None,
 ) -> Framework:
-    """Return the framework as it runs on this GPU. attention: the job's.
+    """Return the framework with its usual behaviour on a GPU architecture.
 
-    Without flash attention, asked for or for want of a kernel, Transformer Engine keeps the scores as scaled, masked
-    and softmaxed at once, Transformers as PyTorch's operators leave them.
+    transformer_impl: `local` takes Megatron-LM's own layers. attention: the kernel that the job asks for. Without flash
+    attention (asked for, or for lack of a kernel) Transformer Engine runs its fused softmax and Transformers PyTorch's
+    operators one by one. An unknown name raises KeyError.
     """
     own = transformer_impl == "transformer_engine"
     framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])
@@ -71,7 +72,11 @@ def usual(
 
 
 def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
-    """Return the framework as a run on this GPU has it."""
+    """Return the framework with a run's switches applied.
+
+    Raises:
+        TypeError: a switch is no option of an implementation or no field of its dataclass.
+    """
     as_run = replace(
         framework,
         implementation=changed(framework.implementation, **switches.implementation),

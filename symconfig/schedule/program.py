@@ -111,8 +111,9 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
-    """Return the tasks with a number for each thing that passes between them: a chunk's output, gradients of its
-    input and weights, of each microbatch.
+    """Return the tasks with a number for everything that one task makes and another waits for.
+
+    That is a chunk's output and the gradients of its input and its weights, for each microbatch.
     """
     numbers = chain.from_iterable(chain.from_iterable(orders))
     tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)

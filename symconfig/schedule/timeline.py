@@ -103,7 +103,7 @@ class Timeline:
     def events(self, stage: int) -> Iterator[Event]:
         """Yield the events of one stage: its tasks in order with their messages, then its data-parallel collectives.
 
-        Events of no duration and microbatches that were left out have none.
+        Microbatches that were left out of the simulation have no events.
         """
         starts, work = self._starts(), self.work
         place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
@@ -151,8 +151,8 @@ class Timeline:
         return [(n, name, seconds) for name, seconds in parts if seconds]
 
     def held(self, stage: int) -> tuple[Array, Ints]:
-        """Return times at which the number of held microbatches changes, [e], and that number by chunk from then
-        on, [e, chunks].
+        """Return the times at which the held microbatches change, [e], and their number by chunk from then on, [e,
+        chunks].
 
         A microbatch is held from the start of its forward to the end of its last gradient; with `by_layer` a paired
         forward is held only from the pair's end on, since it takes memory as its partner frees it.
