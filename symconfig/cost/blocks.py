@@ -221,7 +221,7 @@ def evaluate(
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
-    spaces = [_space(space, busiest, framework) for space in block.workspaces]
+    spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     work, full = worked(work, block, lattice), exchanged(full, block, lattice)
     if framework.blocking_launches:
@@ -242,8 +242,8 @@ def evaluate(
         weights=_weights(
             block.weights,
             lattice,
-            _buffers(block, framework),
-            _libraries_of(block, busiest, machine, framework),
+            _gradient_buffers(block, framework),
+            _library_bytes(block, busiest, machine, framework),
             orthogonal.rows(block, lattice, machine, framework),
         ),
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
@@ -284,7 +284,7 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
     return replace(cost, host_s=host)
 
 
-def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return the bytes that libraries keep because a rank has such a block: [points].
 
     They are the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator leaves
@@ -308,7 +308,7 @@ def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
     return result
 
 
-def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
+def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
     """Return the bytes alive only while an operator's backward runs: [points]."""
     result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
     if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
@@ -316,7 +316,7 @@ def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
     return result
 
 
-def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
+def _gradient_buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
     """Return the distinct sizes of weight-gradient buffers that the framework keeps; empty if it keeps none."""
     if not framework.kept_gradient_buffers:
         return set()

@@ -37,12 +37,12 @@ def chunk_times(
     of = stages(table, own.pipelines, np.arange(points.dp.size), setting.tied)
     moved = exchange(of, points, own)
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
-    weight = counts @ _weight_gradients(table)
+    weight = counts @ _weight_gradients_s(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
     if repeated:
-        repeated_s = repeated_s + _repeated(table, alike, repeated)
+        repeated_s = repeated_s + _recomputed_s(table, alike, repeated)
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
@@ -88,14 +88,14 @@ def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
     return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
 
 
-def _weight_gradients(table: Table) -> Array:
+def _weight_gradients_s(table: Table) -> Array:
     """Return the seconds of each kind's products for its weight gradients, at the first point: [kinds]."""
     return np.array(
         [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
     )
 
 
-def _repeated(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
+def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
     """Return the seconds that recomputing the first `layers` layers of each chunk adds, at the first point:
     [chunks].
     """

@@ -40,14 +40,14 @@ class Exchange:
         """Return the seconds of gathering the weights once: each microbatch or after the optimizer; 0 if never: [s,
         n].
         """
-        return self._either(Phase.FORWARD, Phase.UPDATE)
+        return self._first_of(Phase.FORWARD, Phase.UPDATE)
 
     @property
     def reduce(self) -> Array:
         """Return the seconds of reducing the gradients once: each microbatch or once a step; 0 if never: [s, n]."""
-        return self._either(Phase.BACKWARD, Phase.REDUCTION)
+        return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
 
-    def _either(self, each: Phase, once: Phase) -> Array:
+    def _first_of(self, each: Phase, once: Phase) -> Array:
         """Return the seconds of phase `each`, else of phase `once`, else 0: [s, n]."""
         return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
 
@@ -118,9 +118,9 @@ def _messages(sums: Stages, setting: Setting) -> Array:
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds that data-parallel communication adds to a step, buffer copies included: [r, n]."""
     if setting.pipelines.several and not setting.sharding.each_microbatch:
-        shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
+        shown = _exposed_in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
-        shown = first_axis_max(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
+        shown = first_axis_max(_exposed_without_pipeline(sums, points, setting)) + between_ends_s(sums, points, setting)
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
@@ -144,7 +144,7 @@ def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     return result
 
 
-def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Array:
+def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
     What is exchanged once a step overlaps with the last microbatch's backward, or with the first one's forward.
@@ -191,7 +191,7 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
     return result
 
 
-def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
+def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
 
     They come close to the simulator's for stages that are alike; `chunks.overlap` says when each collective runs.
@@ -203,35 +203,35 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
         group = minimum(setting.groups, points.num_microbatches)
         ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
-            _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
+            _exposed_beside_own_pass(gather, forward, np.zeros_like(_stage_index(setting)), setting)
             if framework.gathers_apart
-            else _between_groups(gather, forward, ends, group, setting)
+            else _exposed_between_groups(gather, forward, ends, group, setting)
         )
-        return gathered + _between_groups(reduce, backward, ends, group, setting)
-    first = framework.hide.data * (_index(setting) == 0)
-    reduced = _beside_own(reduce, backward, first, setting)
+        return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
+    first = framework.hide.data * (_stage_index(setting) == 0)
+    reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
     if not (framework.demanded_gathers and framework.hide.data):
-        return reduced + _beside_own(gather, forward, 0 * first, setting)
-    alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
+        return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
+    alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
     hidden = minimum(gather, first * forward)
     own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
 
-def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
+def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
     """Return the exposed seconds of one collective per stage that overlaps with `share` of the stage's own pass:
     [r, n].
 
     The time in which the pipeline fills or drains before it hides it, too; the stage with most counts.
     """
     hidden = minimum(seconds, share * work)
-    left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
+    left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp
     result: Array = first_axis_max(maximum(left, CONTENTION * hidden))
     return result
 
 
-def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
+def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
     """Return the exposed seconds of one collective per chunk of an interleaved schedule: [r, n].
 
     The collective of the first (last) chunk overlaps with nothing; each other one with a group of microbatches in a
@@ -239,13 +239,13 @@ def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, sett
     stage's exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
-    index = _index(setting)
+    index = _stage_index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
     shown = maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = first_axis_max(maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 
 
-def _index(setting: Setting) -> Array:
+def _stage_index(setting: Setting) -> Array:
     """Return the positions of the stages in the pipeline, from 0: [s, 1, n]."""
     return setting.pipelines.index[:, None]

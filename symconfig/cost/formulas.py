@@ -24,7 +24,7 @@ ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they a
 CONTENTION = 0.2
 
 
-def _reach(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+def _levels_of_group(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
     """Return for each network level (ranks of the group inside one domain, bytes/s per rank, latency in seconds).
 
     A level without a switch gives a group of n ranks out of `size` only (n - 1) / (size - 1) of the bandwidth.
@@ -50,7 +50,7 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
     ring: Any = 0.0
     tree: Any = 0.0
     inside: Any = 1.0
-    for level, (members, bandwidth, wait) in enumerate(_reach(ranks, stride, levels)):
+    for level, (members, bandwidth, wait) in enumerate(_levels_of_group(ranks, stride, levels)):
         # Each member inside brings its own link across this level, and the ring crosses it once a domain.
         times.append(greater(members, inside) * amount_bytes / (bandwidth * inside))
         ring = ring + wait * (ranks / inside - ranks / members)
@@ -70,7 +70,7 @@ def all_to_all_s(
     rank or domain travel once (DeepEP, HybridEP), else 0. Receivers are random, within the chosen groups of experts
     where a router first chooses among groups.
     """
-    reach = _reach(ranks, stride, levels)
+    reach = _levels_of_group(ranks, stride, levels)
     domain = reach[0][0]
 
     def receiving(places: Any) -> Any:
@@ -100,7 +100,7 @@ def send_s(amount_bytes: Any, ranks: Any, stride: Any, **levels: Any) -> Any:
     """Return the seconds of a message between neighbours of a group, over the slowest level that it spans."""
     times = []
     inside: Any = 1.0
-    for members, bandwidth, wait in _reach(ranks, stride, levels):
+    for members, bandwidth, wait in _levels_of_group(ranks, stride, levels):
         times.append(greater(members, inside) * (amount_bytes / bandwidth + wait))
         inside = members
     return reduce(maximum, times)

@@ -42,7 +42,7 @@ COPY_SHARE = 0.89
 _GROUPED_CAST = {"hopper": 1.6}
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
-_OF_LINKS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
+_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
 
 # PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
 # (module/base.py, get_cublas_workspace_size_bytes): 4 MiB, from Hopper on 32 MiB.
@@ -93,10 +93,10 @@ class Machine:
 
 def constants(kernels: Kernels) -> dict[str, Number]:
     """Return the values of the kernels' constants by name, without those that are None."""
-    return {name: quantity.value for name, quantity in _of_kernels(kernels).items()}
+    return {name: quantity.value for name, quantity in _kernel_constants(kernels).items()}
 
 
-def _of_kernels(kernels: Kernels) -> dict[str, Quantity]:
+def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
     """Return the kernels' constants by name, without those that are None."""
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
     return {name: quantity for name, quantity in stated.items() if quantity is not None}
@@ -109,9 +109,9 @@ def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
     Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
     `host.link_bytes_per_s`.
     """
-    links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _OF_LINKS}
+    links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
     known = {name: quantity for name, quantity in links.items() if quantity is not None}
-    return _of_kernels(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    return _kernel_constants(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
 
 
 def slowest(gpus: float) -> float:

@@ -128,20 +128,20 @@ def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
     return result
 
 
-def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
+def _orthogonalised_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
     """Return the seconds of orthogonalising and stepping the busiest rank's matrices, [s, n]; 0.0 without any."""
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
     held = dealt(sums, points, setting)
     iterated = (
-        _part(held.dense, sums.matrix) * sums.matrix_s + _part(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+        _ratio(held.dense, sums.matrix) * sums.matrix_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
     )
     result: Array = iterated + held.sum * how.touched / setting.machine.hbm_bytes_per_s
     return result
 
 
-def _part(some: Array, whole: Array) -> Array:
+def _ratio(some: Array, whole: Array) -> Array:
     """Return some / whole; 0 where the whole is 0."""
     return np.where(whole > 0, some / np.where(whole > 0, whole, 1.0), 0.0)
 
@@ -154,7 +154,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
     """
     machine, sizes = setting.machine, setting.bytes
     of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
-    matrices_s = _of_matrices_s(sums, points, setting)
+    matrices_s = _orthogonalised_s(sums, points, setting)
     rows = []
     for offload in setting.offload:
         here = traffic_s(machine, of_stage * (1 - offload.optimizer) * setting.framework.adam_bytes)

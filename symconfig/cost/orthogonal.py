@@ -109,26 +109,28 @@ def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machin
     if how.over_tensor is OverTensor.DUPLICATED:
         whole = GATHERED_BYTES * each.whole_rows * each.whole_columns
         exchanged = ring(whole, 1.0, ranks, stride, machine)
-        return exchanged + how.iterations * _products_s(each.whole_rows, each.whole_columns, machine)
+        return exchanged + how.iterations * _iteration_s(each.whole_rows, each.whole_columns, machine)
     if how.over_tensor is OverTensor.DISTRIBUTED:
         # The part's own side is summed over; the other one is as long as the matrix.
         cut = each.whole_rows > each.rows
         short, long = np.where(cut, each.columns, each.rows), np.where(cut, each.rows, each.columns)
-        split = _of_shapes(products(short, long), short, long, machine)
+        split = _sum_of_products_s(products(short, long), short, long, machine)
         summed = ring(PRODUCT_BYTES * short * short, 2.0, ranks, stride, machine)
-        alone = _products_s(each.rows, each.columns, machine)
+        alone = _iteration_s(each.rows, each.columns, machine)
         result: Array = how.iterations * np.where(ranks > 1, split + summed, alone)
         return result
-    return how.iterations * _products_s(each.rows, each.columns, machine)
+    return how.iterations * _iteration_s(each.rows, each.columns, machine)
 
 
-def _products_s(rows: Array, columns: Array, machine: Machine) -> Array:
+def _iteration_s(rows: Array, columns: Array, machine: Machine) -> Array:
     """Return the seconds of one iteration on a matrix, transposed if it has more rows than columns: [points]."""
     short, long = minimum(rows, columns), maximum(rows, columns)
-    return _of_shapes(products(short, long), short, long, machine)
+    return _sum_of_products_s(products(short, long), short, long, machine)
 
 
-def _of_shapes(shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine) -> Array:
+def _sum_of_products_s(
+    shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine
+) -> Array:
     """Return the summed seconds of products with these (rows, columns, summed length)."""
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:

@@ -202,18 +202,22 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     ends = summed(np.where(head, counts, 0.0), of_each).swapaxes(0, 1)
     held = dict(zip(_SUMMED, summed(counts, weights[_SUMMED_ROWS]), strict=True))
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
-    more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)
+    more, look_up = _extra_embeddings(places, counts, tied), places.index(Place.FIRST)
     held["dense"] = held["dense"] + more * of["vocabulary"][look_up]
     held["frozen"] = held["frozen"] + more * of["frozen_vocabulary"][look_up]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    most = dict(zip(_MOST, _most(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True))
+    most = dict(
+        zip(
+            _MOST, _max_over_present(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True
+        )
+    )
     buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
-        transient=_working(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
+        transient=_transient_bytes(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
         ends=ends,
         **held,
         **most,
@@ -240,22 +244,22 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     return result
 
 
-def _working(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
+def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
     """Return the bytes alive only while a block runs backward, of the block of each stage that needs most: [s, r, n].
 
     transient: of one block of each kind, [r, kinds, n]; more where a stage recomputes several layers together.
     """
     has = pipelines.counts > 0
-    at_once = _most(has, transient)
+    at_once = _max_over_present(has, transient)
     for place, one in enumerate(pipelines.each):
         for row, stage in enumerate(one.stages):
             if stage.together > 1:
-                several = _most(has[row], _at_once(table, stage.together, points, transient))
+                several = _max_over_present(has[row], _transient_together(table, stage.together, points, transient))
                 at_once[row] = np.where(pipelines.which == place, several, at_once[row])
     return at_once
 
 
-def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
+def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     """Return the maximum over the kinds that a stage has at least one block of, 0 if none is positive: [*s, x, n].
 
     has: [*s, kinds, n]. of_kinds: [x, kinds, n].
@@ -266,7 +270,7 @@ def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
     return result
 
 
-def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
+def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
     """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
 
     Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer.
@@ -281,7 +285,7 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     return result
 
 
-def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
+def _extra_embeddings(places: Sequence[Place], counts: Array, tied: bool) -> Array:
     """Return how many more (or, below 0, fewer) embedding tables each stage holds than its blocks count: [s, n].
 
     A stage with both ends of a tied model holds one less. A stage with a multi-token-prediction block, but not the

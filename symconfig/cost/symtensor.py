@@ -50,11 +50,11 @@ def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) ->
     activations, weights, expert = zero, zero, zero
     for op in block.operators:
         for use in op.outputs:
-            activations = activations + _spread(use.tensor.dims, scheme.layout(op, use), lattice)
+            activations = activations + _local_size_sum(use.tensor.dims, scheme.layout(op, use), lattice)
         for weight in op.weights:
             if weight.shared:  # another block's tensor
                 continue
-            share = _spread(weight.dims, weight_layout(op, weight, scheme)[0], lattice)
+            share = _local_size_sum(weight.dims, weight_layout(op, weight, scheme)[0], lattice)
             if d.EXPERTS in weight.dims:
                 expert = expert + share
             else:
@@ -68,7 +68,7 @@ def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) ->
     return Relative(activations, weights, expert, moved, cost.weights.dense, cost.weights.expert)
 
 
-def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
+def _local_size_sum(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
     """Return the sum over dims of the local size d_i / s_i: [points]."""
     result = np.zeros(lattice.points)
     for dim in dims:

@@ -197,13 +197,13 @@ class Term:
 
     @_elementwise
     def __add__(self, other: Any) -> Any:
-        return self if _is(other, 0.0) else self.tape.made("add", self.line, self._line(other))
+        return self if _is_number(other, 0.0) else self.tape.made("add", self.line, self._line(other))
 
     __radd__ = __add__
 
     @_elementwise
     def __sub__(self, other: Any) -> Any:
-        return self if _is(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
+        return self if _is_number(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
 
     @_elementwise
     def __rsub__(self, other: Any) -> Any:
@@ -211,23 +211,23 @@ class Term:
 
     @_elementwise
     def __mul__(self, other: Any) -> Any:
-        if _is(other, 0.0):
+        if _is_number(other, 0.0):
             return 0.0
-        return self if _is(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
 
     __rmul__ = __mul__
 
     @_elementwise
     def __truediv__(self, other: Any) -> Any:
-        return self if _is(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
 
     @_elementwise
     def __rtruediv__(self, other: Any) -> Any:
-        return 0.0 if _is(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
+        return 0.0 if _is_number(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
 
     @_elementwise
     def __pow__(self, other: Any) -> Any:
-        return self if _is(other, 1.0) else self.tape.made("power", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("power", self.line, self._line(other))
 
     @_elementwise
     def __rpow__(self, other: Any) -> Any:
@@ -314,12 +314,12 @@ class Term:
         return bool(self > 0.0 or self < 0.0)
 
 
-def _is(other: Any, number: float) -> bool:
+def _is_number(other: Any, number: float) -> bool:
     """Return whether `other` is a plain number that equals `number`."""
     return not isinstance(other, Term) and bool(other == number)
 
 
-def _either(operation: str) -> Callable[[Any, Any], Any]:
+def _scalar_operation(operation: str) -> Callable[[Any, Any], Any]:
     """Return a function of two scalars: an operation on the tape if one is a term, else the plain value."""
 
     def apply(a: Any, b: Any) -> Any:
@@ -343,7 +343,7 @@ def _of_numbers_or_terms(operation: str) -> tuple[Callable[[Any, Any], Any], np.
     NumPy's own maximum on arrays of objects would return one argument and lose the other. The search calls these
     functions millions of times, so the check for terms is inlined.
     """
-    of_terms, of_numbers = np.frompyfunc(_either(operation), 2, 1), _VALUES[operation]
+    of_terms, of_numbers = np.frompyfunc(_scalar_operation(operation), 2, 1), _VALUES[operation]
 
     def apply(a: Any, b: Any) -> Any:
         if a.__class__ is Term or b.__class__ is Term:

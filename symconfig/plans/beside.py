@@ -88,11 +88,11 @@ def comparisons(plan: Plan) -> Iterator[str]:
         names, free_s = ",".join(shown.free_uses), free.predicted.step_s
         yield (
             f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
-            f"{free_s:.3f} s, {_slower(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
+            f"{free_s:.3f} s, {_relative_words(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
         )
 
 
-def _slower(loss: float) -> str:
+def _relative_words(loss: float) -> str:
     """Return a relative difference of times in words: `3 % slower`, `3 % faster`, `as fast` below NOTHING."""
     if abs(loss) < NOTHING:
         return "as fast"

@@ -148,7 +148,7 @@ def _data(text: str, file: str) -> Any:
     Infinity.
     """
     try:
-        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         parse_json_strict(text, file)  # says where, and whether the text was cut off
         raise InputError(f"is not JSON: {shorten(str(error))}", file=file) from None
@@ -159,7 +159,7 @@ def _not_finite(word: str) -> float:
     raise ValueError(f"{word} is not a number")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the pairs of a JSON object as a dict; raise ValueError if a key is repeated."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):

@@ -25,7 +25,7 @@ def searched(plan: Plan) -> tuple[str, ...]:
 
 def left_out(plan: Plan) -> tuple[str, ...]:
     """Return sentences on what the plan's target cannot express and on options that were not searched; () for none."""
-    return (*_narrowed(plan), *_unsearched(plan))
+    return (*_cost_of_target(plan), *_options_not_searched(plan))
 
 
 def one_length(job: Job, seq_length: int) -> bool:
@@ -37,7 +37,7 @@ def one_length(job: Job, seq_length: int) -> bool:
     return alike and job.task in (None, "pretrain", "sft", "lora")
 
 
-def _unsearched(plan: Plan) -> Iterator[str]:
+def _options_not_searched(plan: Plan) -> Iterator[str]:
     """Yield a sentence on user buffers and CUDA graphs, which the search leaves out for sequences of several lengths.
 
     Only for Megatron-LM, and only for those that no pin sets.
@@ -50,7 +50,7 @@ def _unsearched(plan: Plan) -> Iterator[str]:
         yield f"Not searched, as sequences are of several lengths: {what} ({pins})."
 
 
-def _narrowed(plan: Plan) -> Iterator[str]:
+def _cost_of_target(plan: Plan) -> Iterator[str]:
     """Yield a sentence on the time that is lost to settings which the job's target imposes, if it imposes any."""
     search, own = plan.search, plan.job.target or plan.best.target.backend
     if search.narrowed and search.free_step_s is not None:

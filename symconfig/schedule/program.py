@@ -92,7 +92,7 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     first = _latest(forwards[::-1], stage, chunk, shape.chunks)
     last = _latest(gradients, stage, chunk, shape.chunks)
     placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
-    made = tuple(_made(kind, stage == one, last) for one in range(shape.pp))
+    made = tuple(_weight_gradient_tasks(kind, stage == one, last) for one in range(shape.pp))
     return Program(
         stage=stage,
         kind=kind,
@@ -158,7 +158,7 @@ def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
             places.extend(range(place[stage], at))
             place[stage] = at
         if len(places) == count:
-            raise _hung(schedule, shape, codes, place, stop)
+            raise _hang_error(schedule, shape, codes, place, stop)
     return np.array(places, dtype=np.int32)
 
 
@@ -169,7 +169,9 @@ def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> d
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
-def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _weight_gradient_tasks(
+    kind: Ints, mine: Bools, last: dict[tuple[int, int], int]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return (tasks of a stage that make weight gradients, indices of those after which a chunk's are complete)."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True
@@ -177,7 +179,7 @@ def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[ND
     return tasks, np.flatnonzero(complete[tasks])
 
 
-def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
+def _hang_error(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
     """Return an error that names the first stage that waits for a task that never ran, and both tasks."""
     stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
     kind, chunk, microbatch = codes.tasks[place[stage]].tolist()

@@ -34,7 +34,7 @@ def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None)
     shape = Shape(times.pp, times.vpp, m, group or times.pp)
     if problem := not_simulated(schedule, shape):
         raise InputError(problem)
-    return (_simulated if _tasks(schedule, shape) <= MOST_TASKS else _extended)(schedule, times, shape)
+    return (_simulated if _task_count(schedule, shape) <= MOST_TASKS else _extrapolated)(schedule, times, shape)
 
 
 def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
@@ -44,17 +44,17 @@ def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
     of four groups of microbatches count, since longer steps are extrapolated.
     """
     least = shape._replace(m=min(shape.m, 4 * max(shape.group, shape.pp))) if schedule.runs_in else shape
-    tasks, most = _tasks(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
+    tasks, most = _task_count(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
     too_long = f"{schedule.title} is not simulated (got {tasks:,} tasks, need <= {most:,})" if tasks > most else None
     return schedule.limit(shape) or too_long
 
 
-def _tasks(schedule: Schedule, shape: Shape) -> int:
+def _task_count(schedule: Schedule, shape: Shape) -> int:
     """Return the number of tasks of a step: a forward and a backward of each microbatch in each chunk."""
     return 2 * shape.chunks * shape.m
 
 
-def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
+def _extrapolated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
     """Return the timeline of a long step: simulate fewer groups of microbatches and extrapolate the steady part.
 
     Ends of tasks are maxima and sums of earlier ends. Once all ends that later tasks depend on equal those of some

@@ -112,7 +112,7 @@ class Timeline:
         def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
             return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)
 
-        for n, done in self._done(stage):
+        for n, done in self._tasks_with_work(stage):
             start, end = float(starts[n]), float(self.end_s[n])
             if work.received[n] and busy_s:
                 yield event("receive", n, start, start + busy_s)
@@ -129,7 +129,7 @@ class Timeline:
             if where == stage and ends > begins:
                 yield Event(kind, place[chunk], -1, begins, ends)
 
-    def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    def _tasks_with_work(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Yield (task, tasks whose work is done in it) of a stage.
 
         A forward that is paired with a backward has (): its work is done in the backward's task, which has both.

@@ -149,14 +149,14 @@ class Costs:
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
             shown = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._spread(port, rows) for port in shown), relative)
+            relative = sum((self._relative_memory(port, rows) for port in shown), relative)
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def forwards(self, node: Node) -> float:
         """Return how often an operator runs forward in a microbatch: 2.0 if it is recomputed, else 1.0."""
-        return 2.0 if self._repeats(node) else 1.0
+        return 2.0 if self._is_recomputed(node) else 1.0
 
-    def _repeats(self, node: Node) -> bool:
+    def _is_recomputed(self, node: Node) -> bool:
         """Return whether a node is recomputed: it is in a repeated part, and only borders are kept."""
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
@@ -166,10 +166,10 @@ class Costs:
         With recomputation one instance of the repeated part, of one microbatch; else all, of all microbatches in
         flight.
         """
-        repeats = self._repeats(node)
+        repeats = self._is_recomputed(node)
         return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
 
-    def _spread(self, port: Port, rows: Rows) -> Array:
+    def _relative_memory(self, port: Port, rows: Rows) -> Array:
         """Return the sum over dims of local sizes, divided by the axes of a FLAT layout: [rows]."""
         places = port.forward[rows]
         total = np.zeros(len(rows))
@@ -194,7 +194,7 @@ class Costs:
         memory, shares = weight + gradient + state, self._shares(node, rows)
         cost = relative = np.zeros(len(rows))
         if not self.timed:
-            relative = self._spread(port, rows)
+            relative = self._relative_memory(port, rows)
         elif node.parameter.trainable:
             cost = traffic_s(self.machine, size * shares[2] * training.adam_bytes)
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
@@ -256,7 +256,7 @@ class Costs:
         first, back = distinct(self.net.nodes[node].ports[port], rows)
         if not weight:
             return first, np.array(back, dtype=np.int64)
-        keys = np.stack((np.array(back, dtype=np.float64), *self._hidden(self.net.nodes[node], rows)))
+        keys = np.stack((np.array(back, dtype=np.float64), *self._overlappable_s(self.net.nodes[node], rows)))
         _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
@@ -277,7 +277,7 @@ class Costs:
 
         if isinstance(rule, Weight):
             moved = [transfer(*each)[1] for each in rule.transfers]
-            return rule.exchanges(moved, *self._hidden(self.net.nodes[self.net.links[index].consumer], taken))
+            return rule.exchanges(moved, *self._overlappable_s(self.net.nodes[self.net.links[index].consumer], taken))
         exchanges = []
         for leg in rule.legs:
             table, way = transfer(rule.back if leg.backward else rule.there, leg.amount)
@@ -293,18 +293,18 @@ class Costs:
         link, rule = self.net.links[index], self.rule(index)
         shape = (len(given), len(taken)) if both else (len(given),)
         if isinstance(rule, Weight):
-            ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
+            ahead, behind = self._overlappable_s(self.net.nodes[link.consumer], taken)
             if not both:
                 numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(shape))
+                return LinkCost(self._exposed_cost(rule, numbers, ahead, behind), np.zeros(shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
             cost = np.full(shape, np.inf)
-            cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
+            cost[where] = self._exposed_cost(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, shape))
-        return self._between(rule, given, taken, both)
+        return self._activation_link(rule, given, taken, both)
 
-    def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
+    def _exposed_cost(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
         """Return the exposed cost of a parameter's four transfers, read from the tables of layout pairs."""
         moved = []
         for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
@@ -312,7 +312,7 @@ class Costs:
             moved.append(table.cost(amount).take(place))
         return rule.cost(moved, ahead, behind)
 
-    def _between(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
+    def _activation_link(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
         """Return the costs of an activation's link: transfers of the tensor and its gradient, and the bytes kept."""
         table, place = read(self.rates, codes(rule.there, given, taken, both))
         cost, kept = rule.there_cost(table).take(place), np.broadcast_to(0.0, place.shape)
@@ -327,10 +327,10 @@ class Costs:
         """Return the link as digits of its pairs of options, with amounts and counts; cached."""
         known = self._rules.get(index)
         if known is None:
-            known = self._rules[index] = self._ruled(self.net.links[index])
+            known = self._rules[index] = self._make_rule(self.net.links[index])
         return known
 
-    def _ruled(self, link: Link) -> Activation | Weight:
+    def _make_rule(self, link: Link) -> Activation | Weight:
         """Make the link: a Weight if the producer is a parameter, else an Activation."""
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
@@ -348,7 +348,7 @@ class Costs:
             times=float(link.times),
         )
 
-    def _hidden(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
+    def _overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
         """Return the seconds of forward and backward work that a parameter's collectives may overlap with: [rows]
         each.
         """

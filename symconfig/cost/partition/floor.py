@@ -12,7 +12,7 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
     It does not check whether dims divide that often.
     """
     net = costs.net
-    held = sum(_node(costs, node) for node in net.nodes)
+    held = sum(_node_bytes(costs, node) for node in net.nodes)
     for link in net.links:
         port, sink = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer]
         if costs.holds(link) and not link.covered:
@@ -20,7 +20,7 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
     return held / gpus
 
 
-def _node(costs: Costs, node: Node) -> float:
+def _node_bytes(costs: Costs, node: Node) -> float:
     """Return the bytes that a node keeps on all GPUs together.
 
     Weight, gradient and optimizer state of a parameter, outputs that an operator saves for its backward; else 0.

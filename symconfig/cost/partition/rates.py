@@ -68,17 +68,17 @@ class Rate:
 
     def ring(self, amount: Array | float, group: Group = 0) -> Array:
         """Return what this axis adds to an all-gather or a reduce-scatter over the axes of `group`."""
-        return self._more(self.by_ring, amount, group)
+        return self._added_by_axis(self.by_ring, amount, group)
 
     def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
         """Return what this axis adds to an all-reduce over the axes of `group`."""
-        return self._more(self.by_all_reduce, amount, group)
+        return self._added_by_axis(self.by_all_reduce, amount, group)
 
     def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
         """Return what this axis adds to an all-to-all over the axes of `group`."""
-        return self._more(self.by_all_to_all, amount, group)
+        return self._added_by_axis(self.by_all_to_all, amount, group)
 
-    def _more(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+    def _added_by_axis(self, prices: Prices, amount: Array | float, group: Group) -> Array:
         """Return the cost over the group and this axis minus the cost over the group alone."""
         return prices(amount, group + self.step) - prices(amount, group)
 
@@ -148,7 +148,7 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     numbers, groups = levels(mesh, cluster), Groups.of(axes)
     if not axes:
         return ()
-    ranks, stride, within = _within(mesh, groups, numbers)
+    ranks, stride, within = _group_levels(mesh, groups, numbers)
 
     def fitted(formula: Any, *arguments: object) -> Prices:
         none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
@@ -158,7 +158,7 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     all_reduce = fitted(formulas.ring_s, 2.0, ranks, stride)
     all_to_all = fitted(formulas.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0)
     return tuple(
-        Rate(axis.size, step, ring, all_reduce, all_to_all, _sent(axis.size, axis.stride, numbers))
+        Rate(axis.size, step, ring, all_reduce, all_to_all, _message_s(axis.size, axis.stride, numbers))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
 
@@ -166,16 +166,16 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
 def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
     """Return the seconds of a message between GPUs of two pipeline stages, over the mesh's outermost level."""
     outer = mesh.levels[-1].size
-    return _sent(outer, mesh.gpus // outer, levels(mesh, cluster))
+    return _message_s(outer, mesh.gpus // outer, levels(mesh, cluster))
 
 
-def _sent(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
     """Return the seconds of a message within a group of `size` ranks at this stride, affine in the bytes."""
     none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
     return Affine(none, many / _MANY)
 
 
-def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
+def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
     """Return ranks and stride of each group, [groups], and the levels' arguments with sizes by group.
 
     The formulas take ranks at even distances. The stride is the one that puts a group's actual number of members into

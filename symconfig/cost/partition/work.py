@@ -174,7 +174,7 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
     op, extent = node.operator, _extent(program, node, rows, rates)
     for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
         if operand.name in program.outputs:
-            yield from _ended(port, rows, rates, per_element)
+            yield from _output_sums(port, rows, rates, per_element)
     for index, option in enumerate(node.options):
         split, here = option.split, (rows == index).T
         if split is not None and split.sums:
@@ -186,7 +186,7 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
             for move in together(Kind.ALL_REDUCE, along, reduced):
                 yield Inner(move, split.sums, returns)
         if split is not None and split.halo:
-            halo_rows = 2 * split.halo * _row(node, split, rows, rates, per_element)
+            halo_rows = 2 * split.halo * _halo_row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
             for axis, rate in enumerate(rates):
                 longer = np.maximum(rate.send(halo_rows) - slowest, 0.0)
@@ -194,7 +194,7 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
                 slowest = slowest + np.where(here[axis], longer, 0.0)
 
 
-def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
+def _halo_row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
     """Return the bytes (or elements) of one row of a window's input on one rank, along the split: [rows].
 
     It is measured in the input's own sizes, which with a stride are larger than the loops.
@@ -207,7 +207,7 @@ def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_elemen
     return row / port.tensor.element_bytes if per_element else row
 
 
-def _ended(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
+def _output_sums(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
     """Yield an all-reduce of a program output along every axis on which it is a partial sum; it runs forward only."""
     amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
     along = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]

@@ -43,7 +43,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     for module, stems in rows.items():
         target = stems[0]
         if target in get_args(AdapterTarget) and (len(stems) == 1 or target in FUSED_TARGETS):
-            name = _shortest(module, target, rows)
+            name = _unique_suffix(module, target, rows)
             if name != target:
                 names[target] = tuple(dict.fromkeys((*names.get(target, ()), name)))
     for whole, parts in FUSED_TARGETS.items():
@@ -68,14 +68,16 @@ def _fused(stems: Sequence[str]) -> tuple[str, ...]:
     return tuple(whole for whole, parts in _FUSED.items() if parts <= set(stems))
 
 
-def _shortest(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
+def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
     """Return the shortest suffix of a module's name, in whole words, that no other layer's name ends with.
 
     PEFT matches target modules by suffix. The whole name if no suffix is unique. rows: modules to their stems.
     """
     words = module.split(".")
     others = [
-        other for other, stems in rows.items() if not stems[0].startswith("expert_") and not _is(stems[0], target)
+        other
+        for other, stems in rows.items()
+        if not stems[0].startswith("expert_") and not _is_target(stems[0], target)
     ]
     for start in range(len(words) - 1, -1, -1):
         end = ".".join(words[start:])
@@ -85,7 +87,7 @@ def _shortest(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> 
     return module
 
 
-def _is(stem: str, target: str) -> bool:
+def _is_target(stem: str, target: str) -> bool:
     """Return whether a weight's stem is the target, or the shared expert's."""
     return stem in (target, f"shared_{target}")
 
