@@ -26,7 +26,9 @@ Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """layers: the n chosen for [1, o, n]; 0 where none fits or none is needed. cost: at that n."""
+    """layers: the number of recomputed layers of each candidate, 0 where none fits, [1, o, n]. cost: with that
+    number.
+    """
 
     layers: NDArray[np.intp]
     cost: Cost
@@ -34,9 +36,9 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """No recompute (keep) and full recompute (rerun): rows of the policies in the table.
+    """The policies without recompute (keep) and with full recompute (rerun), as rows of the table.
 
-    sums: of all policies at the `chosen` points of the table. plain: the cost of no recompute there.
+    sums: of all policies at the `chosen` points of the table. plain: the cost without recompute at these points.
     """
 
     keep: int

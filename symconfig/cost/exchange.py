@@ -26,9 +26,10 @@ _LISTED_S = 10e-6
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a stage's weights and gradients exchange in a step, each time, before any overlap.
+    """Data-parallel collectives of a stage's weights and gradients, before any overlap.
 
-    seconds: [s, n], where something is exchanged. weights, gradients: bytes, were they whole on a rank.
+    seconds: of one execution by phase, [s, n]; phases without communication are missing. weights, gradients: bytes of
+    the whole on a rank, unsharded.
     """
 
     seconds: Mapping[Phase, Array]

@@ -27,7 +27,10 @@ def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64],
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Numbers for every symbol: constants as numbers, degrees as arrays of one length. Every size is evaluated once."""
+    """Values of every symbol at the points of a lattice: constants as numbers, degrees as arrays [points].
+
+    known: a cache of evaluated monomials.
+    """
 
     numbers: Mapping[str, float | Array]
     points: int

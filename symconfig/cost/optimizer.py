@@ -23,7 +23,7 @@ HOST_ADAM_BYTES_PER_S = 25e9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A quantity of a rank's dense and of its experts' weights, [s, n] each."""
+    """A quantity of dense and of experts' weights, [s, n] each."""
 
     dense: Array
     expert: Array

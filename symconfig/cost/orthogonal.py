@@ -33,7 +33,10 @@ NAMES = (*SUMMED, *LARGEST)
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """A matrix on one rank, [points] each: how many of its kind, its rows and columns; whole: those of all ranks."""
+    """The matrices of a weight on one rank, [points] each.
+
+    count: matrices on a rank. rows, columns: of the rank's part of one. whole_rows, whole_columns: of the whole matrix.
+    """
 
     count: Array
     rows: Array

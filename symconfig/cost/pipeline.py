@@ -20,10 +20,10 @@ from symconfig.schedule.interleaved import most_held
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Activations and gradients between stages: seconds.
+    """Seconds of activations and gradients between stages.
 
-    busy: [n], for which the receiver waits for one. lag: [n], for which it is further under way, beside other work.
-    received: [s, n], for which a stage waits for all of a microbatch.
+    busy_s: [n], for which a receiver waits for one message. lag_s: [n], for which a message is further under way,
+    overlapped with work. received_s: [s, n], for which a stage waits for all messages of a microbatch.
     """
 
     busy_s: Array

@@ -15,7 +15,7 @@ from symconfig.graph.recompute import Policy
 
 @dataclass(frozen=True)
 class Policies:
-    """What a block does under each of some policies. repeats: of operators met so far, as of `rerun`."""
+    """What a block recomputes, keeps and offloads under each of some policies. repeats: a cache of `rerun`."""
 
     each: Sequence[Policy]
     repeats: dict[tuple[str, ...], Array] = field(default_factory=dict, repr=False, compare=False)

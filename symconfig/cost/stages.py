@@ -33,7 +33,7 @@ GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in th
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Share of the optimizer state, and whether the weights, live in host memory."""
+    """What lives in host memory: a share of the optimizer state, and whether the weights do."""
 
     optimizer: float = 0.0
     weights: bool = False
@@ -41,7 +41,10 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all candidates of one evaluation share, and the pipelines of their points."""
+    """What all candidates of one evaluation have in common, and the pipelines of their points.
+
+    tied: embedding and output layer share one weight.
+    """
 
     pipelines: Pipelines
     zero: ZeroStage

@@ -21,8 +21,11 @@ OF_LAYER, OF_STAGE, OF_STEP = "busiest_layer_load", "busiest_stage_excess", "bus
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """slots [held]: 1 for each tensor of a block that grows with a rank's load, else 0. layer, stage [points]: as of
-    `OF_LAYER` and `OF_STAGE`."""
+    """The imbalance of experts' loads in a block.
+
+    slots: 1 for each kept tensor that grows with a rank's load, else 0, [held]. layer, stage: the numbers `OF_LAYER`
+    and `OF_STAGE` of the lattice, [points].
+    """
 
     slots: Array
     layer: Array

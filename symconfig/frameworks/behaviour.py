@@ -22,15 +22,15 @@ LIGER: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Choices that a run makes otherwise than its framework usually does.
+    """Choices of a run that differ from its framework's usual behaviour.
 
-    Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
+    Every reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) fills in this class.
 
-    implementation: options of `changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework`, and their
-    values. reduces_beside: gradients are reduced beside the backward. gathers_ahead: sharded weights are gathered
-    before their layer wants them. sends_beside: an interleaved pipeline sends beside the next chunk. cuts_products:
-    tensor-parallel products and their collectives run in pieces. pairs_microbatches: the experts' all-to-all runs
-    beside another microbatch.
+    implementation: options of `kernels.changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with
+    their values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
+    prefetched. sends_beside: an interleaved pipeline's sends overlap with the next chunk. cuts_products:
+    tensor-parallel products are split to overlap with their collectives. pairs_microbatches: the experts' all-to-all
+    overlaps with another microbatch.
     """
 
     implementation: Mapping[str, Any] = field(default_factory=dict)

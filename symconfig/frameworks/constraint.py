@@ -119,11 +119,11 @@ Verdicts = Sequence[Verdict]  # one for each constraint of a table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The answers of a table of constraints for points of which some columns are known, whatever their others are.
+    """The cached verdicts of a table of constraints for points of which only some columns are known.
 
-    Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
-    it asks for. asking: its columns; known: its verdicts by what is told of them; places: of the constraints that ask
-    for any of some columns.
+    Columns are given by name, each as one plain value; a constraint is evaluated once for equal values of what it
+    reads. asking: the columns each reads. known: its verdicts by their values. places: indices of the constraints that
+    read any of some columns.
     """
 
     table: tuple[Constraint, ...]
@@ -194,7 +194,7 @@ def _of(point: Columns, pin: str) -> int:
 
 @dataclass(slots=True)
 class _Probe:
-    """Facts of which nothing is known; what is asked for is written down."""
+    """Facts that are all UNKNOWN and record which names are read in `reads`; AttributeError for any other name."""
 
     names: tuple[str, ...]
     reads: set[str]

@@ -94,7 +94,7 @@ class Extras:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Name those that are on, as tables do; gradients' width has a column of its own."""
+        """Return the extras that are on in words, as tables show them; without the gradients' width."""
         named = {
             f"{self.flex_backend} dispatch": bool(self.flex_backend),
             "all-to-all overlapped": self.moe_overlap,

@@ -15,7 +15,7 @@ After = Callable[[list[float], list[float]], None]
 
 
 class Window(NamedTuple):
-    """When a stage's channel is busy, with what ("gather" or "reduce"), and for which chunk of the model."""
+    """A time for which a stage's channel is busy with a "gather" or a "reduce". chunk: its number in the model."""
 
     stage: int
     kind: str
@@ -25,10 +25,10 @@ class Window(NamedTuple):
 
 
 class Channels:
-    """One run's channels, one a stage.
+    """The data-parallel channels of one run, one for each stage.
 
-    until: when each is free again; the simulator slows work that starts before. ready: [n], before which a task's
-    weights are not there. `cuts` says where the run is to pause, and what then happens to clocks and ends of tasks.
+    until: when each is free again, by stage; the simulator slows work that starts before. ready: when a task's weights
+    are there, [n]. windows: what has occupied the channels so far.
     """
 
     __slots__ = ("_hide", "_own_s", "_times", "_work", "ready", "until", "windows")

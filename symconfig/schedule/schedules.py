@@ -104,7 +104,10 @@ ZB_V = Schedule(
 
 
 class _Stage:
-    """The tasks that a stage has run in either phase: 0 is the direction of its first half, 1 the other one."""
+    """A stage's progress in DualPipe's two directions: 0 is that of the stage's first half, 1 the other one.
+
+    chunk, following: by direction, the chunk and the next microbatch. weights: weight gradients still to compute.
+    """
 
     def __init__(self, shape: Shape, stage: int) -> None:
         mirror = shape.pp - 1 - stage

@@ -19,9 +19,10 @@ from symconfig.graph.sharding import Layouts, Phase, Way
 
 
 class Leg(NamedTuple):
-    """One way of an activation over a link. times: in a step. amount: of the whole tensor.
+    """A transfer of an activation, or of its gradient, over a link.
 
-    backward: of the gradient, from the consumer to the producer. gathered: only where all that changes is gathered.
+    backward: of the gradient, from consumer to producer. amount: of the whole tensor, in bytes or elements. times: per
+    step. gathered: it happens only where the change of layout is nothing but an all-gather.
     """
 
     phase: Phase
@@ -32,9 +33,10 @@ class Leg(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the consumer of an activation keeps. size: bytes of the whole tensor, of all instances.
+    """What the consumer of an activation keeps for its backward.
 
-    shards: what is gathered for it stays as it came. covered: its producer has what did not change.
+    size: bytes of the whole tensor, of all instances. shards: a gathered tensor is kept as its shard. covered: without
+    a change of layout the producer's own copy serves both.
     """
 
     size: float
@@ -44,7 +46,11 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """there, back: digits [options of the producer, options of the consumer] of the tensor and of its gradient."""
+    """The link of an activation.
+
+    there, back: digits of the tensor's and the gradient's change of layout, [options of the producer, options of the
+    consumer]. kept: None if the consumer keeps nothing. times: instances of the link.
+    """
 
     there: Numbers
     back: Numbers
@@ -105,9 +111,11 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter's link. transfers: digits [options of the parameter, options of the operator] and amounts of its four
-    changes of layout, as `Layouts.ways` has them. trainable: all but the first happen. regathers: the backward
-    gathers the weight, too.
+    """The link of a parameter to an operator that uses it.
+
+    transfers: digits, [options of the parameter, options of the operator], and amounts of its four changes of layout in
+    the order of `Layouts.ways`: gather, gradient's turn, reduction, update. trainable: all but the gather happen.
+    regathers: the backward gathers the weight again. turns: microbatches per step. times: instances of the link.
     """
 
     transfers: tuple[tuple[Numbers, float], ...]

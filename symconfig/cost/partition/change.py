@@ -12,7 +12,10 @@ from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, wher
 
 
 class Move(NamedTuple):
-    """A collective along one axis, and where among the pairs it happens. amount: of the larger buffer on one rank."""
+    """A collective along one axis.
+
+    happens: for which pairs of layouts. amount: of the larger buffer on one rank, in bytes or elements.
+    """
 
     kind: Kind
     axis: int

@@ -76,7 +76,7 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
 
 @dataclass(frozen=True)
 class Table:
-    """Properties of some numbers of layout pairs, [numbers]. known: what was worked out, by its name."""
+    """Properties of numbers of layout pairs, [numbers]. known: a cache of arrays by key."""
 
     rates: tuple[Rate, ...]
     numbers: Numbers

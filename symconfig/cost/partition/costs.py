@@ -32,10 +32,10 @@ class Objective(StrEnum):
 
 
 class Keep(StrEnum):
-    """What stays for the backward, from most memory and least time to least and most.
+    """What is kept for the backward, from most memory and least time to least memory and most time.
 
-    used: every tensor as the backward reads it. shards: what is gathered for an operator stays as its shard, and is
-    gathered again. borders: of every repeated part only what enters it; it runs forward again, one instance at a time.
+    used: every tensor as the backward reads it. shards: a gathered tensor as its shard, which is gathered again.
+    borders: only the inputs of each repeated part; it is recomputed, one instance at a time.
     """
 
     USED = "used"
@@ -45,11 +45,11 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a step runs. turns: microbatches that the program runs for, one after the other, before the weights change.
-    alive: of how many at a time what the backward reads is kept, as in a stage of a pipeline.
+    """How a step runs.
 
-    Bytes are per parameter. hide: the share of an operator's work that its weights' gathers and its gradients'
-    reductions may run beside.
+    turns: microbatches that run one after the other before the weights change. alive: of how many microbatches at a
+    time the saved tensors are kept, as in a pipeline stage. Bytes are per parameter. hide: the share of an operator's
+    work that its weights' gathers and its gradients' reductions may overlap with.
     """
 
     turns: int = 1
@@ -62,9 +62,9 @@ class Training:
 
 
 class NodeCost(NamedTuple):
-    """[rows]: in the objective's unit; bytes held; bytes alive while the node runs.
+    """Costs of a node by row, [rows]: in the objective's unit; bytes held; bytes alive while the node runs.
 
-    relative: the source paper's Cost_mem, which gamma divides and `cost` is without; of the objective symtensor only.
+    relative: the source paper's Cost_mem, which is divided by gamma and not part of `cost`; 0 for the objective `time`.
     """
 
     cost: Array
@@ -74,7 +74,7 @@ class NodeCost(NamedTuple):
 
 
 class LinkCost(NamedTuple):
-    """[rows of the producer, rows of the consumer]"""
+    """Costs of a link, [rows of the producer, rows of the consumer]: in the objective's unit; bytes held."""
 
     cost: Array
     memory: Array
@@ -82,8 +82,11 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """rates: of the axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in.
-    between: of a message to another stage, where the network is one of several."""
+    """The costs of all nodes and links of a network on a mesh.
+
+    rates: of the axes, in the objective's unit. flat: weights may be stored in smaller shards than they are used in.
+    between: of a message to another stage; None if the network is no pipeline stage.
+    """
 
     net: Net
     rates: tuple[Rate, ...]

@@ -18,7 +18,7 @@ from symconfig.graph.sharding import Phase
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor on its way from one layout into another; amount: of the whole tensor."""
+    """A change of a tensor's layout. amount: of the whole tensor, in bytes or elements."""
 
     given: Sequence[Column]
     taken: Sequence[Column]
@@ -36,8 +36,10 @@ class Transfer:
 
 
 class Exchange(NamedTuple):
-    """Transfers that follow one another. times: in a step, for one link. hidden: what work beside them hides of each
-    time; none where it is nothing."""
+    """Transfers that follow one another.
+
+    times: executions per step, for one link. hidden: the work that each execution can overlap with; None for none.
+    """
 
     phase: Phase
     transfers: tuple[Transfer, ...]
@@ -66,10 +68,10 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a step, along one axis. amount: of the larger buffer on a rank, in bytes or elements.
+    """One collective of a step, along one axis.
 
-    times: in a step; cost: of one time; shown: of one time, what no work beside it hides. transfer: those of one number
-    bring one tensor from one layout into another.
+    amount: of the larger buffer on a rank, in bytes or elements. times: per step. cost: of one execution. shown: the
+    exposed part of it. transfer: collectives with the same number belong to one change of layout.
     """
 
     phase: Phase

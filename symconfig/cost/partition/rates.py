@@ -24,7 +24,7 @@ _LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """fixed + each * amount."""
+    """A cost that is affine in the amount: fixed + each * amount."""
 
     fixed: float
     each: float
@@ -36,7 +36,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of one kind of collective over each group of axes that there can be: fixed + each * amount, [groups]."""
+    """Costs of one kind of collective over each group of axes: fixed + each * amount, [groups]."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
@@ -52,11 +52,11 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Costs along one axis of `size` ranks; amounts are of the larger buffer on one rank.
+    """Costs of collectives along one axis of `size` ranks; amounts are of the larger buffer on one rank.
 
-    A collective over several axes is one collective over all of their ranks, as libraries run it: what an axis costs is
-    what the collective over it and over those in `group` costs more than over those alone. step: what the axis adds to
-    the number of a group. by_ring: an all-gather or a reduce-scatter. send: to a neighbour.
+    A collective over several axes is one collective over all of their ranks, as libraries run it. An axis therefore
+    costs what the collective over it and the axes of `group` costs beyond that over `group` alone. step: what the axis
+    adds to a group's number. by_ring: an all-gather or a reduce-scatter. send: to a neighbour.
     """
 
     size: int
@@ -85,9 +85,9 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups that axes can make up, by number. Axes of one level and size are alike.
+    """All groups that subsets of the axes make up, by number; axes of one level and size are interchangeable.
 
-    steps: of each axis, what it adds to a group's number. members: ranks of each group in each level, [levels, groups].
+    steps: what each axis adds to a group's number. members: ranks of each group by level, [groups] each.
     """
 
     steps: tuple[int, ...]

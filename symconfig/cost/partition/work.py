@@ -27,7 +27,7 @@ _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """[rows] seconds forward and backward."""
+    """Seconds (or elements) of one microbatch forward and backward: [rows] each."""
 
     forward: Array
     backward: Array
@@ -144,7 +144,10 @@ def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Pa
 
 
 class Inner(NamedTuple):
-    """A collective within an operator. backward: it runs there, too. repeats: how often, each time."""
+    """A collective within an operator.
+
+    repeats: executions in a pass. backward: it runs in the backward pass, too.
+    """
 
     move: Move
     repeats: int

@@ -34,7 +34,7 @@ _RANGES = {"minimum": (lt, "{} or more"), "exclusiveMinimum": (le, "above {}"), 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One key or value that is not as DeepSpeed has it. alike: the known word that is most like it."""
+    """One key or value that DeepSpeed does not take as it is. alike: the most similar known word; None for none."""
 
     kind: Kind
     path: KeyPath

@@ -34,7 +34,7 @@ _OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The class of adapters, and its target modules in Megatron's order."""
+    """Megatron-Bridge's class of adapters, and its target modules in Megatron's order."""
 
     kind: Literal["LoRA", "CanonicalLoRA"]
     modules: tuple[str, ...]
