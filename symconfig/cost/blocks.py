@@ -62,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """A derived block on a lattice: rows by operator, collective and tensor."""
+    """Costs of a derived block at the points of a lattice, by operator and phase, collective and kept tensor."""
 
     derived: DerivedBlock
     work_s: dict[tuple[str, Phase], Array]

@@ -20,7 +20,7 @@ Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
 
 class Together(StrEnum):
-    """Which of a stage's weights or gradients are one collective."""
+    """What one collective gathers or reduces: all of a stage's weights, those of a block, or one matrix."""
 
     STAGE = "stage"
     BLOCK = "block"
@@ -36,7 +36,7 @@ class Stepping(StrEnum):
 
 
 class OverTensor(StrEnum):
-    """How ranks of tensor parallelism step a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
+    """How tensor-parallel ranks orthogonalise a matrix that is sharded over them (Megatron-LM, --muon-tp-mode)."""
 
     BLOCKWISE = "blockwise"  # each takes its part for a matrix of its own
     DUPLICATED = "duplicated"  # the whole is gathered, and each iterates on it
@@ -45,11 +45,12 @@ class OverTensor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Orthogonal:
-    """An optimizer that makes matrices of layers orthogonal (Muon) instead of stepping them element by element.
+    """An optimizer that orthogonalises matrices of layers (Muon) instead of stepping them element by element.
 
-    state: bytes of an element, the master weight included. touched: bytes moved for it, as `Framework.adam_bytes`. At
-    ZeRO 1 matrices are dealt out whole, bucket by bucket. bucket, bucket_of_rank: elements of one at least, for all
-    and for each rank; filled: the share of a bucket with its largest matrix on every rank from which it is closed.
+    state: bytes per element, the master weight included. touched: bytes moved per element, as `Framework.adam_bytes`.
+    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided, bucket by bucket. bucket,
+    bucket_of_rank: the least elements of a bucket, in all and per rank. filled: a bucket is closed once it has this
+    share of its largest matrix on every rank.
     """
 
     state: float
@@ -63,8 +64,11 @@ class Orthogonal:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Per parameter. weight_cache, frozen_cache: copies for low-precision matmuls, more than the weight itself; the
-    vocabulary has none. frozen_rest: what a frozen weight takes in shards, more than as it is gathered."""
+    """Bytes per parameter.
+
+    weight_cache, frozen_cache: low-precision copies for matmuls, besides the weight itself; the vocabulary has none.
+    frozen_rest: what a sharded frozen weight takes besides `frozen`, its bytes as gathered.
+    """
 
     weight: float
     gradient: float
@@ -78,11 +82,11 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """Share of the work beside it that a collective may hide behind, by axis and direction.
+    """The share of work that a collective may overlap with, by axis and direction; 0 for no overlap.
 
-    tp_forward: also of the gathers that a row-parallel product's backward waits for. tp_pieces: into how many a product
-    and its collective are cut to run at once; then one piece of the collective shows however long the product is. pp:
-    sends of an interleaved pipeline, beside a chunk's forward.
+    tp_forward: also of the gathers before a row-parallel product's backward. tp_pieces: into how many pieces a product
+    and its collective are split to overlap; one piece of the collective is then always exposed. pp: sends of an
+    interleaved pipeline, overlapped with a chunk's forward.
     """
 
     tp_forward: float = 0.0
@@ -99,9 +103,10 @@ class Hide:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework's habits.
+    """One framework's behaviour in the cost model's terms.
 
-    dense_grid, expert_grid: rank order, innermost first. vocab_multiple: the vocabulary is padded to this times tp.
+    dense_grid, expert_grid: rank order, innermost axis first. vocab_multiple: the vocabulary is padded to a multiple of
+    this times tp.
     """
 
     name: str

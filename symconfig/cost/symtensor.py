@@ -28,7 +28,7 @@ from symconfig.plans.columns import Columns
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """Relative costs of one block, [points]: activations and weights apart, since ZeRO cuts weights further."""
+    """Relative costs of one block, [points]; weights are separate from activations, since ZeRO shards them further."""
 
     activations: Array
     weights: Array

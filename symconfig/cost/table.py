@@ -33,12 +33,13 @@ GRAPH_BYTES = 2.0 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """passes [PASSES, policies, kinds, points], weights [WEIGHTS, kinds, points], boundary [points].
+    """Costs of every kind of block under every recompute policy at every point.
 
-    uneven [policies, kinds, points]: bytes that the rank whose experts have most keeps for each microbatch in flight
-    beyond the mean, were the model one stage; None: loads are even.
-    hidden [2, kinds, points]: seconds of a forward and of a backward pass that another microbatch beside it hides, and
-    that show where none is beside it, at the pipeline's begin and end.
+    passes: [PASSES, policies, kinds, points]. weights: [WEIGHTS, kinds, points]. boundary: bytes between stages,
+    [points]. uneven: bytes that the busiest rank keeps for each microbatch in flight beyond the mean, with a single
+    stage, [policies, kinds, points]; None if loads are even. hidden: seconds of a forward and of a backward pass that
+    overlap with another microbatch and are exposed at the pipeline's begin and end, where there is none, [2, kinds,
+    points].
     """
 
     kinds: tuple[str, ...]

@@ -19,15 +19,14 @@ _NAMES = {FORWARD: "forward", PAIRED: "forward", BACKWARD: "backward", INPUT: "b
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Tasks 0 to n - 1 in an order in which each comes after its needs, whatever they take.
+    """The tasks of all stages, 0 to n - 1, in an order in which each comes after the task that it waits for.
 
-    stage, kind, chunk, microbatch: [n]. need: [n], 1 + the task whose message it waits for, 0 for none. before: [n],
-    1 + the stage's task before it, 0 for none. received, sent: [n], whether what it needs (makes) comes from (goes to)
-    another stage. partner: [n], 1 + the forward that runs beside this backward, 0 for none; that forward itself only
-    waits for its message, and both are done at the backward's end.
-    placed: for each stage, the model's chunks that it holds. first, last: the first forward and the last gradient of
-    weights in each (stage, chunk). made: for each stage, tasks of the kinds that make gradients of weights, and the
-    places among them of those after which a chunk's are complete.
+    stage, kind, chunk, microbatch: [n]. need: [n], 1 + the task whose message it waits for, 0 for none. before: [n], 1
+    + the stage's previous task, 0 for none. received, sent: [n], whether its input (output) comes from (goes to)
+    another stage. partner: [n], 1 + the forward that is paired with this backward, 0 for none; that forward only waits
+    for its message, and both end with the backward. placed: for each stage, the model's chunks on it. first, last: the
+    first forward and the last weight gradients of each (stage, chunk). made: for each stage, its tasks of the kinds
+    that compute weight gradients, and the indices among them after which a chunk's are complete.
     """
 
     stage: Ints
@@ -47,10 +46,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """All stages' tasks as numbers, one stage after the other.
+    """All stages' tasks, one stage after the other, with numbers for what passes between them.
 
-    need: what each waits for, 0 for nothing. made: what others may wait for when it has ended, and `also`: what the
-    forward made that runs beside it; the last number, for which nobody waits, where there is nothing.
+    need: what each task waits for, 0 for nothing. made: what it makes; `also`: what its paired forward makes. Where
+    that is nothing, both have the last number, which no task waits for. starts: index of each stage's first task.
     """
 
     tasks: Ints

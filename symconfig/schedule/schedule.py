@@ -17,7 +17,7 @@ Task = tuple[int, int, int]
 
 
 class Shape(NamedTuple):
-    """Stages, chunks a stage, microbatches, and how many of these pass a chunk in a row where chunks take turns."""
+    """Stages, chunks of a stage, microbatches, and how many of these pass a chunk in a row if interleaved."""
 
     pp: int
     vpp: int
@@ -37,12 +37,12 @@ Order = tuple[Task, ...]
 class Schedule:
     """A pipeline schedule.
 
-    order: the tasks of a stage, one after the other; a task starts when the one before it has ended and what it needs
-    has arrived: the chunk below's forward, the chunk above's backward, the same chunk's backward for the weights.
-    Where a chunk is follows from whose order it is in.
-    limit: a sentence that names what a shape lacks, or None.
-    runs_in: the targets that can run it, and have plans with it.
-    by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
+    order: yields the tasks of a stage in order. A task starts when the one before it has ended and its input has
+    arrived, which is the previous chunk's forward, the next chunk's backward, or for weight gradients the same chunk's
+    backward. A chunk lies on the stage whose order it is in.
+    limit: returns why a shape cannot have the schedule, as a sentence; None if it can.
+    runs_in: the targets that support it, whose plans can have it.
+    by_layer: a forward that is paired with a backward takes memory layer by layer as the backward frees it.
     """
 
     name: str

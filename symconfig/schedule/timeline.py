@@ -22,10 +22,10 @@ _MADE_OF = {
 
 
 class Event(NamedTuple):
-    """One thing on a stage's track.
+    """One event on a stage's track.
 
     kind: forward, recompute, backward, weight, receive (the stage is busy); send (a message is under way); gather,
-    reduce (the stage's channel of data parallelism; microbatch -1). chunk: its place on the stage, 0 to vpp - 1;
+    reduce (the stage's data-parallel channel; microbatch -1). chunk: its index on the stage, 0 to vpp - 1;
     `Timeline.placed` has its number in the model.
     """
 
@@ -40,10 +40,10 @@ class Event(NamedTuple):
 class Timeline:
     """One simulated step.
 
-    end_s: [n], of each task. ready_s: [n], before which it has no weights. finish_s: [pp], when each stage is done, its
-    reductions included. windows: of the stages' channels.
-    left_out: microbatches of a long step's steady part that are not in `work`, `end_s` and `windows`, but counted in
-    `finish_s`, by which they are `left_out_s` later, and in the seconds of the step. left_out_busy_s: [pp].
+    end_s: [n], of each task. ready_s: [n], when its weights are there. finish_s: [pp], when each stage is done, its
+    reductions included. windows: of the stages' channels. left_out: microbatches of a long step that were extrapolated:
+    they are not in `work`, `end_s` and `windows`, but in `finish_s`, which they delay by `left_out_s`. left_out_busy_s:
+    their busy seconds, [pp].
     """
 
     schedule: Schedule
