@@ -52,10 +52,9 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """Return the fewest first layers of every chunk, at least one, whose recompute makes a candidate fit, with its
-    cost.
+    """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits.
 
-    Where no number fits, layers is 0 and the cost that without recompute.
+    The cost is that with this number. Where no number fits, layers is 0 and the cost is that without recompute.
 
     prefix: as of `prefixed`. budget_bytes: of peak allocated bytes.
     """

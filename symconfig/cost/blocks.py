@@ -97,17 +97,18 @@ class BlockCost:
         )
 
     def lean_bytes(self, policies: Policies, held: Array) -> Array:
-        """Return the bytes that every policy keeps, a lower bound of each policy's: [points]. held: of tensors,
-        [held, points].
+        """Return the bytes that every policy keeps, so a lower limit of what any keeps: [points].
+
+        held: bytes of the tensors, [held, points].
         """
         result: Array = policies.always @ held
         return result
 
     def uneven_bytes(self, policies: Policies, *, least: bool) -> Array:
-        """Return what the busiest rank keeps per microbatch in flight beyond the mean, with a single stage:
-        [policies, points].
+        """Return the bytes that the busiest rank keeps beyond the mean: [policies, points].
 
-        0 if loads are even. least: of what every policy keeps, as the only policy.
+        They are per microbatch in flight, with a single stage; 0 if loads are even. least: of what every policy keeps,
+        as the only policy.
         """
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))

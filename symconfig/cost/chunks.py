@@ -64,11 +64,10 @@ def chunk_times(
 
 
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
-    """Return when weights are gathered, when gradients are reduced, and what of a chunk's own passes overlaps: [pp,
-    vpp].
+    """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps).
 
-    The shares are 0 without overlap, and above 0 only on the first stage without interleaving, which alone has several
-    buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
+    The shares, [pp, vpp], are 0 without overlap, and above 0 only on the first stage without interleaving, which alone
+    has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
     (distributed_data_parallel.py, `bucket_size`). Interleaved, collectives of all stages are aligned, one a chunk,
     launched before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and
     `grad_sync_func`).
@@ -96,8 +95,9 @@ def _weight_gradients_s(table: Table) -> Array:
 
 
 def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """Return the seconds that recomputing the first `layers` layers of each chunk adds, at the first point:
-    [chunks].
+    """Return the seconds that recomputing the first layers of each chunk adds: [chunks].
+
+    layers: of each chunk. At the first point of the table.
     """
     change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
     heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]

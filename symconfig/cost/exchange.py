@@ -38,14 +38,15 @@ class Exchange:
 
     @property
     def gather(self) -> Array:
-        """Return the seconds of gathering the weights once: each microbatch or after the optimizer; 0 if never: [s,
-        n].
-        """
+        """Return the seconds of one gather of the weights, in every microbatch or once a step; 0 if none: [s, n]."""
         return self._first_of(Phase.FORWARD, Phase.UPDATE)
 
     @property
     def reduce(self) -> Array:
-        """Return the seconds of reducing the gradients once: each microbatch or once a step; 0 if never: [s, n]."""
+        """Return the seconds of one reduction of the gradients, in every microbatch or once a step: [s, n].
+
+        0 if there is none.
+        """
         return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
 
     def _first_of(self, each: Phase, once: Phase) -> Array:
@@ -104,9 +105,7 @@ def _moves_s(
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:
-    """Return into how many collectives a gather of a stage's weights is divided: 1, its blocks or its matrices: [s,
-    n].
-    """
+    """Return the number of collectives that gather a stage's weights: 1, its blocks or its matrices: [s, n]."""
     together = setting.framework.together
     if together is Together.BLOCK:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
@@ -176,11 +175,10 @@ def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -
 
 
 def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
-    """Return the seconds that gathering sharded weights adds to a forward without backward, [s, r, n]; 0.0 if not
-    sharded.
+    """Return the seconds that gathering sharded weights adds to a forward without a backward: [s, r, n].
 
-    work: seconds of the forward itself. before_s: seconds of copying a rank's shards from the host first, which slows
-    no computation.
+    0.0 if weights are not sharded. work: seconds of the forward itself. before_s: seconds of copying a rank's shards
+    from the host first, which slows no computation.
     """
     moved = exchange(sums, points, setting)
     if Phase.FORWARD not in moved.seconds:
@@ -221,10 +219,9 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
 
 
 def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
-    """Return the exposed seconds of one collective per stage that overlaps with `share` of the stage's own pass:
-    [r, n].
+    """Return the exposed seconds of one collective per stage, on the stage with most: [r, n].
 
-    The time in which the pipeline fills or drains before it hides it, too; the stage with most counts.
+    It overlaps with `share` of the stage's own pass and with the time in which the pipeline fills or drains before it.
     """
     hidden = minimum(seconds, share * work)
     left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp

@@ -24,8 +24,9 @@ def flops_per_token(
 def block_flops(
     blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
 ) -> dict[str, float]:
-    """Return the FLOP of one sequence through one block of each kind, in the given phases (all by default),
-    unsharded.
+    """Return the unsharded FLOP of one sequence through one block of each kind.
+
+    phases: those that count, all by default.
     """
     values = {**numbers, **_ONE}
     return {kind: _block(block, values, phases) for kind, block in blocks.items()}

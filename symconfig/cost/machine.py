@@ -103,11 +103,10 @@ def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
 
 
 def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
-    """Return every constant of a cluster that `machine` takes other values of, by name; those that are None are
-    left out.
+    """Return the constants of a cluster for which `machine` takes other values, by name.
 
     Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
-    `host.link_bytes_per_s`.
+    `host.link_bytes_per_s`. Constants that are None are left out.
     """
     links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
     known = {name: quantity for name, quantity in links.items() if quantity is not None}

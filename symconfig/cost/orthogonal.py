@@ -64,10 +64,9 @@ def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
 
 
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return elements, seconds and largest size of a block's orthogonalised matrices by the names of NAMES:
-    [points] each.
+    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
 
-    All are 0 if the optimizer orthogonalises nothing.
+    They are elements, seconds and the largest size; all 0 if the optimizer orthogonalises nothing.
     """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
@@ -87,8 +86,9 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return number and sizes of a weight's matrices, on one rank and whole; an expert weight has one for each
-    local expert.
+    """Return number and sizes of a weight's matrices, on one rank and whole.
+
+    An expert weight has one for each local expert.
     """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)

@@ -24,9 +24,7 @@ class Policies:
         return len(self.each)
 
     def rerun(self, operators: tuple[str, ...]) -> Array:
-        """Return 1 for each operator that a policy recomputes, else 0: [policies, operators]. Cached by the
-        operators.
-        """
+        """Return 1 for each operator that a policy recomputes, else 0; cached: [policies, operators]."""
         if operators not in self.repeats:
             self.repeats[operators] = _rows([[op in policy.rerun for op in operators] for policy in self.each])
         return self.repeats[operators]

@@ -118,8 +118,7 @@ class Pipelines:
 def distinct(
     counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
 ) -> tuple[StageShape, ...]:
-    """Return the stages that can be the bottleneck: of stages with equal chunks the first, with the number of equal
-    ones.
+    """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
 
     A later stage with the same chunks holds the same weights and fewer microbatches in flight, so its peak is never
     higher. Blocks must be equal in order, too: recompute of the first layers of a chunk depends on it.

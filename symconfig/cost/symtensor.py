@@ -43,8 +43,9 @@ class Relative:
 
 
 def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) -> Relative:
-    """Return the relative costs of one microbatch through the block; weights shared with another block count there
-    only.
+    """Return the relative costs of one microbatch through the block.
+
+    Weights that are shared with another block count there only.
     """
     zero = np.zeros(lattice.points)
     activations, weights, expert = zero, zero, zero

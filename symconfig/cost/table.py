@@ -115,8 +115,9 @@ def table(
 
 
 def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
-    """Return the table of one policy that is a lower bound of all: no recompute, and keeping only what every policy
-    keeps.
+    """Return a table with one policy that bounds all others from below.
+
+    It is as fast as without recompute and keeps only what every policy keeps.
     """
     passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):

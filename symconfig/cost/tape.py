@@ -138,8 +138,9 @@ class Tape:
         return values
 
     def holds(self, values: Sequence[Array | float]) -> NDArray[np.bool_]:
-        """Return where all recorded comparisons come out as on the tape, so that its formula is valid. values: of
-        `evaluated`.
+        """Return where all recorded comparisons come out as on the tape, so that its formula holds.
+
+        values: of all lines, as of `evaluated`.
         """
         result: NDArray[np.bool_] = np.ones((), dtype=np.bool_)
         for (first, second), above in self.conditions.items():

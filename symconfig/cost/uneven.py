@@ -45,8 +45,9 @@ class Uneven:
         return replace(self, layer=self.layer[chosen], stage=self.stage[chosen])
 
     def busiest(self, held: Array) -> Array:
-        """Return the sizes of a block's tensors on the busiest rank of its layer: [held, points]. held: on a mean
-        rank.
+        """Return the sizes of a block's tensors on the busiest rank of its layer: [held, points].
+
+        held: sizes on a rank with the mean load.
         """
         result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
         return result

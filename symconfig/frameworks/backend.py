@@ -69,8 +69,10 @@ class Releases:
         return self.prefix + ".".join(map(str, numbers(distribution)[:2]))
 
     def older(self, one: str, other: str) -> bool:
-        """Return whether `one` is an older release than `other`; raise InputError for an unknown one, where `order`
-        does.
+        """Return whether `one` is an older release than `other`.
+
+        Raises:
+            InputError: `order` does not know one of them.
         """
         return self.order(one) < self.order(other)
 

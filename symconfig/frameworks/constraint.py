@@ -91,8 +91,7 @@ class Constraint:
         return self.sentence.format(f=fixed, p=point)
 
     def avoiding(self, point: Columns) -> tuple[str, ...]:
-        """Return pins that avoid the problem at a point: every plan without it satisfies one of them; () if none
-        are known.
+        """Return pins of which every plan without the problem satisfies one; () if none are known.
 
         A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
         """
@@ -137,16 +136,14 @@ class Answers:
         object.__setattr__(self, "known", tuple({} for _ in self.table))
 
     def verdicts(self, known: Mapping[str, Any]) -> Verdicts:
-        """Return the verdict of each constraint if only these columns are known, by name. Cached by the columns it
-        reads.
-        """
+        """Return the verdict of each constraint if only these columns are known, by name; cached."""
         return [self._verdict(place, known) for place in range(len(self.table))]
 
     def retold(self, before: Verdicts, columns: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
-        """Return the verdicts after the columns in `names` changed: only constraints that read one of them are
-        asked again.
+        """Return the verdicts after the columns in `names` changed.
 
-        before: verdicts until then. columns: all that are known now.
+        Only constraints that read one of them are evaluated again. before: verdicts until then, which stay as they are.
+        columns: all that are known now.
         """
         new = tuple(names)
         if new not in self.places:

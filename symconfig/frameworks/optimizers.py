@@ -68,10 +68,10 @@ def moments(optimizer: Optimizer) -> float:
 
 
 def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float:
-    """Return the bytes per parameter of the master weight: 4, unless states are narrow or the optimizer
-    precision-aware.
+    """Return the bytes per parameter of the master weight.
 
-    Then fp32 masters take 2, the bits that a bf16 weight lacks, except with mxfp8 and fp16.
+    4, unless states are narrow or the optimizer is precision-aware: then fp32 masters take 2, the bits that a bf16
+    weight lacks, except with mxfp8 and fp16.
     """
     if not (optimizer.narrow or precise):
         return FP32_BYTES

@@ -46,11 +46,10 @@ def opened(plan: Plan) -> Iterator[str]:
 
 
 def reduced(plan: Plan) -> Iterator[str]:
-    """Yield a sentence if gradients are accumulated in fp32 but reduced between data-parallel ranks in the weights'
-    type.
+    """Yield a sentence if gradients are accumulated in fp32 but reduced in the weights' type.
 
-    That is so in DeepSpeed (engine.py, communication_data_type) and in Accelerate's FSDP; not for a single rank or
-    verl-fsdp.
+    That is so between data-parallel ranks in DeepSpeed (engine.py, communication_data_type) and in Accelerate's FSDP;
+    not for a single rank or verl-fsdp.
     """
     p, options = plan.best.parallel, plan.best.options
     ranks = p.dp * p.cp
@@ -80,8 +79,9 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the fastest plan with experimental options, if one was found: its step, layout and
-    --allow.
+    """Yield a sentence on the fastest plan with experimental options, if one was found.
+
+    It has the step, the layout and the value of --allow.
     """
     shown = plan.beside
     if (free := shown.free) is not None:

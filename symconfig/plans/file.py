@@ -144,8 +144,10 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
 
 
 def _data(text: str, file: str) -> Any:
-    """Return the parsed JSON; raise InputError with the place if it is malformed, repeats a key or has NaN or
-    Infinity.
+    """Return the parsed JSON.
+
+    Raises:
+        InputError: it is malformed, repeats a key, or has NaN or Infinity.
     """
     try:
         return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique_keys)
@@ -306,8 +308,9 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """Yield the problems with line and column of their fields; without them if the text has too many values to
-    place.
+    """Yield the problems with line and column of their fields.
+
+    They have none if the text holds more values than places are kept for.
     """
     try:
         places = parse_json_strict(text, file)

@@ -65,8 +65,9 @@ class History:
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
-        """Return the tokens of the run's first `sequences` sequences; those after the history have `seq_length`
-        each.
+        """Return the tokens of the run's first `sequences` sequences.
+
+        seq_length: of each sequence after the history.
         """
         tokens, left = Fraction(0), sequences
         for each in self.segments:
@@ -123,8 +124,9 @@ class History:
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
 
     def __str__(self) -> str:
-        """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`; `no step` if
-        empty.
+        """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`.
+
+        `no step` if it is empty.
         """
         return " and ".join(self._sentences()) or "no step"
 

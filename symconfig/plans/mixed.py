@@ -40,8 +40,9 @@ class Host:
     usable_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plain data of one kind of GPU: name, GPUs, stages, nodes, layers, and bytes used and usable
-        per GPU.
+        """Return the plain data of one kind of GPU.
+
+        name, GPUs, stages, nodes and layers; bytes used and usable per GPU.
         """
         return {
             "cluster": self.share.cluster.name,

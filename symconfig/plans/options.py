@@ -31,8 +31,9 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """Return the choice in words: `none`, `core_attn+mlp`, `full`, or `full 3/stage` (first layers of each
-        chunk).
+        """Return the choice in words: `none`, `core_attn+mlp`, `full`, or `full 3/stage`.
+
+        The last one recomputes the first 3 layers of each virtual stage.
         """
         if self.granularity == "none":
             return "none"

@@ -27,10 +27,10 @@ def letters(chunk: Sequence[str]) -> str:
 
 
 def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
-    """Return whether the chunks have different numbers of layers, apart from the model's first and last chunk.
+    """Return whether chunks have different numbers of layers, apart from the model's first and last chunk.
 
-    Those two may have fewer layers, or one more than the largest of the others. False for one or two chunks; ValueError
-    for a single one.
+    Those two may have fewer layers, or one more than the largest of the others. False for two chunks; ValueError for
+    fewer.
     """
     first, *inside, last = (letters(chunk).count("t") for chunk in chunks)
     return bool(inside) and (len(set(inside)) > 1 or max(first, last) > max(inside) + 1)

@@ -94,9 +94,7 @@ class Predicted:
         return self.tokens_per_s_per_gpu * (self.step_s / self.balanced_step_s if self.balanced_step_s else 1.0)
 
     def basis(self, quantity: str) -> str:
-        """Return ` (nine in ten of RUNS)` for the measured runs behind a quantity's interval; "" if none are
-        recorded.
-        """
+        """Return ` (nine in ten of RUNS)` for the runs behind a quantity's interval; "" if none are recorded."""
         return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
@@ -256,8 +254,9 @@ class Plan:
 
     @property
     def task(self) -> Task:
-        """Return what is done with the model: the job's task, lora for most tasks with adapters, pretrain by
-        default.
+        """Return what is done with the model: the job's task, pretrain by default.
+
+        For most tasks a model with adapters makes it lora.
         """
         return self.job.task_of(self.model)
 

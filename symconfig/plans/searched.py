@@ -61,8 +61,9 @@ def _cost_of_target(plan: Plan) -> Iterator[str]:
 
 
 def _best_of(plan: Plan) -> str:
-    """Return a sentence on among which plans this is the best; if it is not the fastest, how much slower it is and
-    why.
+    """Return a sentence on among which plans this is the best.
+
+    If it is not the fastest, it says how much slower it is and why.
     """
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."

@@ -28,8 +28,9 @@ def problems(plan: Plan, file: str) -> Iterator[Problem]:
 
 
 def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator[Problem]:
-    """Yield the problems of degrees and batch: values below 1 (then no others), products and differences from the
-    job.
+    """Yield the problems of degrees and batch: wrong products, and differences from the job.
+
+    With degrees below 1, only these are yielded.
     """
     degrees, batch = asdict(candidate.parallel), candidate.batch
     if wrong := [name for name, degree in degrees.items() if degree < 1]:

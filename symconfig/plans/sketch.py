@@ -35,8 +35,9 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
 
 
 def plain_options(precision: Precision, *, experts: bool) -> Options:
-    """Return options with everything off except ZeRO-1 and fp32 gradients, and NCCL's all-to-all if there are
-    experts.
+    """Return options with everything off except ZeRO-1 and fp32 gradients.
+
+    With experts, the dispatcher is alltoall.
     """
     return Options(
         sequence_parallel=False,

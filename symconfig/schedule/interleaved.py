@@ -48,8 +48,9 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArra
     steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
 
     def done(passes: Any, place: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how many microbatches passed the chunk with this index in order, after `passes` passes of all
-        chunks.
+        """Return how many microbatches passed a chunk after `passes` passes of all chunks.
+
+        place: the chunk's index in the order of the passes.
         """
         whole, rest = np.divmod(passes, group * vpp)
         begun = np.minimum(np.maximum(rest - place * group, 0), group)
@@ -94,8 +95,9 @@ def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def limit(shape: Shape) -> str | None:
-    """Return why megatron-core 0.16.1's forward_backward_pipelining_with_interleaving refuses a shape; None if it
-    does not.
+    """Return why megatron-core 0.16.1 refuses a shape; None if it runs it.
+
+    As forward_backward_pipelining_with_interleaving raises.
     """
     pp, vpp, m, group = shape
     if vpp < 2 or pp < 2:

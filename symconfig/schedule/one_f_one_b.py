@@ -21,8 +21,9 @@ def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[
 
 
 def order(shape: Shape, stage: int) -> Iterable[Task]:
-    """Yield a stage's tasks of Megatron's forward_backward_pipelining_without_interleaving: pp - stage - 1 forwards
-    ahead.
+    """Yield a stage's tasks of 1F1B, with pp - stage - 1 forwards in the warm-up.
+
+    As Megatron's forward_backward_pipelining_without_interleaving.
     """
     forwards, backwards = ([(kind, stage, i) for i in range(shape.m)] for kind in (FORWARD, BACKWARD))
     return in_turn(forwards, backwards, shape.pp - stage - 1)

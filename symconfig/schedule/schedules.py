@@ -134,8 +134,9 @@ class _Stage:
 
 
 def dualpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield a stage's tasks in the eight steps of DualPipe.step (github.com/deepseek-ai/DualPipe,
-    dualpipe/dualpipe.py).
+    """Yield a stage's tasks in the eight steps of DualPipe.step.
+
+    github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py.
     """
     half = shape.pp // 2
     outer = min(stage, shape.pp - 1 - stage)  # 0 at both ends

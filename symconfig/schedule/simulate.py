@@ -89,10 +89,9 @@ def _period(shape: Shape) -> int:
 
 
 def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
-    """Return (groups after which the step repeats, seconds per microbatch, busy seconds per microbatch of each
-    stage [pp]).
+    """Return (groups after which the step repeats, seconds per microbatch, busy seconds of each stage [pp]).
 
-    The first is 0 if no repetition was seen; the pace is then an estimate.
+    The busy seconds are per microbatch, too. The first is 0 if no repetition was seen; the pace is then an estimate.
     """
     pp, vpp, m, _ = line.shape
     group = _period(line.shape)

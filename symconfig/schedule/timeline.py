@@ -92,9 +92,7 @@ class Timeline:
         return result
 
     def _starts(self) -> Array:
-        """Return when each task starts: after the stage's task before it, its message's arrival and its weights:
-        [n].
-        """
+        """Return when each task starts, its stage free, its message arrived and its weights there: [n]."""
         work = self.work
         arrived = np.append(0.0, self.end_s + self.times.lag_s * work.sent)[work.need]
         start: Array = np.maximum(np.maximum(arrived, self.ready_s), np.append(0.0, self.end_s)[work.before])
@@ -143,16 +141,13 @@ class Timeline:
                 yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
 
     def _parts(self, n: int) -> list[tuple[int, str, float]]:
-        """Return (task, kind of event, seconds without slowdown) of the parts of a task, without those that take 0
-        s.
-        """
+        """Return (task, kind of event, seconds without slowdown) of each part of a task that takes time."""
         place, stage = divmod(int(self.work.chunk[n]), self.pp)
         parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
         return [(n, name, seconds) for name, seconds in parts if seconds]
 
     def held(self, stage: int) -> tuple[Array, Ints]:
-        """Return the times at which the held microbatches change, [e], and their number by chunk from then on, [e,
-        chunks].
+        """Return times, [e], and the number of microbatches of each chunk held from then on, [e, chunks].
 
         A microbatch is held from the start of its forward to the end of its last gradient; with `by_layer` a paired
         forward is held only from the pair's end on, since it takes memory as its partner frees it.

@@ -69,13 +69,11 @@ class Activation:
         return ways if True in amounts else ways[:1]
 
     def there_cost(self, table: Table) -> Array:
-        """Return the cost per step of bringing the tensor to the consumer, by number of the layout pair: [numbers]."""
+        """Return the cost per step of moving the tensor to the consumer, by layout pair: [numbers]."""
         return self._cost(table, False)
 
     def back_cost(self, table: Table) -> Array:
-        """Return the cost per step of returning the gradient to the producer, by number of the layout pair:
-        [numbers].
-        """
+        """Return the cost per step of moving the gradient back to the producer, by layout pair: [numbers]."""
         return self._cost(table, True)
 
     def _cost(self, table: Table, backward: bool) -> Array:

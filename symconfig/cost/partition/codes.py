@@ -90,8 +90,9 @@ class Table:
 
     @cached_property
     def moving(self) -> tuple[list[Column], list[Column], Numbers]:
-        """Return places before and after the change, one pair for each kind of movement, and each number's kind,
-        [numbers].
+        """Return one pair of places, before and after, for each kind of movement, and each number's kind.
+
+        Places are arrays by axis, [kinds]; the kinds are indices into them, [numbers].
         """
         powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
         some, back = np.unique(powers @ digits, return_inverse=True)
@@ -123,8 +124,9 @@ class Table:
 
     @property
     def places(self) -> tuple[list[Column], list[Column]]:
-        """Return the places before and after the change, of one representative of each number: [numbers] for each
-        axis.
+        """Return the places before and after the change of one representative of each number.
+
+        Each is a list of arrays [numbers], one for each axis.
         """
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
         return given, taken

@@ -352,9 +352,7 @@ class Costs:
         )
 
     def _overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
-        """Return the seconds of forward and backward work that a parameter's collectives may overlap with: [rows]
-        each.
-        """
+        """Return the seconds of forward and of backward that a weight's collectives may overlap with: [rows]."""
         own = self.passes(sink, taken)
         return self.training.hide * own.forward, self.training.hide * own.backward
 

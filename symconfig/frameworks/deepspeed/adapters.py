@@ -121,8 +121,9 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[str]:
-    """Yield a sentence for fused layers that the class lacks, and for parts that are fused there; none without an
-    adapter.
+    """Yield a sentence for fused targets that the class lacks, and for parts that are fused there.
+
+    Nothing without an adapter.
     """
     if model.adapter is None:
         return

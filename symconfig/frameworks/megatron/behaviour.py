@@ -51,11 +51,10 @@ EXPERTS_HIDE = 0.9
 
 
 def beside_another(framework: Framework, architecture: str) -> Framework:
-    """Return the framework with --overlap-moe-expert-parallel-comm: experts' all-to-alls overlap with another
-    microbatch.
+    """Return the framework with experts' all-to-alls overlapped with another microbatch.
 
-    It requires many hardware queues. On GPUs before Blackwell tensor and context parallelism require a single one, so
-    their collectives in the backward (and cp's in the forward) are then exposed.
+    --overlap-moe-expert-parallel-comm requires many hardware queues. On GPUs before Blackwell tensor and context
+    parallelism require a single one, so their collectives in the backward (and cp's in the forward) are then exposed.
     """
     hide = framework.hide
     if architecture not in MANY_QUEUES:

@@ -84,9 +84,7 @@ class FlagTable:
         return problems
 
     def _unknown(self, name: str) -> Problem:
-        """Return the problem of an option that this version does not have, with the versions that do and a similar
-        name.
-        """
+        """Return the problem of an unknown option, with the versions that have it and a similar name."""
         since = [v for v in versions() if flags(v).known(name)]
         return Problem(
             f"is not an option of Megatron-LM {self.version}",

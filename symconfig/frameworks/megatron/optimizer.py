@@ -52,8 +52,9 @@ def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
 
 
 def precise(names: Mapping[str, Value]) -> bool:
-    """Return whether the precision-aware optimizer is on; False with an optimizer on the host, whose states are
-    fp32.
+    """Return whether the precision-aware optimizer is on.
+
+    False with an optimizer on the host, whose states are fp32.
     """
     return bool(names.get(PRECISE)) and not names.get("optimizer_cpu_offload")
 

@@ -205,8 +205,7 @@ def instances(names: Mapping[str, Value]) -> int:
 
 
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
-    """Yield (option of `kernels.changed`, value) for each kernel that the options choose differently from the usual
-    ones.
+    """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
 
     The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the
     softmax in fp32 as the usual one does (core/fusions/fused_cross_entropy.py).
