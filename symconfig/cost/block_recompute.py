@@ -26,7 +26,9 @@ Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """layers: the n chosen for [1, o, n]; 0 where none fits or none is needed. cost: at that n."""
+    """layers: the number of recomputed layers of each candidate, 0 where none fits, [1, o, n]. cost: with that
+    number.
+    """
 
     layers: NDArray[np.intp]
     cost: Cost
@@ -34,9 +36,9 @@ class BlockCost:
 
 @dataclass(frozen=True, slots=True)
 class Extremes:
-    """No recompute (keep) and full recompute (rerun): rows of the policies in the table.
+    """The policies without recompute (keep) and with full recompute (rerun), as rows of the table.
 
-    sums: of all policies at the `chosen` points of the table. plain: the cost of no recompute there.
+    sums: of all policies at the `chosen` points of the table. plain: the cost without recompute at these points.
     """
 
     keep: int
@@ -50,9 +52,11 @@ class Extremes:
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
 ) -> BlockCost:
-    """Choose, at every point, the fewest first layers of every chunk that fit the budget when they run again.
+    """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits.
 
-    prefix: as of `prefixed`.
+    The cost is that with this number. Where no number fits, layers is 0 and the cost is that without recompute.
+
+    prefix: as of `prefixed`. budget_bytes: of peak allocated bytes.
     """
     plain, passes = extremes.plain, extremes.table.passes
     plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
@@ -78,9 +82,10 @@ def evaluate_block(
 
 
 def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
-    """Lay out the prefixes of so many stage shapes of each pipeline as an array [s, layers, kinds, n].
+    """Return the prefixes of every pipeline's stage shapes as one array: [s, layers, kinds, n].
 
-    which: as of `Pipelines`. Shapes and layers that a pipeline does not have repeat its last ones, which cost the same.
+    which: as of `Pipelines.of`. shapes: the number of stage shapes. Where a pipeline has fewer shapes or layers, its
+    last ones are repeated, which cost the same.
     """
     most = max(len(prefix) for one in each for prefix in one)
     rows = [
@@ -92,14 +97,15 @@ def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, s
 
 
 def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
-    """Return table[s, layers, n] at the chosen number of every candidate: [s, 1, o, n]"""
+    """Return table[s, layers, n] at the chosen number of layers of every candidate: [s, 1, o, n]."""
     result: Array = table[:, layers, np.arange(layers.shape[-1])]
     return result
 
 
 def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the passes and the memory, [1, o, n] each. sums: without recompute; extra: what runs again, [s, 1,
-    o, n].
+    """Return the seconds of a step's passes by part: [1, o, n] each.
+
+    sums: without recompute. extra: the recomputed seconds of one microbatch, [s, 1, o, n].
     """
     seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
     return pipelined(seconds + extra, extra, communication, sums=sums, points=points, setting=setting)

@@ -62,7 +62,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class BlockCost:
-    """A derived block on a lattice: rows by operator, collective and tensor."""
+    """Costs of a derived block at the points of a lattice, by operator and phase, collective and kept tensor."""
 
     derived: DerivedBlock
     work_s: dict[tuple[str, Phase], Array]
@@ -79,7 +79,7 @@ class BlockCost:
     uneven: Uneven | None  # None: every rank's experts have the mean load
 
     def at(self, chosen: NDArray[np.intp]) -> BlockCost:
-        """Return the costs at some of the points."""
+        """Return the costs at the selected points."""
         weights = Weights(*(getattr(self.weights, name)[chosen] for name in Weights.__slots__))
         return replace(
             self,
@@ -97,13 +97,19 @@ class BlockCost:
         )
 
     def lean_bytes(self, policies: Policies, held: Array) -> Array:
-        """Return [points]: what every policy keeps of tensors, [held, points]; no policy keeps less."""
+        """Return the bytes that every policy keeps, so a lower limit of what any keeps: [points].
+
+        held: bytes of the tensors, [held, points].
+        """
         result: Array = policies.always @ held
         return result
 
     def uneven_bytes(self, policies: Policies, *, least: bool) -> Array:
-        """Return [policies, points]: what a rank keeps for each microbatch in flight beyond the mean of all ranks, were
-        the model one stage. least: what every policy keeps, as of the only one."""
+        """Return the bytes that the busiest rank keeps beyond the mean: [policies, points].
+
+        They are per microbatch in flight, with a single stage; 0 if loads are even. least: of what every policy keeps,
+        as the only policy.
+        """
         if self.uneven is None:
             return np.zeros((1 if least else len(policies), self.boundary_bytes.size))
         beyond = self.uneven.beyond(np.array(self.held_bytes))
@@ -111,13 +117,13 @@ class BlockCost:
         return result
 
     def passes(self, policies: Policies, host_bytes_per_s: Number, framework: Framework) -> Array:
-        """Return [PASSES, policies, points]: each policy is a 0/1 vector over the rows.
+        """Return seconds and bytes of one microbatch by the names of PASSES: [PASSES, policies, points].
 
-        Seconds of one microbatch; the forward that runs again counts as backward, with what it communicates. Offloaded
-        tensors leave beside the forward and return beside the backward; what does not fit shows, and each takes the
-        host as long as an operator. Bytes kept for each microbatch in flight, in host memory and on the GPU, and bytes
-        alive only while the block runs backward. Where the host takes longer to launch a block's kernels than the GPU
-        to run them, the GPU waits for it.
+        Recomputation is part of the backward, its communication included. Copies of offloaded tensors overlap with
+        forward and backward; their exposed part counts as communication, and each takes the launching thread as long as
+        an operator. Bytes away (in host memory) and kept are per microbatch in flight; transient ones are alive only
+        while the block runs backward. Where the host launches kernels more slowly than the GPU runs them, the wait is
+        added to the pass.
         """
         forward = {op: t for (op, phase), t in self.work_s.items() if phase is Phase.FORWARD}
         ops = tuple(forward)
@@ -165,7 +171,7 @@ class BlockCost:
         return result
 
     def seconds(self) -> Array:
-        """Return [4, points], the first of PASSES where nothing is offloaded and nothing runs again."""
+        """Return the first four of PASSES without offload and recompute: [4, points]."""
         result = np.zeros((4, self.boundary_bytes.size), dtype=self.boundary_bytes.dtype)
         for (_, phase), t in self.work_s.items():
             result[int(phase is not Phase.FORWARD)] += t
@@ -177,11 +183,11 @@ class BlockCost:
         return result
 
     def _forward_wait(self) -> Array:
-        """Return [points]: seconds for which the GPU waits for the host in the forward.
+        """Return the seconds for which the GPU waits for the host in the forward pass: [points].
 
         Before the experts the host waits for the GPU's count of each expert's tokens and so loses its lead. From there,
-        one layer's experts to those of the next, the GPU does what was launched, in its order: it waits as long as the
-        host is ever behind.
+        one layer's experts to those of the next, the GPU waits for the largest lag of the host at any operator. Without
+        experts only the lag at the end counts.
         """
         among = inside_experts(self.derived)
         forward = list(dict.fromkeys(work.op for work in self.derived.work if work.phase is Phase.FORWARD))
@@ -206,14 +212,17 @@ def evaluate(
     framework: Framework,
     known: dict[object, Array] | None = None,
 ) -> BlockCost:
-    """Return all costs of `block` at every point of `lattice`. known: as of `collectives_s`, of other blocks there."""
+    """Return all costs of `block` at every point of `lattice`, overlap and CUDA graphs included.
+
+    known: a cache of collectives' seconds, as in `collectives_s`, shared by the blocks of this lattice; it is filled.
+    """
     full = collectives_s(block.collectives, lattice, machine, framework, {} if known is None else known)
     held = lattice.stack([held.elements for held in block.held])
     inputs = machine.quantised_bytes if framework.engine else ELEMENT_BYTES[Element.ACTIVATION]
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
-    spaces = [_space(space, busiest, framework) for space in block.workspaces]
+    spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     work, full = worked(work, block, lattice), exchanged(full, block, lattice)
     if framework.blocking_launches:
@@ -234,8 +243,8 @@ def evaluate(
         weights=_weights(
             block.weights,
             lattice,
-            _buffers(block, framework),
-            _libraries_of(block, busiest, machine, framework),
+            _gradient_buffers(block, framework),
+            _library_bytes(block, busiest, machine, framework),
             orthogonal.rows(block, lattice, machine, framework),
         ),
         boundary_bytes=lattice.value(block.boundary) * ELEMENT_BYTES[Element.ACTIVATION],
@@ -247,8 +256,10 @@ def evaluate(
 
 
 def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
-    """Return the costs of a block with what this framework hides and replays; the block was evaluated for a framework
-    that is otherwise the same.
+    """Return the costs of a block with this framework's overlap and CUDA graphs applied.
+
+    cost: evaluated for a framework whose `evaluated` is the same. Where experts' all-to-alls overlap with another
+    microbatch, `hidden_s` is what that saves, else 0.
     """
     collectives, work = cost.derived.collectives, cost.work_s
     paired = framework.hide.experts > 0 and any(is_dispatch(c) for c in collectives)
@@ -263,9 +274,9 @@ def hiding(cost: BlockCost, framework: Framework) -> BlockCost:
 
 
 def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
-    """Return the costs with CUDA graphs: what they replay takes no time of the host.
+    """Return the costs with the host's seconds 0 for what CUDA graphs replay.
 
-    paired: another microbatch's work runs beside, for which the host takes longer where nothing is replayed.
+    paired: another microbatch runs beside this one, so the host takes PAIRED_HOST times longer if nothing is replayed.
     """
     once = graphed(cost.derived, framework) if framework.graphed else frozenset[str]()
     host, longer = cost.full_host_s, 1.0 if once else PAIRED_HOST
@@ -274,12 +285,12 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
     return replace(cost, host_s=host)
 
 
-def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return [points]: bytes that libraries keep because a rank has such a block.
+def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
+    """Return the bytes that libraries keep because a rank has such a block: [points].
 
-    They are workspaces of the experts' grouped products, one for each stream that they run on, the largest buffer that
-    an operator leaves behind, user buffers, and HybridEP's place for every token of every rank (csrc/hybrid_ep/
-    hybrid_ep.cu, allocate_buffer_for_dispatch), in 16 bits.
+    They are the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator leaves
+    behind, user buffers of tensor-parallel overlap, and HybridEP's place for every token of every rank in 16 bits
+    (csrc/hybrid_ep/hybrid_ep.cu, allocate_buffer_for_dispatch).
     """
     together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
     grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
@@ -298,16 +309,16 @@ def _libraries_of(block: DerivedBlock, lattice: Lattice, machine: Machine, frame
     return result
 
 
-def _space(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
-    """Return [points]: bytes alive while the operator's backward runs, beside what is kept."""
+def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
+    """Return the bytes alive only while an operator's backward runs: [points]."""
     result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
     if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
         result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
     return result
 
 
-def _buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
-    """Return the sizes of the weight gradients' buffers that stay: layers of one shape share them."""
+def _gradient_buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
+    """Return the distinct sizes of weight-gradient buffers that the framework keeps; empty if it keeps none."""
     if not framework.kept_gradient_buffers:
         return set()
     return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
@@ -320,6 +331,12 @@ def _weights(
     workspaces: Array,
     stepped: Mapping[str, Array],
 ) -> Weights:
+    """Return the parameters of a block on one rank by kind: [points] each.
+
+    buffers: sizes of kept gradient buffers. workspaces: bytes of libraries. stepped: the fields of orthogonalised
+    matrices.
+    """
+
     def total(chosen: list[WeightShard]) -> Array:
         return sum((lattice.value(shard.elements) for shard in chosen), np.zeros(lattice.points))
 

@@ -25,10 +25,11 @@ Chunk = Sequence[str]  # kinds of its blocks, in model order
 def chunk_times(
     table: Table, sums: Stages, points: Columns, setting: Setting, chunks: Sequence[Chunk], repeated: int
 ) -> Times:
-    """Return the chunks' times at the first point of the table, under its first policy.
+    """Return every chunk's seconds for the schedule simulator, at the first point and under the first recompute policy.
 
-    sums: of the stages. chunks: all of the model, in its order. repeated: layers at the head of each chunk that run
-    again as the table's second policy has it. Gathers and reductions are those of once a step (ZeRO 0 and 1).
+    sums: of the stages. chunks: all of the model, in model order. repeated: how many first layers of each chunk are
+    recomputed as by the table's second policy, 0 for none. Gathers and reductions are those of once a step (ZeRO 0 and
+    1).
     """
     alike = list(dict.fromkeys(tuple(chunk) for chunk in chunks))
     shapes = tuple(_shape(index, chunk, table.kinds) for index, chunk in enumerate(alike))
@@ -36,12 +37,12 @@ def chunk_times(
     of = stages(table, own.pipelines, np.arange(points.dp.size), setting.tied)
     moved = exchange(of, points, own)
     counts = np.array([shape.counts for shape in shapes], dtype=np.float64)
-    weight = counts @ _weight_gradients(table)
+    weight = counts @ _weight_gradients_s(table)
     hidden = table.hidden[:, :, 0] @ counts.T  # [2, chunks]: a schedule that hides it takes it off again
     repeated_s = of.rerun[:, 0, 0]
     backward = of.back[:, 0, 0] - repeated_s - weight
     if repeated:
-        repeated_s = repeated_s + _repeated(table, alike, repeated)
+        repeated_s = repeated_s + _recomputed_s(table, alike, repeated)
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
     gathers, reduces, hide = overlap(setting)
@@ -63,12 +64,13 @@ def chunk_times(
 
 
 def overlap(setting: Setting) -> tuple[Start, Start, Array]:
-    """Return when weights are gathered, when gradients are reduced, and the share of a chunk's own passes that runs
-    then: [pp, vpp]. The first stage alone has several buckets, so that some go while others are made.
+    """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps).
 
-    Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather (distributed_data_parallel.py,
-    `bucket_size`). Interleaved, nothing of a chunk's own: collectives of all stages are aligned, one a chunk, launched
-    before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and `grad_sync_func`).
+    The shares, [pp, vpp], are 0 without overlap, and above 0 only on the first stage without interleaving, which alone
+    has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
+    (distributed_data_parallel.py, `bucket_size`). Interleaved, collectives of all stages are aligned, one a chunk,
+    launched before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and
+    `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
     if not framework.hide.data:
@@ -80,19 +82,23 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
+    """Return a chunk as a stage shape of one chunk. kinds: of blocks, in the order of the table."""
     layers = sum(is_layer(kind) for kind in chunk)
     return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
 
 
-def _weight_gradients(table: Table) -> Array:
-    """Return [kinds]: seconds of each block's products for its weights' gradients."""
+def _weight_gradients_s(table: Table) -> Array:
+    """Return the seconds of each kind's products for its weight gradients, at the first point: [kinds]."""
     return np.array(
         [sum(float(t[0]) for (_, phase), t in block.work_s.items() if phase is Phase.WEIGHT) for block in table.blocks]
     )
 
 
-def _repeated(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
-    """Return [chunks]: what running the first layers of each again adds."""
+def _recomputed_s(table: Table, chunks: Sequence[Chunk], layers: int) -> Array:
+    """Return the seconds that recomputing the first layers of each chunk adds: [chunks].
+
+    layers: of each chunk. At the first point of the table.
+    """
     change = np.subtract(*table.passes[SECONDS, ::-1, :, 0].sum(axis=0))
     heads = [[kind for kind in chunk if is_layer(kind)][:layers] for chunk in chunks]
     counts = np.array([[head.count(kind) for kind in table.kinds] for head in heads], dtype=np.float64)

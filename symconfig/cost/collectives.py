@@ -20,7 +20,7 @@ from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 
 def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | float, machine: Machine) -> Array:
-    """Return the seconds of a collective over `ranks`; 0 for a group of one."""
+    """Return the seconds of a ring collective; 0 for a group of one rank. Arguments are as of `formulas.ring_s`."""
     several = ranks > 1
     if not np.any(several):
         return np.zeros(np.broadcast_shapes(*(np.shape(each) for each in (amount, passes, ranks, stride))))
@@ -30,8 +30,10 @@ def ring(amount: Array, passes: float | Array, ranks: Array, stride: Array | flo
 def collectives_s(
     every: Sequence[Collective], lattice: Lattice, machine: Machine, framework: Framework, known: dict[object, Array]
 ) -> tuple[Array, ...]:
-    """Return the seconds of collectives, [points] each and not to be changed. known: of this lattice, machine and
-    framework, of those met so far: most differ in their tensor and phase alone.
+    """Return the seconds of each collective before any overlap, [points] each; the caller must not change the arrays.
+
+    known: a cache by cost-relevant fields for this lattice, machine and framework; it is filled. Most collectives
+    differ in tensor and phase alone.
     """
     result = []
     for c in every:
@@ -44,7 +46,10 @@ def collectives_s(
 
 
 def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return a collective's seconds before any overlap, [points]; 0 where the group has one rank."""
+    """Return a collective's seconds before any overlap, all its repetitions together; 0 for a group of one: [points].
+
+    A token dispatch that sends everything everywhere counts as an all-gather (Dispatch.EVERYWHERE).
+    """
     ranks = lattice.value(Monomial.of(*c.axes))
     several = ranks > 1
     if not several.any():
@@ -65,6 +70,10 @@ def collective_s(c: Collective, lattice: Lattice, machine: Machine, framework: F
 
 
 def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array], framework: Framework) -> Array:
+    """Return the exposed seconds of a collective beside the operator that it overlaps with: [points].
+
+    All of `seconds` if it overlaps with none, for an all-to-all, or if the framework overlaps nothing on this axis.
+    """
     axis = c.axes[0]
     # What is cut into pieces in the forward is in the backward, too: the gradient's gather before the input's gradient.
     direction = "forward" if c.phase is Phase.FORWARD or c.chunked else "backward"
@@ -83,18 +92,17 @@ def exposed(c: Collective, seconds: Array, work: dict[tuple[str, Phase], Array],
 def beside_another(
     block: DerivedBlock, seconds: tuple[Array, ...], work: dict[tuple[str, Phase], Array], hide: float
 ) -> tuple[Array, ...]:
-    """Return what of the collectives shows while one microbatch goes forward and another one backward through layers of
-    one kind: the experts' all-to-all of each runs beside the other's work.
+    """Return each collective's exposed seconds while one microbatch runs forward and another backward through a layer.
 
-    In four turns, none of which begins before both of the last one have ended (Megatron-LM core_v0.14 to 0.19,
-    model_chunk_schedule_plan.py, TransformerLayerSchedulePlan.run): the combined tokens' gradients beside what comes
-    before the experts forward, the tokens beside the experts backward, the tokens' gradients beside the experts
-    forward, the combined tokens beside what comes before the experts backward.
+    Only the experts' all-to-alls change: each overlaps with the other microbatch's work of the same turn, of four, none
+    of which begins before the last one has ended (Megatron-LM core_v0.14 to 0.19, model_chunk_schedule_plan.py,
+    TransformerLayerSchedulePlan.run): combine's gradient beside what precedes the experts forward, dispatch beside the
+    experts backward, dispatch's gradient beside the experts forward, combine beside what precedes the experts backward.
     """
     among = inside_experts(block)
 
     def meanwhile(c: Collective) -> Array:
-        """Return the work of the other microbatch that has its turn at the same time."""
+        """Return the seconds of the other microbatch's work that runs in the same turn as a collective: [points]."""
         ahead, inside = c.phase is Phase.FORWARD, c.leg is not Leg.BACK
         turn = (key for key in work if (key[0] in among) is inside and (key[1] is Phase.FORWARD) is not ahead)
         return sum((work[key] for key in turn), np.zeros_like(seconds[0]))

@@ -12,15 +12,15 @@ Bytes = TypeVar("Bytes", float, Array)
 
 
 def reserved_bytes(peak_bytes: Bytes, framework: Framework) -> Bytes:
-    """Return what the allocator takes of the device for a peak of allocated bytes."""
+    """Return the bytes that the caching allocator reserves for a peak of allocated bytes, fragmentation included."""
     return peak_bytes * (1 + framework.fragmentation)
 
 
 def device_bytes(peak_bytes: Bytes, machine: Machine, framework: Framework) -> Bytes:
-    """Return what is in use on the device: what is reserved, the context and the libraries."""
+    """Return the bytes in use on the device for a peak of allocated bytes: reserved memory and the CUDA context."""
     return reserved_bytes(peak_bytes, framework) + machine.context_bytes
 
 
 def largest_peak_bytes(usable_bytes: float, machine: Machine, framework: Framework) -> float:
-    """Return the peak at which `device_bytes` is all that may be used."""
+    """Return the peak of allocated bytes for which `device_bytes` equals usable_bytes: its inverse."""
     return (usable_bytes - machine.context_bytes) / (1 + framework.fragmentation)

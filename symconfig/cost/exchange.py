@@ -26,9 +26,10 @@ _LISTED_S = 10e-6
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What a stage's weights and gradients exchange in a step, each time, before any overlap.
+    """Data-parallel collectives of a stage's weights and gradients, before any overlap.
 
-    seconds: [s, n], where something is exchanged. weights, gradients: bytes, were they whole on a rank.
+    seconds: of one execution by phase, [s, n]; phases without communication are missing. weights, gradients: bytes of
+    the whole on a rank, unsharded.
     """
 
     seconds: Mapping[Phase, Array]
@@ -37,20 +38,24 @@ class Exchange:
 
     @property
     def gather(self) -> Array:
-        """Return the seconds of gathering the weights once, wherever in a step that is: [s, n]."""
-        return self._either(Phase.FORWARD, Phase.UPDATE)
+        """Return the seconds of one gather of the weights, in every microbatch or once a step; 0 if none: [s, n]."""
+        return self._first_of(Phase.FORWARD, Phase.UPDATE)
 
     @property
     def reduce(self) -> Array:
-        """Return the seconds of reducing the gradients once: [s, n]."""
-        return self._either(Phase.BACKWARD, Phase.REDUCTION)
+        """Return the seconds of one reduction of the gradients, in every microbatch or once a step: [s, n].
 
-    def _either(self, each: Phase, once: Phase) -> Array:
+        0 if there is none.
+        """
+        return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
+
+    def _first_of(self, each: Phase, once: Phase) -> Array:
+        """Return the seconds of phase `each`, else of phase `once`, else 0: [s, n]."""
         return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
 
 
 def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
-    """Price the changes of layout of a stage's weights and gradients over the ranks that hold the same."""
+    """Return the data-parallel collectives of a stage's weights and gradients, in seconds before overlap."""
     sizes, sharding, longer = setting.bytes, setting.sharding, padding(sums, points, setting)
     trained = Share(sums.dense, sums.expert) + longer
     weights = trained * sizes.weight
@@ -72,7 +77,10 @@ def exchange(sums: Stages, points: Columns, setting: Setting) -> Exchange:
 def _moves_s(
     moves: Mapping[Move, Share], axes: tuple[str, ...], sums: Stages, points: Columns, setting: Setting
 ) -> Array:
-    """Return the seconds of collectives over the same ranks: [k, s, n]. moves: with the bytes of what is whole."""
+    """Return the seconds of collectives over the same axes, dense and expert weights one after the other: [k, s, n].
+
+    moves: with the bytes of the whole tensors.
+    """
     framework, count = setting.framework, _messages(sums, setting)
     passes = np.array([move.kind.passes for move in moves])[:, None, None]
     seconds = np.zeros((len(moves), *count.shape))  # also of chunks that hold no parameters
@@ -97,7 +105,7 @@ def _moves_s(
 
 
 def _messages(sums: Stages, setting: Setting) -> Array:
-    """Return [s, n]: collectives in which a stage's weights are gathered, or its gradients reduced."""
+    """Return the number of collectives that gather a stage's weights: 1, its blocks or its matrices: [s, n]."""
     together = setting.framework.together
     if together is Together.BLOCK:
         blocks: Array = setting.pipelines.counts.sum(axis=1)
@@ -108,19 +116,18 @@ def _messages(sums: Stages, setting: Setting) -> Array:
 
 
 def exchanged_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return what reducing gradients and gathering weights adds to a step, copies included, minus what hides:
-    [r, n].
-    """
+    """Return the exposed seconds that data-parallel communication adds to a step, buffer copies included: [r, n]."""
     if setting.pipelines.several and not setting.sharding.each_microbatch:
-        shown = _in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
+        shown = _exposed_in_pipeline(sums, points, setting) + between_ends_s(sums, points, setting)
     else:
-        shown = first_axis_max(_beside_microbatches(sums, points, setting)) + between_ends_s(sums, points, setting)
+        shown = first_axis_max(_exposed_without_pipeline(sums, points, setting)) + between_ends_s(sums, points, setting)
     return shown + copies_s(sums, points, setting) if setting.framework.copied_bytes else shown
 
 
 def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the seconds of the all-reduce between the two producers of the gradient of a table that lies on the first
-    and on the last stage: [n].
+    """Return the seconds of all-reducing the gradient of an embedding that first and last stage both hold: [n].
+
+    0 for a single stage or untied embeddings.
     """
     if not setting.pipelines.several or not sums.copied.any():
         return np.zeros_like(sums.copied)
@@ -130,19 +137,17 @@ def between_ends_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def copies_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the seconds of moving weights and gradients between the collectives' buffers and the tensors, each
-    microbatch: [n].
-    """
+    """Return the seconds of a step's copies between tensors and communication buffers, on the largest stage: [n]."""
     elements = first_axis_max(sums.dense + sums.expert)
     moved = points.num_microbatches * elements * setting.framework.copied_bytes
     result: Array = moved / setting.machine.hbm_bytes_per_s
     return result
 
 
-def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return what shows of the exchange without a pipeline, or where every microbatch exchanges: [s, r, n].
+def _exposed_without_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """Return the exposed seconds of a step's exchange without a pipeline, or if every microbatch exchanges: [s, r, n].
 
-    What is exchanged once a step has the last microbatch's backward, and the first one's forward.
+    What is exchanged once a step overlaps with the last microbatch's backward, or with the first one's forward.
     """
     moved, framework, hide = exchange(sums, points, setting), setting.framework, setting.framework.hide
     forward, backward = sums.ahead, sums.back
@@ -154,7 +159,10 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
         rerun = np.where(far, repeated, 0.0) * moved.gather[:, None]
 
     def shown(phases: Sequence[Phase], work: Array, share: float, seconds: Array | float = 0.0) -> Array | float:
-        """Return the seconds of what is exchanged beside the same work."""
+        """Return the seconds that the exchanges of some phases add to one pass of `work`, of which `share` can overlap.
+
+        seconds: of further collectives in the same pass. 0.0 if nothing is exchanged in these phases.
+        """
         mine = [moved.seconds[phase][:, None] for phase in phases if phase in moved.seconds]
         return overlapped_s(sum(mine, seconds), work, share) if mine else 0.0
 
@@ -167,10 +175,10 @@ def _beside_microbatches(sums: Stages, points: Columns, setting: Setting) -> Arr
 
 
 def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, before_s: float = 0.0) -> Array | float:
-    """Return what gathering weights adds to a microbatch's forward alone, where they rest in shards: [s, r, n].
+    """Return the seconds that gathering sharded weights adds to a forward without a backward: [s, r, n].
 
-    work: the forward's own seconds. before_s: in which a rank's shards come from the host to where they are gathered;
-    that takes no compute units.
+    0.0 if weights are not sharded. work: seconds of the forward itself. before_s: seconds of copying a rank's shards
+    from the host first, which slows no computation.
     """
     moved = exchange(sums, points, setting)
     if Phase.FORWARD not in moved.seconds:
@@ -182,9 +190,10 @@ def gathered_s(sums: Stages, points: Columns, setting: Setting, work: Array, bef
     return result
 
 
-def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return nearly what the simulator says of the exchange where stages are alike (`chunks.overlap` says what runs
-    when): [r, n].
+def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
+    """Return the exposed seconds of a pipeline's exchange, once a step: [r, n].
+
+    They come close to the simulator's for stages that are alike; `chunks.overlap` says when each collective runs.
     """
     moved, framework = exchange(sums, points, setting), setting.framework
     forward, backward = sums.ahead, sums.back
@@ -193,46 +202,48 @@ def _in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Array:
         group = minimum(setting.groups, points.num_microbatches)
         ends = sums.vocabulary / maximum(sums.dense + sums.expert, 1.0)
         gathered: Array = (
-            _beside_own(gather, forward, np.zeros_like(_index(setting)), setting)
+            _exposed_beside_own_pass(gather, forward, np.zeros_like(_stage_index(setting)), setting)
             if framework.gathers_apart
-            else _between_groups(gather, forward, ends, group, setting)
+            else _exposed_between_groups(gather, forward, ends, group, setting)
         )
-        return gathered + _between_groups(reduce, backward, ends, group, setting)
-    first = framework.hide.data * (_index(setting) == 0)
-    reduced = _beside_own(reduce, backward, first, setting)
+        return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
+    first = framework.hide.data * (_stage_index(setting) == 0)
+    reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
     if not (framework.demanded_gathers and framework.hide.data):
-        return reduced + _beside_own(gather, forward, 0 * first, setting)
-    alike = setting.pipelines.alike[:, None] * (_index(setting) > 0)
+        return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
+    alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
     hidden = minimum(gather, first * forward)
     own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
     result: Array = reduced + own + (alike * gather).sum(axis=0)
     return result
 
 
-def _beside_own(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
-    """Return by how much a collective of each stage, beside a share of its own pass, outlasts the filling (draining) of
-    the pipeline before it: [r, n].
+def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:
+    """Return the exposed seconds of one collective per stage, on the stage with most: [r, n].
+
+    It overlaps with `share` of the stage's own pass and with the time in which the pipeline fills or drains before it.
     """
     hidden = minimum(seconds, share * work)
-    left = seconds - hidden - _index(setting) * work.min(axis=0) / setting.pipelines.vpp
+    left = seconds - hidden - _stage_index(setting) * work.min(axis=0) / setting.pipelines.vpp
     result: Array = first_axis_max(maximum(left, CONTENTION * hidden))
     return result
 
 
-def _between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
-    """Return by how much collectives, one a chunk, make an interleaved step longer: [r, n].
+def _exposed_between_groups(seconds: Array, work: Array, ends: Array, group: Array, setting: Setting) -> Array:
+    """Return the exposed seconds of one collective per chunk of an interleaved schedule: [r, n].
 
-    Nothing hides the one of the chunk that has none before (after) it, which on the first stage is that with the
-    look-up; each other one has the time of a group of microbatches in a chunk. ends: [s, n], share of the vocabulary.
+    The collective of the first (last) chunk overlaps with nothing; each other one with a group of microbatches in a
+    chunk. group: microbatches of it. ends: the vocabulary's share of a stage's parameters, [s, n], which the first
+    stage's exposed chunk holds.
     """
     vpp = setting.pipelines.vpp
-    index = _index(setting)
+    index = _stage_index(setting)
     own = seconds * np.where(index == 0, ends[:, None] + (1 - ends[:, None]) / vpp, 1 / vpp)
     shown = maximum(own + CONTENTION * (seconds - own), seconds - (1 - 1 / vpp) * group * work)
     result: Array = first_axis_max(maximum(shown - index * work.min(axis=0) / vpp, 0.0))
     return result
 
 
-def _index(setting: Setting) -> Array:
-    """Return the stages' numbers: [s, 1, n]"""
+def _stage_index(setting: Setting) -> Array:
+    """Return the positions of the stages in the pipeline, from 0: [s, 1, n]."""
     return setting.pipelines.index[:, None]

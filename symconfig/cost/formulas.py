@@ -24,8 +24,11 @@ ROUNDING = 1e-9  # whole numbers must stay whole in floating point before they a
 CONTENTION = 0.2
 
 
-def _reach(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
-    """Return for each network level the group's members inside one domain, the bandwidth and the latency."""
+def _levels_of_group(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, Any, Any]]:
+    """Return for each network level (ranks of the group inside one domain, bytes/s per rank, latency in seconds).
+
+    A level without a switch gives a group of n ranks out of `size` only (n - 1) / (size - 1) of the bandwidth.
+    """
     result = []
     for level in range(LEVELS):
         names = (f"level{level}_{name}" for name in ("size", "bytes_per_s", "latency_s", "mesh"))
@@ -38,15 +41,16 @@ def _reach(ranks: Any, stride: Any, levels: dict[str, Any]) -> list[tuple[Any, A
 
 
 def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: Any) -> Any:
-    """Return the seconds of a ring over a hierarchy, bound by its slowest level, with a latency at each step.
+    """Return the seconds of a ring collective on the slowest level of a hierarchy, with a latency for each step.
 
-    passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce.
+    amount_bytes: the full buffer. passes: 1 for an all-gather or a reduce-scatter, 2 for an all-reduce, whose latency
+    may be that of a tree. stride: distance in ranks between neighbours.
     """
     times = []
     ring: Any = 0.0
     tree: Any = 0.0
     inside: Any = 1.0
-    for level, (members, bandwidth, wait) in enumerate(_reach(ranks, stride, levels)):
+    for level, (members, bandwidth, wait) in enumerate(_levels_of_group(ranks, stride, levels)):
         # Each member inside brings its own link across this level, and the ring crosses it once a domain.
         times.append(greater(members, inside) * amount_bytes / (bandwidth * inside))
         ring = ring + wait * (ranks / inside - ranks / members)
@@ -60,17 +64,20 @@ def ring_s(amount_bytes: Any, passes: Any, ranks: Any, stride: Any, **levels: An
 def all_to_all_s(
     amount_bytes: Any, ranks: Any, stride: Any, copies: Any, once: Any, groups: Any, chosen_groups: Any, **levels: Any
 ) -> Any:
-    """Return the seconds in which each rank sends an equal part to every other one; levels work at the same time.
+    """Return the seconds of an all-to-all: the slowest level's transfer and the latencies of all levels.
 
-    once: 1 where the copies of a token for one rank or domain travel once (DeepEP, HybridEP), else 0. Receivers are
-    drawn at random, from the chosen groups of experts where a router first chooses among groups.
+    amount_bytes: what a rank sends, all `copies` of its tokens together. once: 1 where the copies of a token for one
+    rank or domain travel once (DeepEP, HybridEP), else 0. Receivers are random, within the chosen groups of experts
+    where a router first chooses among groups.
     """
-    reach = _reach(ranks, stride, levels)
+    reach = _levels_of_group(ranks, stride, levels)
     domain = reach[0][0]
 
     def receiving(places: Any) -> Any:
-        """Return the share of the places that hold one of a token's receivers. A place of several groups is left out
-        where none of them is chosen."""
+        """Return the expected share of the places (ranks or domains) that hold a receiver of a token.
+
+        A place of several groups has none where no group of it is chosen.
+        """
         spread = 1.0 - (1.0 - 1.0 / places) ** copies
         return minimum(spread, 1.0 - maximum(1.0 - chosen_groups / groups, 0.0) ** maximum(groups / places, 1.0))
 
@@ -90,33 +97,33 @@ def all_to_all_s(
 
 
 def send_s(amount_bytes: Any, ranks: Any, stride: Any, **levels: Any) -> Any:
-    """Return the seconds of one message to the neighbour, between the slowest pair of the group."""
+    """Return the seconds of a message between neighbours of a group, over the slowest level that it spans."""
     times = []
     inside: Any = 1.0
-    for members, bandwidth, wait in _reach(ranks, stride, levels):
+    for members, bandwidth, wait in _levels_of_group(ranks, stride, levels):
         times.append(greater(members, inside) * (amount_bytes / bandwidth + wait))
         inside = members
     return reduce(maximum, times)
 
 
 def exposed_s(communication_s: Any, work_s: Any, hide: Any) -> Any:
-    """Return the exposed seconds of a collective that overlaps with a share of some work."""
+    """Return the seconds of communication that exceed the work it overlaps with, hide * work_s; 0 if none do."""
     return maximum(communication_s - hide * work_s, 0.0)
 
 
 def chunked_s(communication_s: Any, work_s: Any, hide: Any, edge: Any) -> Any:
-    """Return the exposed seconds of a collective cut into pieces like the product that it overlaps with.
+    """Return the exposed seconds of a collective that is split into pieces like the product it overlaps with.
 
-    edge: the share of the first or last piece, with which nothing overlaps.
+    edge: the share of the first or last piece, which is always exposed.
     """
     return maximum(communication_s - hide * work_s, edge * communication_s)
 
 
 def overlapped_s(communication_s: Any, work_s: Any, hide: Any, contention: Any = CONTENTION) -> Any:
-    """Return what a collective that overlaps with work adds to it: its exposed seconds, and what the work loses to it.
+    """Return the seconds that an overlapped collective adds: its exposed part, and the slowdown of the work.
 
-    hide: the share of the work that it may overlap with; work that takes longer hides more. contention: the share of
-    the hidden time that the work loses.
+    hide: the share of the work that it may overlap with; slowed work hides more. contention: the share of the hidden
+    time by which the work slows down.
     """
     hidden = minimum(communication_s, hide * work_s / maximum(1.0 - contention * hide, ROUNDING))
     lost = contention * hidden
@@ -124,21 +131,28 @@ def overlapped_s(communication_s: Any, work_s: Any, hide: Any, contention: Any =
 
 
 def pipeline_s(num_microbatches: Any, slowest_s: Any, total_s: Any, vpp: Any) -> Any:
-    """Return the seconds of (interleaved) 1F1B (arXiv 2104.04473): the bubble is the other stages' pass over vpp."""
+    """Return the seconds of a step of (interleaved) 1F1B (arXiv 2104.04473).
+
+    slowest_s, total_s: one microbatch through the slowest stage and through all stages; the bubble is the other stages'
+    time divided by vpp.
+    """
     return num_microbatches * slowest_s + (total_s - slowest_s) / vpp
 
 
 def alone_s(hidden_s: Any, num_microbatches: Any, vpp: Any, group: Any) -> Any:
-    """Return the exposed part of what other microbatches hide: that of the first forward and last backward passes.
+    """Return the part of hidden_s that is exposed in the first forward and last backward passes, which have no partner.
 
-    They are the warm-up of the last stage and one chunk more (Megatron-LM, get_pp_rank_microbatches,
-    overlap_moe_expert_parallel_comm).
+    hidden_s: seconds that another microbatch hides in one microbatch. The passes are those of the last stage's warm-up
+    and one chunk more (Megatron-LM, get_pp_rank_microbatches, overlap_moe_expert_parallel_comm).
     """
     return hidden_s * minimum(num_microbatches, (warm_up(1, vpp, group, 0) + 1.0) / vpp)
 
 
 def in_flight(stage: Any, pp: Any, vpp: Any, num_microbatches: Any, group: Any) -> Any:
-    """Return how many microbatches' activations a stage holds: those of Megatron's warm-up, and one chunk's more."""
+    """Return how many microbatches' activations a stage holds at most: Megatron-LM's warm-up and one chunk more.
+
+    A fraction if interleaved, since a chunk counts 1/vpp; at most num_microbatches. stage: from 0.
+    """
     chunks = minimum(num_microbatches * vpp, warm_up(pp, vpp, group, stage) + 1.0)
     interleaved = greater(vpp, 1.0)
     return interleaved * chunks / vpp + (1.0 - interleaved) * minimum(num_microbatches, pp - stage)
@@ -157,9 +171,10 @@ def states_bytes(
     zero3: Any,
     optimizer_on_device: Any,
 ) -> Any:
-    """Return the bytes of weights, gradients and optimizer states by ZeRO (arXiv 1910.02054, table 1).
+    """Return the bytes of weights, gradients and optimizer state on one rank by ZeRO (arXiv 1910.02054, table 1).
 
-    zero1, zero2, zero3: 1 where states, gradients or weights are sharded, else 0.
+    zero1, zero2, zero3: 1 where states, gradients or weights are sharded, else 0. optimizer_on_device: the share of the
+    optimizer state that is not offloaded.
     """
 
     def sharded(switch: Any) -> Any:
@@ -171,10 +186,10 @@ def states_bytes(
 
 
 def dealt(whole: Any, ranks: Any, largest: Any, chunks: Any, bucket: Any) -> Any:
-    """Return the elements on the rank with most of them, of matrices dealt out whole.
+    """Return the elements on the busiest rank if matrices are assigned to ranks undivided, chunk by chunk.
 
-    Each chunk's are dealt out bucket by bucket to the rank that has least: of each bucket an even share in halves of
-    the largest matrix, or that matrix.
+    Each bucket goes to the ranks with the fewest elements: the busiest gets an even share rounded up to halves of the
+    largest matrix, or that matrix. whole: elements of all chunks. largest: of one matrix, 0 if freely divisible.
     """
     chunk = whole / chunks
     full = np.floor(chunk / bucket)

@@ -20,7 +20,7 @@ Degree = TypeVar("Degree", int, NDArray[np.float64])  # of one point, or of many
 
 
 class Together(StrEnum):
-    """Which of a stage's weights or gradients are one collective."""
+    """What one collective gathers or reduces: all of a stage's weights, those of a block, or one matrix."""
 
     STAGE = "stage"
     BLOCK = "block"
@@ -36,7 +36,7 @@ class Stepping(StrEnum):
 
 
 class OverTensor(StrEnum):
-    """How ranks of tensor parallelism step a matrix of which each holds a part (Megatron-LM, --muon-tp-mode)."""
+    """How tensor-parallel ranks orthogonalise a matrix that is sharded over them (Megatron-LM, --muon-tp-mode)."""
 
     BLOCKWISE = "blockwise"  # each takes its part for a matrix of its own
     DUPLICATED = "duplicated"  # the whole is gathered, and each iterates on it
@@ -45,11 +45,12 @@ class OverTensor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Orthogonal:
-    """An optimizer that makes matrices of layers orthogonal (Muon) instead of stepping them element by element.
+    """An optimizer that orthogonalises matrices of layers (Muon) instead of stepping them element by element.
 
-    state: bytes of an element, the master weight included. touched: bytes moved for it, as `Framework.adam_bytes`. At
-    ZeRO 1 matrices are dealt out whole, bucket by bucket. bucket, bucket_of_rank: elements of one at least, for all
-    and for each rank; filled: the share of a bucket with its largest matrix on every rank from which it is closed.
+    state: bytes per element, the master weight included. touched: bytes moved per element, as `Framework.adam_bytes`.
+    iterations: of Newton-Schulz. At ZeRO 1 matrices are assigned to ranks undivided, bucket by bucket. bucket,
+    bucket_of_rank: the least elements of a bucket, in all and per rank. filled: a bucket is closed once it has this
+    share of its largest matrix on every rank.
     """
 
     state: float
@@ -63,8 +64,11 @@ class Orthogonal:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """Per parameter. weight_cache, frozen_cache: copies for low-precision matmuls, more than the weight itself; the
-    vocabulary has none. frozen_rest: what a frozen weight takes in shards, more than as it is gathered."""
+    """Bytes per parameter.
+
+    weight_cache, frozen_cache: low-precision copies for matmuls, besides the weight itself; the vocabulary has none.
+    frozen_rest: what a sharded frozen weight takes besides `frozen`, its bytes as gathered.
+    """
 
     weight: float
     gradient: float
@@ -78,11 +82,11 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class Hide:
-    """Share of the work beside it that a collective may hide behind, by axis and direction.
+    """The share of work that a collective may overlap with, by axis and direction; 0 for no overlap.
 
-    tp_forward: also of the gathers that a row-parallel product's backward waits for. tp_pieces: into how many a product
-    and its collective are cut to run at once; then one piece of the collective shows however long the product is. pp:
-    sends of an interleaved pipeline, beside a chunk's forward.
+    tp_forward: also of the gathers before a row-parallel product's backward. tp_pieces: into how many pieces a product
+    and its collective are split to overlap; one piece of the collective is then always exposed. pp: sends of an
+    interleaved pipeline, overlapped with a chunk's forward.
     """
 
     tp_forward: float = 0.0
@@ -99,9 +103,10 @@ class Hide:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One framework's habits.
+    """One framework's behaviour in the cost model's terms.
 
-    dense_grid, expert_grid: rank order, innermost first. vocab_multiple: the vocabulary is padded to this times tp.
+    dense_grid, expert_grid: rank order, innermost axis first. vocab_multiple: the vocabulary is padded to a multiple of
+    this times tp.
     """
 
     name: str
@@ -191,7 +196,7 @@ class Framework:
     graphed: frozenset[Leg] = frozenset()
 
     def sharding(self, zero: int) -> Sharding:
-        """Return which of a weight's layouts a stage of ZeRO makes flat."""
+        """Return which layouts of a weight (weight, gradient, state) a ZeRO stage shards in this framework."""
         return Sharding.of(
             zero,
             whole_gradients=self.all_reduced_gradients,
@@ -201,33 +206,36 @@ class Framework:
 
     @property
     def evaluated(self) -> tuple[object, ...]:
-        """Return what decides the cost of a block before overlaps and graphs."""
+        """Return the fields that a block's cost depends on before overlap and CUDA graphs; equal keys, equal costs."""
         return self.implementation, self.hide.tp_pieces, self.bytes, self.quantised_weights, self.orthogonal
 
     def padded_vocab(self, vocab_size: int, tp: Degree) -> Degree:
-        """Return the rows of the embedding."""
+        """Return the vocabulary size padded to a multiple of vocab_multiple * tp."""
         multiple = self.vocab_multiple * tp
         return -(-vocab_size // multiple) * multiple
 
     def stride(self, axes: tuple[str, ...], degrees: Mapping[str, Number]) -> Number:
-        """Return the distance in ranks between neighbours of a group: the product of the axes inside it."""
+        """Return the distance in ranks between neighbours of a group: the product of the degrees inside it."""
         result: Number = 1.0
         for axis in self.inside(axes):
             result = result * degrees[axis]
         return result
 
     def inside(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the axes inside a group's."""
+        """Return the axes of the rank grid further inside than all of `axes`; empty for the innermost one.
+
+        The expert grid is used if it has the first axis, else the dense grid.
+        """
         grid = self.expert_grid if axes[0] in self.expert_grid else self.dense_grid
         return grid[: min(grid.index(axis) for axis in axes)]
 
 
 def element_bytes(framework: Framework, machine: Machine) -> Bytes:
-    """Return the bytes per parameter where most matmuls have the machine's precision.
+    """Return the bytes per parameter, with the low-precision copies of weights that Transformer Engine keeps.
 
-    Transformer Engine keeps a weight's low-precision copies from the first microbatch of a step to its last. Of a
-    frozen weight that exists in low precision only it keeps one, and turns it for each backward: 70B parameters on one
-    H200 leave room for no more.
+    They are the framework's own bytes with 16-bit matmuls or without Transformer Engine. It keeps a weight's copies
+    from the first microbatch of a step to its last; of a frozen weight in low precision only it keeps one and
+    transposes it for each backward: 70B parameters on one H200 leave room for no more.
     """
     if machine.quantised_bytes >= 2.0 or not framework.engine:
         return framework.bytes

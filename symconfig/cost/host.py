@@ -27,17 +27,20 @@ PAIRED_HOST = 1.4
 
 
 def inside_experts(block: DerivedBlock) -> frozenset[str]:
-    """Return the operators from the one that brings tokens to their experts to the one that brings them back."""
+    """Return the names of the operators from the dispatch of tokens to the experts to their return."""
     return block.on(Leg.OUT, Leg.EXPERTS, Leg.BACK)
 
 
 def is_dispatch(c: Collective) -> bool:
-    """Tell whether a collective brings tokens to their experts, or back."""
+    """Return whether a collective is an all-to-all over expert-parallel ranks: tokens sent to experts, or returned."""
     return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
 
 
 def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
-    """Return the operators that CUDA graphs launch: those of parts of a layer hold neither the look-up nor the head."""
+    """Return the names of the operators that CUDA graphs replay.
+
+    Embedding and output blocks have none unless all legs of a layer are captured.
+    """
     if block.place is not Place.LAYER and framework.graphed != WHOLE:
         return frozenset()
     legs = dict(block.legs)
@@ -47,7 +50,7 @@ def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
 def host_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """Return the launching thread's time, with nothing replayed."""
+    """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each."""
     result: dict[tuple[str, Phase], Array] = {}
     grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
     for work in block.work:

@@ -45,9 +45,10 @@ def product_s(
     cast_bytes: Any = 0.0,
     launches: Any = 1.0,
 ) -> Any:
-    """Return the seconds of batch x [m, k] x [k, n]: a roofline with tile and wave quantisation.
+    """Return the seconds of `batch` products [m, k] x [k, n]: a roofline with tile and wave quantisation.
 
-    peak_flops: None, of 16 bits. cast_bytes: moved for each element of the first operand before the product.
+    The fastest tile of TILES counts. peak_flops: of low precision; None for 16 bits. cast_bytes: moved per element of
+    the first operand before the product, in seconds that come on top, as kernel launches do.
     """
     # K/(K + K_half) stands for prologue and epilogue, which are no faster at low precision.
     k_half = machine.k_half if peak_flops is None else machine.k_half * peak_flops / machine.high_peak_flops
@@ -73,7 +74,7 @@ def attention_s(
 ) -> Array:
     """Return the seconds of FlashAttention (arXiv 2205.14135): two products forward, or five backward.
 
-    channels: of the two products, in the mean. keys: only those that a query attends to.
+    queries: of all heads together. keys: attended keys per query. channels: head size, the mean of both products.
     """
     flops = machine.attention_flops if forward else machine.attention_backward_flops
     effective = (channels + machine.softmax_channels) * CHANNELS / (CHANNELS + machine.softmax_channels)
@@ -83,5 +84,5 @@ def attention_s(
 
 
 def traffic_s(machine: Machine, moved_bytes: Any) -> Any:
-    """Return the seconds of a kernel that is limited by memory."""
+    """Return the seconds of one kernel that is limited by memory bandwidth, its launch included."""
     return moved_bytes / machine.hbm_bytes_per_s + machine.launch_s

@@ -15,8 +15,10 @@ Array = NDArray[np.float64]
 
 
 def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-    """Return the different pairs [2, k] of two arrays of whole numbers of 0 and more that broadcast to [n], in order,
-    and which of them each is, [n]."""
+    """Return the distinct pairs (first, second) in ascending order, [2, k], and the index of each point's pair, [n].
+
+    first, second: non-negative whole numbers that broadcast to [n].
+    """
     one, other = np.broadcast_arrays(first.astype(np.int64), second.astype(np.int64))
     width = int(other.max(initial=0)) + 1
     codes, which = np.unique(one * width + other, return_inverse=True)
@@ -25,14 +27,21 @@ def pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.int64],
 
 @dataclass(frozen=True, slots=True)
 class Lattice:
-    """Numbers for every symbol: constants as numbers, degrees as arrays of one length. Every size is evaluated once."""
+    """Values of every symbol at the points of a lattice: constants as numbers, degrees as arrays [points].
+
+    known: a cache of evaluated monomials.
+    """
 
     numbers: Mapping[str, float | Array]
     points: int
     known: dict[Monomial, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def value(self, monomial: Monomial) -> Array:
-        """Return [points], not to be changed."""
+        """Return a monomial's value at every point, [points]; it is cached, so the caller must not change it.
+
+        Raises:
+            KeyError: a symbol has no number.
+        """
         value = self.known.get(monomial)
         if value is None:
             value = np.full(self.points, float(monomial.coefficient))
@@ -43,5 +52,5 @@ class Lattice:
         return value
 
     def stack(self, monomials: list[Monomial]) -> Array:
-        """Return [len(monomials), points]"""
+        """Return the values of monomials, one row each: [len(monomials), points]."""
         return np.array([self.value(monomial) for monomial in monomials]).reshape(len(monomials), self.points)

@@ -42,7 +42,7 @@ COPY_SHARE = 0.89
 _GROUPED_CAST = {"hopper": 1.6}
 Number = float | NDArray[np.float64]
 Constants = Mapping[str, Number]  # values of some of `stated`; arrays [n] where many are weighed at once
-_OF_LINKS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
+_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "oversubscription")
 
 # PyTorch (ATen/cuda/CublasHandlePool.cpp): 8.1 MiB, on compute capability 9.0 32 MiB. Transformer Engine
 # (module/base.py, get_cublas_workspace_size_bytes): 4 MiB, from Hopper on 32 MiB.
@@ -86,44 +86,54 @@ class Machine:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return all of the machine, hashable where no constant is an array."""
+        """Return all fields as one tuple, hashable if no constant is an array."""
         stated = (getattr(self, name) for name in Machine.__slots__ if name != "levels")
         return (*stated, *self.levels.items())
 
 
 def constants(kernels: Kernels) -> dict[str, Number]:
-    """Return the values of the kernels' constants by name."""
-    return {name: quantity.value for name, quantity in _of_kernels(kernels).items()}
+    """Return the values of the kernels' constants by name, without those that are None."""
+    return {name: quantity.value for name, quantity in _kernel_constants(kernels).items()}
 
 
-def _of_kernels(kernels: Kernels) -> dict[str, Quantity]:
+def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
+    """Return the kernels' constants by name, without those that are None."""
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
     return {name: quantity for name, quantity in stated.items() if quantity is not None}
 
 
 def stated(cluster: ClusterDescriptor) -> dict[str, Quantity]:
-    """Return what `machine` can be given other values of, by name: constants of kernels; of links, as
-    `rail.latency_s`; and `host.link_bytes_per_s`."""
-    links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _OF_LINKS}
+    """Return the constants of a cluster for which `machine` takes other values, by name.
+
+    Names are those of the kernels' fields; of links `<level>.<field>`, as `rail.latency_s`; and
+    `host.link_bytes_per_s`. Constants that are None are left out.
+    """
+    links = {f"{level.name}.{name}": getattr(level, name) for level in cluster.levels for name in _LINK_FIELDS}
     known = {name: quantity for name, quantity in links.items() if quantity is not None}
-    return _of_kernels(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
+    return _kernel_constants(cluster.kernels) | known | {"host.link_bytes_per_s": cluster.host.link_bytes_per_s}
 
 
 def slowest(gpus: float) -> float:
-    """Return by how much the slowest of so many GPUs takes longer than a middling one. All others wait for it."""
+    """Return by which share of its time the slowest of `gpus` GPUs is slower than the median one."""
     return SPREAD * largest_deviate(gpus)
 
 
 def largest_deviate(count: float) -> float:
-    """Return the expected maximum of so many normal deviates (Blom, Statistical Estimates and Transformed
-    Beta-Variables, 1958)."""
+    """Return the expected maximum of `count` standard normal deviates.
+
+    Blom, Statistical Estimates and Transformed Beta-Variables, 1958.
+    """
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
 def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None = None, gpus: int = 1) -> Machine:
-    """Return one GPU of a run on so many, as fast as the slowest of them. others: values in place of the cluster's.
+    """Return the effective rates of one GPU of a cluster and of its links.
 
-    Raises InputError when the GPU has no such precision.
+    precision: of most matmuls. others: values that replace the cluster's constants, by the names of `stated`. gpus: of
+    the run; all run at the pace of the slowest.
+
+    Raises:
+        InputError: the GPU has no such precision.
     """
     peaks, pace = cluster.gpu.peak_flops, 1.0 + slowest(gpus)
     # Attention leaves the tensor cores idle for half of the time or more and stays below the limit.
@@ -176,8 +186,9 @@ def machine(cluster: ClusterDescriptor, precision: str, others: Constants | None
 
 
 def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
-    """Return the levels' constants for the formulas, which know four levels; a cluster with fewer repeats nothing
-    outside its last one.
+    """Return the arguments of the collectives' formulas for four levels: size, bytes_per_s, latency_s and mesh of each.
+
+    A cluster with fewer levels repeats its last one; a level without a size gets 1e12.
     """
     result: dict[str, Number] = {}
     levels = list(cluster.levels)
@@ -198,7 +209,7 @@ def _levels(cluster: ClusterDescriptor, values: Constants) -> dict[str, Number]:
 
 
 def without_network(machine: Machine) -> Machine:
-    """Return the same GPU with messages that take no time: only its own work is left."""
+    """Return a copy of the machine whose messages take practically no time: infinite bandwidth, no latency."""
     ideal = {"bytes_per_s": 1e30, "latency_s": 0.0}
     levels = {name: ideal.get(name.partition("_")[2], value) for name, value in machine.levels.items()}
     return replace(machine, levels=levels)

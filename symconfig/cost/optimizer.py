@@ -23,7 +23,7 @@ HOST_ADAM_BYTES_PER_S = 25e9
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A quantity of a rank's dense and of its experts' weights, [s, n] each."""
+    """A quantity of dense and of experts' weights, [s, n] each."""
 
     dense: Array
     expert: Array
@@ -33,7 +33,7 @@ class Share:
         return self.dense + self.expert
 
     def on_rank(self, ranks: tuple[Array | float, Array | float]) -> Array:
-        """Return what a rank has where so many, as of `shards`, share the quantity evenly: [s, n]."""
+        """Return one rank's even share, dense / ranks[0] + expert / ranks[1]: [s, n]. ranks: as of `shards`."""
         result: Array = self.dense / ranks[0] + self.expert / ranks[1]
         return result
 
@@ -45,13 +45,16 @@ class Share:
 
 
 def shards(points: Columns, setting: Setting, sharded: bool) -> tuple[Array | float, Array | float]:
-    """Count the ranks that share one state of the dense and of the experts' parameters."""
+    """Return how many ranks share one copy of the dense and of the experts' state; (1, 1) if not `sharded`."""
     instances = setting.framework.optimizer_instances
     return (points.shards / instances, points.edp / instances) if sharded else (1.0, 1.0)
 
 
 def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return [s, n]: trained parameters outside the experts as many as the ranks of `shards` share out."""
+    """Return the trained dense parameters that the ranks of `shards` divide among them: [s, n].
+
+    Where ZeRO shards over tensor-parallel ranks, too, parameters replicated over tp count 1/tp.
+    """
     if not setting.sharding.over_tensor:
         return sums.dense
     shared: Array = sums.dense - sums.whole * (1 - 1 / points.tp)
@@ -59,23 +62,24 @@ def dense_shared(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def _bucket(ranks: Array | float, largest: Array, how: Orthogonal) -> Array:
-    """Return the elements from which on a bucket of whole matrices is closed."""
+    """Return the elements at which a bucket of undivided matrices is closed, at least those of the largest matrix."""
     least = maximum(how.bucket, how.bucket_of_rank * ranks)
     result: Array = maximum(maximum(least, how.filled * ranks * largest), largest)
     return result
 
 
 def elements_of_rank(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return [s, n]: parameters whose state a rank keeps, were all shared out evenly."""
+    """Return a rank's parameters if the optimizer state were sharded evenly; all without sharding: [s, n]."""
     shared = Share(dense_shared(sums, points, setting), sums.expert)
     return shared.on_rank(shards(points, setting, setting.sharding.state))
 
 
 def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
-    """Return the elements of matrices that are made orthogonal on the rank with most of them.
+    """Return the elements of orthogonalised matrices on the busiest rank, [s, n]; all of them without a sharded state.
 
-    At ZeRO 1 a chunk's matrices are dealt out whole, bucket by bucket, largest first to whoever has least (Megatron-LM
-    core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py, _compute_per_buffer_param_layout).
+    At ZeRO 1 a chunk's matrices are assigned undivided, bucket by bucket, each bucket's largest first to the rank with
+    the fewest elements (Megatron-LM core_v0.18 to 0.19, optimizer/layer_wise_optimizer.py,
+    _compute_per_buffer_param_layout).
     """
     how = setting.framework.orthogonal
     if how is None or not setting.sharding.state:
@@ -92,9 +96,10 @@ def dealt(sums: Stages, points: Columns, setting: Setting) -> Share:
 
 
 def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
-    """Return the elements by which buffers of gradients and of weights are longer than what is in them.
+    """Return the padding of gradient and weight buffers in elements, of all ranks together: [s, n].
 
-    Where matrices are dealt out whole every rank's part is as long as the longest one.
+    Where matrices are assigned undivided, every rank's part is as long as the longest one. 0 without an orthogonalising
+    optimizer or a sharded state.
     """
     if setting.framework.orthogonal is None or not setting.sharding.state:
         nothing = np.zeros_like(sums.dense)
@@ -105,7 +110,10 @@ def padding(sums: Stages, points: Columns, setting: Setting) -> Share:
 
 
 def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
-    """Return the parameters that are stepped element by element, before they are shared out."""
+    """Return the trained parameters that the optimizer steps element by element, before sharding: [s, n].
+
+    Orthogonalised matrices are not among them.
+    """
     dense = dense_shared(sums, points, setting)
     if setting.framework.orthogonal is None:
         return Share(dense, sums.expert)
@@ -113,38 +121,40 @@ def elementwise(sums: Stages, points: Columns, setting: Setting) -> Share:
 
 
 def state_of_matrices(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return [s, n]: bytes of the state of matrices that are made orthogonal."""
+    """Return the bytes of the busiest rank's optimizer state of orthogonalised matrices; 0 without any: [s, n]."""
     if setting.framework.orthogonal is None:
         return np.zeros_like(sums.dense)
     result: Array = dealt(sums, points, setting).sum * setting.framework.orthogonal.state
     return result
 
 
-def _of_matrices_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
-    """Return [s, n]: seconds of orthogonalising a rank's matrices and of stepping them."""
+def _orthogonalised_s(sums: Stages, points: Columns, setting: Setting) -> Array | float:
+    """Return the seconds of orthogonalising and stepping the busiest rank's matrices, [s, n]; 0.0 without any."""
     how = setting.framework.orthogonal
     if how is None:
         return 0.0
     held = dealt(sums, points, setting)
     iterated = (
-        _part(held.dense, sums.matrix) * sums.matrix_s + _part(held.expert, sums.matrix_expert) * sums.matrix_expert_s
+        _ratio(held.dense, sums.matrix) * sums.matrix_s + _ratio(held.expert, sums.matrix_expert) * sums.matrix_expert_s
     )
     result: Array = iterated + held.sum * how.touched / setting.machine.hbm_bytes_per_s
     return result
 
 
-def _part(some: Array, whole: Array) -> Array:
-    """Return the share of a whole; nothing of nothing."""
+def _ratio(some: Array, whole: Array) -> Array:
+    """Return some / whole; 0 where the whole is 0."""
     return np.where(whole > 0, some / np.where(whole > 0, whole, 1.0), 0.0)
 
 
 def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the seconds of the optimizer's step: the part on the GPU, then the part in host memory with its transfers,
-    [o, n].
+    """Return the seconds of the optimizer's step on the slowest stage, by offload setting: [o, n].
+
+    The GPU's part, the transfers to and from the host, the step in host memory and the orthogonalised matrices follow
+    one another. With offloaded weights the copies of all microbatches are added, too.
     """
     machine, sizes = setting.machine, setting.bytes
     of_stage = elementwise(sums, points, setting).on_rank(shards(points, setting, setting.sharding.state))
-    matrices_s = _of_matrices_s(sums, points, setting)
+    matrices_s = _orthogonalised_s(sums, points, setting)
     rows = []
     for offload in setting.offload:
         here = traffic_s(machine, of_stage * (1 - offload.optimizer) * setting.framework.adam_bytes)
@@ -159,9 +169,7 @@ def optimizer_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def held_weights(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return [n]: bytes of one rank's share of all weights at ZeRO-3, frozen ones included, on the stage that
-    has most.
-    """
+    """Return the bytes of a rank's shard of all weights at ZeRO 3, with frozen ones, on the largest stage: [n]."""
     sizes = setting.bytes
     trained = dense_shared(sums, points, setting) * sizes.weight
     dense = trained + sums.frozen * sizes.frozen + sums.quantised * sizes.quantised

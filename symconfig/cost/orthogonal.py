@@ -33,7 +33,10 @@ NAMES = (*SUMMED, *LARGEST)
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """A matrix on one rank, [points] each: how many of its kind, its rows and columns; whole: those of all ranks."""
+    """The matrices of a weight on one rank, [points] each.
+
+    count: matrices on a rank. rows, columns: of the rank's part of one. whole_rows, whole_columns: of the whole matrix.
+    """
 
     count: Array
     rows: Array
@@ -43,25 +46,28 @@ class Matrices:
 
     @property
     def ranks(self) -> Array:
-        """Count the ranks that hold a part."""
+        """Return how many ranks hold a part of a matrix each: [points]."""
         result: Array = self.whole_rows * self.whole_columns / (self.rows * self.columns)
         return result
 
 
 def orthogonalised(shard: WeightShard, place: Place) -> bool:
-    """Return whether a weight is a trained matrix of a layer, and neither a table nor one of the model's ends."""
+    """Return whether a weight is a trained matrix of a layer: no embedding table, nothing of the model's ends."""
     return shard.matrix and not (shard.frozen or shard.table or place.outermost)
 
 
 def products(short: Array, long: Array) -> Iterator[tuple[Array, Array, Array]]:
-    """Yield rows, columns and summed length of the products of one iteration."""
+    """Yield (rows, columns, summed length) of the three products of one Newton-Schulz iteration."""
     yield short, short, long
     yield short, short, short
     yield short, long, short
 
 
 def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> dict[str, Array]:
-    """Return the rows `NAMES` of a block, [points] each; 0 where nothing is orthogonalised."""
+    """Return sums over a block's orthogonalised matrices by the names of NAMES: [points] each.
+
+    They are elements, seconds and the largest size; all 0 if the optimizer orthogonalises nothing.
+    """
     zero = np.zeros(lattice.points)
     rows_by_name = dict.fromkeys(NAMES, zero)
     if framework.orthogonal is None:
@@ -80,7 +86,10 @@ def rows(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Fra
 
 
 def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
-    """Return the sizes of a weight's matrices; of a row that one output sums over, ranks may hold a part each."""
+    """Return number and sizes of a weight's matrices, on one rank and whole.
+
+    An expert weight has one for each local expert.
+    """
     experts = Monomial.of(d.EXPERTS)
     count = lattice.value(experts / Monomial.of("ep")) if shard.expert else np.ones(lattice.points)
     rows = lattice.value(shard.row)
@@ -91,7 +100,10 @@ def matrices(shard: WeightShard, lattice: Lattice) -> Matrices:
 
 
 def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
-    """Return [points]: seconds of orthogonalising one matrix, with what its ranks exchange for it."""
+    """Return the seconds of orthogonalising one matrix, communication between its ranks included: [points].
+
+    How ranks share a matrix follows from `over_tensor`: each its own part, each the gathered whole, or distributed.
+    """
     how = framework.orthogonal
     assert how is not None
     axis = "etp" if expert else "tp"
@@ -100,26 +112,29 @@ def iterations_s(each: Matrices, expert: bool, lattice: Lattice, machine: Machin
     if how.over_tensor is OverTensor.DUPLICATED:
         whole = GATHERED_BYTES * each.whole_rows * each.whole_columns
         exchanged = ring(whole, 1.0, ranks, stride, machine)
-        return exchanged + how.iterations * _products_s(each.whole_rows, each.whole_columns, machine)
+        return exchanged + how.iterations * _iteration_s(each.whole_rows, each.whole_columns, machine)
     if how.over_tensor is OverTensor.DISTRIBUTED:
         # The part's own side is summed over; the other one is as long as the matrix.
         cut = each.whole_rows > each.rows
         short, long = np.where(cut, each.columns, each.rows), np.where(cut, each.rows, each.columns)
-        split = _of_shapes(products(short, long), short, long, machine)
+        split = _sum_of_products_s(products(short, long), short, long, machine)
         summed = ring(PRODUCT_BYTES * short * short, 2.0, ranks, stride, machine)
-        alone = _products_s(each.rows, each.columns, machine)
+        alone = _iteration_s(each.rows, each.columns, machine)
         result: Array = how.iterations * np.where(ranks > 1, split + summed, alone)
         return result
-    return how.iterations * _products_s(each.rows, each.columns, machine)
+    return how.iterations * _iteration_s(each.rows, each.columns, machine)
 
 
-def _products_s(rows: Array, columns: Array, machine: Machine) -> Array:
-    """Return [points]: seconds of one iteration on a matrix that lies as the shorter side has it."""
+def _iteration_s(rows: Array, columns: Array, machine: Machine) -> Array:
+    """Return the seconds of one iteration on a matrix, transposed if it has more rows than columns: [points]."""
     short, long = minimum(rows, columns), maximum(rows, columns)
-    return _of_shapes(products(short, long), short, long, machine)
+    return _sum_of_products_s(products(short, long), short, long, machine)
 
 
-def _of_shapes(shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine) -> Array:
+def _sum_of_products_s(
+    shapes: Iterator[tuple[Array, Array, Array]], short: Array, long: Array, machine: Machine
+) -> Array:
+    """Return the summed seconds of products with these (rows, columns, summed length)."""
     result: Array = np.zeros(np.broadcast_shapes(short.shape, long.shape))
     for m, n, k in shapes:
         result = result + product_s(machine, 1.0, m, n, k, efficiency=machine.efficiency, element_bytes=PRODUCT_BYTES)

@@ -20,10 +20,10 @@ from symconfig.schedule.interleaved import most_held
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Activations and gradients between stages: seconds.
+    """Seconds of activations and gradients between stages.
 
-    busy: [n], for which the receiver waits for one. lag: [n], for which it is further under way, beside other work.
-    received: [s, n], for which a stage waits for all of a microbatch.
+    busy_s: [n], for which a receiver waits for one message. lag_s: [n], for which a message is further under way,
+    overlapped with work. received_s: [s, n], for which a stage waits for all messages of a microbatch.
     """
 
     busy_s: Array
@@ -32,11 +32,13 @@ class Messages:
 
 
 def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
-    """Return the pipeline's messages: of plain 1F1B the receiver waits for all of each; interleaved, for what a chunk's
-    forward does not hide.
+    """Return the seconds of messages between stages; all 0 for a single stage.
+
+    In plain 1F1B the receiver waits for the whole of each message; interleaved, for what a chunk's forward does not
+    hide.
 
     A stage receives an activation and a gradient for each of its chunks; the model's first chunk gets no activation and
-    its last one no gradient. Sends cost nothing beside: they go together with a message that comes the other way
+    its last one no gradient. Sends cost nothing more: they go together with a message that comes the other way
     (Megatron-LM, send_forward_recv_backward). While an interleaved schedule fills and drains, its messages are waited
     for (without --overlap-p2p-communication-warmup-flush), which takes as long as their lag does. A stage that runs a
     forward and a backward as one has no chunk between that would hide its messages: it waits for both at once.
@@ -63,9 +65,9 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
 
 
 def in_flight(points: Columns, setting: Setting) -> Array:
-    """Return [s, n]: microbatches of the whole stage whose activations it holds when it holds most of them.
+    """Return how many microbatches' activations each stage holds at its peak, a fraction if interleaved: [s, n].
 
-    Where a stage's chunks have different numbers of layers, the early ones hold more microbatches than the late ones.
+    Where a stage's chunks have different numbers of layers, it is the largest mean over its layers.
     """
     pipelines, m = setting.pipelines, points.num_microbatches
     result: Array = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m[None], setting.groups)
@@ -88,11 +90,13 @@ def in_flight(points: Columns, setting: Setting) -> Array:
 def pipelined(
     seconds: Array, rerun: Array, communication: Array, *, sums: Stages, points: Columns, setting: Setting
 ) -> dict[str, Array]:
-    """Return the slowest stage's passes over all microbatches, by part, and the bubble: [..., n].
+    """Return the seconds of a step's passes by part (compute, recompute, communication) and the bubble: [..., n] each.
 
-    Of one microbatch, each [s, ..., n]: all passes of a stage, what of them runs again and what is communication; what
-    it waits for messages comes on top, and what passes take longer with no other microbatch beside them, as at the
-    pipeline's begin and end.
+    The parts are the slowest stage's, over all microbatches; send/receive only with several stages. Waits for messages
+    are added to `seconds`, and the overlap that is lost at the pipeline's begin and end to the communication.
+
+    seconds, rerun, communication: one microbatch through a stage, [s, ..., n]: all of it, and what of it is recompute
+    and exposed communication.
     """
     m, pipelines, between = points.num_microbatches, setting.pipelines, messages(sums, points, setting)
     received, alike, hidden = (

@@ -62,12 +62,15 @@ class Pipelines:
 
     @staticmethod
     def of(each: Sequence[Pipeline], which: NDArray[np.intp] | None = None) -> Pipelines:
-        """Lay out pipelines as arrays. which: None where there is only one."""
+        """Return pipelines as arrays.
+
+        which: the index into `each` of every point, [n]; None where there is only one, whose arrays then have n = 1.
+        """
         most = max(len(one.stages) for one in each)
         rows = [[*one.stages, *[one.stages[-1]] * (most - len(one.stages))] for one in each]
 
         def array(values: Sequence[object]) -> Array:
-            """Stack the pipelines' values: [x, ..., n] of [each, x, ...]"""
+            """Return the pipelines' values stacked, points last: [x, ..., n] of [each, x, ...]."""
             stacked = np.array(values, dtype=np.float64)
             stacked = stacked.transpose(*range(1, stacked.ndim), 0)
             return stacked if which is None else stacked[..., which]
@@ -89,7 +92,7 @@ class Pipelines:
         )
 
     def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Pipelines:
-        """Take those of some of the points."""
+        """Return the pipelines of the selected points; itself if there is a single pipeline."""
         if len(self.each) == 1 and self.which.size == 1:
             return self
         arrays = ("which", "pp", "vpp", "index", "alike", "counts", "body")
@@ -97,17 +100,17 @@ class Pipelines:
 
     @property
     def several(self) -> bool:
-        """Tell whether there are several stages."""
+        """Return whether pipelines have several stages."""
         return self.each[0].pp > 1
 
     @property
     def interleaved(self) -> bool:
-        """Tell whether there are several chunks a stage."""
+        """Return whether stages have several chunks."""
         return self.each[0].vpp > 1
 
     @property
     def only(self) -> Pipeline:
-        """Return the pipeline of all points, where there is only one."""
+        """Return the single pipeline; raise ValueError if there are several."""
         (one,) = self.each
         return one
 
@@ -115,10 +118,10 @@ class Pipelines:
 def distinct(
     counts: Sequence[tuple[int, ...]], chunks: Sequence[tuple[tuple[str, ...], ...]]
 ) -> tuple[StageShape, ...]:
-    """Return the stages that can bind: of equal stages the first one, which has the most microbatches in flight.
+    """Return the stages that can be the bottleneck: the first of those with equal chunks, and how many these are.
 
-    A later stage with the same blocks holds the same weights and fewer activations, so its peak is never higher.
-    The same means in the same order, too: recompute of the first layers of a chunk depends on it.
+    A later stage with the same chunks holds the same weights and fewer microbatches in flight, so its peak is never
+    higher. Blocks must be equal in order, too: recompute of the first layers of a chunk depends on it.
     """
     alike: dict[tuple[tuple[str, ...], ...], list[int]] = {}
     for index, stage in enumerate(chunks):
@@ -127,5 +130,5 @@ def distinct(
 
 
 def layers(stage: Sequence[Sequence[str]]) -> tuple[int, ...]:
-    """Return how many layers each chunk has, without the model's ends."""
+    """Return the number of layers of each chunk, without embedding and output blocks."""
     return tuple(sum(is_layer(kind) for kind in chunk) for chunk in stage)

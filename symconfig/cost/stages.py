@@ -33,7 +33,7 @@ GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in th
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Share of the optimizer state, and whether the weights, live in host memory."""
+    """What lives in host memory: a share of the optimizer state, and whether the weights do."""
 
     optimizer: float = 0.0
     weights: bool = False
@@ -41,7 +41,10 @@ class Offload:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all candidates of one evaluation share, and the pipelines of their points."""
+    """What all candidates of one evaluation have in common, and the pipelines of their points.
+
+    tied: embedding and output layer share one weight.
+    """
 
     pipelines: Pipelines
     zero: ZeroStage
@@ -53,45 +56,45 @@ class Setting:
 
     @property
     def sharding(self) -> Sharding:
-        """Return which of a weight's layouts the stage of ZeRO makes flat."""
+        """Return which of weight, gradient and optimizer state this ZeRO stage shards over data-parallel ranks."""
         return self.framework.sharding(self.zero)
 
     @property
     def instances(self) -> int:
-        """Count the groups of replicas that each have all parts of what is flat."""
+        """Return how many groups of replicas hold a whole optimizer state each; 1 without optimizer instances."""
         return self.framework.optimizer_instances if self.sharding.instances else 1
 
     @property
     def pp(self) -> int:
-        """Return the pp of the only pipeline."""
+        """Return the pp of the only pipeline; raise ValueError if the setting has several."""
         return self.pipelines.only.pp
 
     @property
     def vpp(self) -> int:
-        """Return the vpp of the only pipeline."""
+        """Return the vpp of the only pipeline; raise ValueError if the setting has several."""
         return self.pipelines.only.vpp
 
     @property
     def stages(self) -> tuple[StageShape, ...]:
-        """Return the stages of the only pipeline."""
+        """Return the stage shapes of the only pipeline; raise ValueError if the setting has several."""
         return self.pipelines.only.stages
 
     def having(self, stages: tuple[StageShape, ...]) -> Setting:
-        """Return the same for other stage shapes of the only pipeline."""
+        """Return a copy whose only pipeline has these stage shapes; raise ValueError if there are several."""
         return replace(self, pipelines=Pipelines.of([replace(self.pipelines.only, stages=stages)]))
 
     def at(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Setting:
-        """Return the same for some of the points."""
+        """Return a copy of the setting with the pipelines of the selected points (indices or a mask over [n])."""
         return replace(self, pipelines=self.pipelines.at(chosen))
 
     @property
     def microbatch_group(self) -> int:
-        """Return the microbatches that go through a chunk before the next chunk has its turn, of the only pipeline."""
+        """Return how many microbatches the only pipeline runs through a chunk before the next; pp by default."""
         return self.framework.microbatch_group or self.pp
 
     @property
     def groups(self) -> Array:
-        """Return the microbatches that go through a chunk before the next one has its turn, of all points: [n]."""
+        """Return how many microbatches run through a chunk before the next one, pp by default: [n]."""
         fixed = self.framework.microbatch_group
         return np.full_like(self.pipelines.pp, fixed) if fixed else self.pipelines.pp
 
@@ -132,52 +135,63 @@ class Stages:
     replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
     def at(self, chosen: NDArray[np.intp]) -> Stages:
-        """Return the stages at some of the points."""
+        """Return the sums at the selected points: indices into the last axis of every array."""
         return Stages(*(getattr(self, name)[..., chosen] for name in Stages.__slots__))
 
     def part(self, stages: slice) -> Stages:
-        """Take some of the stage shapes, as the only ones."""
+        """Return the sums of a slice of the stage shapes; arrays [n] stay as they are."""
         sums = (getattr(self, name) for name in Stages.__slots__)
         return Stages(*(each if each.ndim == 1 else each[stages] for each in sums))
 
     def policy(self, row: int) -> Stages:
-        """Return the stages under one recompute policy, as the only one."""
+        """Return the sums under one recompute policy, whose axis keeps the length 1; weights stay as they are."""
         passes = {name: getattr(self, name)[:, row : row + 1] for name in _PASSES}
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """Return an equal share of everything, of matrices as of what can be cut. parts: [n], or of all points."""
+        """Return the sums divided by `parts`, except chunks, boundary and replicated.
+
+        Sizes of largest matrices become 0, as in `divisible`.
+
+        parts: a number, or one for each point, [n].
+        """
         whole = ("chunks", "boundary", "replicated")
         parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
         return parted.divisible()
 
     def divisible(self) -> Stages:
-        """Return the same where matrices can be dealt out in parts: no rank steps less than its even share."""
+        """Return the sums with the sizes of the largest orthogonalised matrices set to 0.
+
+        Matrices then count as freely divisible among ranks, which gives a lower bound of the busiest rank's share.
+        """
         return replace(self, **{name: np.zeros_like(getattr(self, name)) for name in orthogonal.LARGEST})
 
     @property
     def ahead(self) -> Array:
-        """Return the seconds of a forward pass with what it communicates."""
+        """Return the seconds of a microbatch's forward pass with its exposed communication: [s, r, n]."""
         return self.forward + self.forward_comm
 
     @property
     def back(self) -> Array:
-        """Return the seconds of a backward pass with what it communicates."""
+        """Return the seconds of a microbatch's backward pass with its exposed communication: [s, r, n]."""
         return self.backward + self.backward_comm
 
     @property
     def communication(self) -> Array:
+        """Return the exposed communication of both passes of a microbatch in seconds: [s, r, n]."""
         return self.forward_comm + self.backward_comm
 
     @property
     def seconds(self) -> Array:
+        """Return the seconds of both passes of a microbatch with their exposed communication: [s, r, n]."""
         return self.forward + self.backward + self.communication
 
 
 def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: bool) -> Stages:
-    """Sum over the blocks of each stage shape: one product with the counts for all arrays at once.
+    """Return the sums over the blocks of each stage shape, at the selected points of the table.
 
-    tied: both ends use one weight.
+    points: indices into the table's points. tied: embedding and output layer share one weight, which the last stage
+    holds a copy of (`copied`) and a stage with both ends holds once.
     """
     counts, places = pipelines.counts, table.places
     # A stage that predicts further tokens without the head keeps them like any other block.
@@ -191,18 +205,22 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
     ends = summed(np.where(head, counts, 0.0), of_each).swapaxes(0, 1)
     held = dict(zip(_SUMMED, summed(counts, weights[_SUMMED_ROWS]), strict=True))
     vocabulary = summed(counts, of["vocabulary"] + of["frozen_vocabulary"])
-    more, look_up = _look_ups(places, counts, tied), places.index(Place.FIRST)
+    more, look_up = _extra_embeddings(places, counts, tied), places.index(Place.FIRST)
     held["dense"] = held["dense"] + more * of["vocabulary"][look_up]
     held["frozen"] = held["frozen"] + more * of["frozen_vocabulary"][look_up]
     vocabulary += more * (of["vocabulary"] + of["frozen_vocabulary"])[look_up]
     has = counts > 0
     block = of["dense"] + of["expert"] + of["frozen"] + of["frozen_expert"]
-    most = dict(zip(_MOST, _most(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True))
+    most = dict(
+        zip(
+            _MOST, _max_over_present(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True
+        )
+    )
     buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
-        transient=_working(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
+        transient=_transient_bytes(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
         ends=ends,
         **held,
         **most,
@@ -216,7 +234,11 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
 
 
 def summed(counts: Array, of_kinds: Array) -> Array:
-    """Sum over blocks what each kind has, [..., *s, n]. counts: [*s, kinds, n]; of_kinds: [..., kinds, n]."""
+    """Return the sum over kinds of count times value: [..., *s, n].
+
+    counts: blocks of each kind in each stage, [*s, kinds, n], n may be 1. of_kinds: values of one block, [..., kinds,
+    n].
+    """
     if counts.shape[-1] == 1:
         alike: Array = counts[..., 0] @ of_kinds
         return alike
@@ -225,28 +247,37 @@ def summed(counts: Array, of_kinds: Array) -> Array:
     return result
 
 
-def _working(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
-    """Return the bytes that a block of each stage keeps while it runs backward: [s, r, n]. transient: [r, kinds, n]."""
+def _transient_bytes(table: Table, pipelines: Pipelines, points: NDArray[np.intp], transient: Array) -> Array:
+    """Return the bytes alive only while a block runs backward, of the block of each stage that needs most: [s, r, n].
+
+    transient: of one block of each kind, [r, kinds, n]; more where a stage recomputes several layers together.
+    """
     has = pipelines.counts > 0
-    at_once = _most(has, transient)
+    at_once = _max_over_present(has, transient)
     for place, one in enumerate(pipelines.each):
         for row, stage in enumerate(one.stages):
             if stage.together > 1:
-                several = _most(has[row], _at_once(table, stage.together, points, transient))
+                several = _max_over_present(has[row], _transient_together(table, stage.together, points, transient))
                 at_once[row] = np.where(pipelines.which == place, several, at_once[row])
     return at_once
 
 
-def _most(has: NDArray[np.bool_], of_kinds: Array) -> Array:
-    """Return the most of the kinds that each stage has: [*s, x, n]. has: [*s, kinds, n]; of_kinds: [x, kinds, n]."""
+def _max_over_present(has: NDArray[np.bool_], of_kinds: Array) -> Array:
+    """Return the maximum over the kinds that a stage has at least one block of, 0 if none is positive: [*s, x, n].
+
+    has: [*s, kinds, n]. of_kinds: [x, kinds, n].
+    """
     result: Array = np.zeros(())
     for kind in range(has.shape[-2]):
         result = maximum(result, np.where(has[..., None, kind, :], of_kinds[:, kind], 0.0))
     return result
 
 
-def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
-    """Return the bytes alive only while a block runs backward, with what so many layers bring back: [r, kinds, n]."""
+def _transient_together(table: Table, together: int, points: NDArray[np.intp], transient: Array) -> Array:
+    """Return the bytes alive only during a backward pass if `together` consecutive layers are recomputed at once.
+
+    Only kinds that are layers change: [r, kinds, n], as `transient`, which is of a single layer.
+    """
     if together == 1:
         return transient
     spaces = np.array([block.workspace_bytes for block in table.blocks])[:, points]
@@ -257,11 +288,11 @@ def _at_once(table: Table, together: int, points: NDArray[np.intp], transient: A
     return result
 
 
-def _look_ups(places: Sequence[Place], counts: Array, tied: bool) -> Array:
-    """Count the look-up tables that each stage holds beside those that its blocks count: [s, n].
+def _extra_embeddings(places: Sequence[Place], counts: Array, tied: bool) -> Array:
+    """Return how many more (or, below 0, fewer) embedding tables each stage holds than its blocks count: [s, n].
 
-    A tied head on the first stage needs none of its own. What predicts further tokens looks them up itself, and so
-    does a stage of its own hold the table, too (Megatron-LM, gpt_model.py).
+    A stage with both ends of a tied model holds one less. A stage with a multi-token-prediction block, but not the
+    first block, holds one more (Megatron-LM, gpt_model.py).
     """
     first = counts[:, places.index(Place.FIRST)]
     more = np.zeros_like(first)

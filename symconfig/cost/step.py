@@ -46,14 +46,16 @@ class Cost:
 
     @property
     def step_s(self) -> Array:
+        """Return the seconds of a step: [r, o, n]."""
         return total(self.time)
 
     @property
     def stage_bytes(self) -> Array:
+        """Return the peak bytes of each stage: [s, r, o, n]."""
         return total(self.memory)
 
     def policy(self, row: int) -> Cost:
-        """Return the cost under one recompute policy, as the only one."""
+        """Return the cost under one recompute policy, whose axis keeps the length 1."""
         return Cost(
             {name: part[row : row + 1] if len(part) > 1 else part for name, part in self.time.items()},
             {name: part[:, row : row + 1] if part.shape[1] > 1 else part for name, part in self.memory.items()},
@@ -61,13 +63,16 @@ class Cost:
 
     @property
     def peak_bytes(self) -> Array:
-        """Return the peak of the stage that needs most."""
+        """Return the peak bytes of the stage with most: [r, o, n]."""
         result: Array = self.stage_bytes.max(axis=0)
         return result
 
 
 def total(parts: dict[str, Array]) -> Array:
-    """Sum of the parts; small arrays first, so that each sum is as small as it can be until the last few."""
+    """Return the sum of the parts, broadcast to a common shape; raise IndexError if there are none.
+
+    Small arrays are added first, so that few sums are large.
+    """
     ordered = sorted(parts.values(), key=lambda part: part.size)
     result = ordered[0]
     for part in ordered[1:]:
@@ -76,17 +81,17 @@ def total(parts: dict[str, Array]) -> Array:
 
 
 def evaluate(sums: Stages, points: Columns, setting: Setting) -> Cost:
-    """Return seconds and bytes of every candidate."""
+    """Return seconds and bytes by part of every candidate: each recompute policy, offload and point."""
     return Cost(time_s(sums, points, setting), memory_bytes(sums, points, setting))
 
 
 def _each_offload(array: Array) -> Array:
-    """Give an array an axis for offloads: [..., n] -> [..., 1, n]"""
+    """Return the array with an axis for offloads inserted: [..., 1, n] of [..., n]."""
     return array[..., None, :]
 
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds by part, to be broadcast to [r, o, n]."""
+    """Return the seconds of a step by part, each of which broadcasts to [r, o, n]."""
     parts = {name: _each_offload(part) for name, part in _passes_s(sums, points, setting).items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = optimizer_s(sums, points, setting)[None]
@@ -95,27 +100,28 @@ def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
 
 
 def _passes_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of all microbatches through the stages, by part: [r, n]."""
+    """Return the seconds of all microbatches through the pipeline by part, the bubble included: [r, n] each."""
     return pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:
-    """Return the overhead of the step and of its microbatches: [n]."""
+    """Return the framework's overhead of a step and of all its microbatches in seconds: [n]."""
     framework = setting.framework
     result: Array = framework.step_overhead_s + points.num_microbatches * framework.microbatch_overhead_s
     return result
 
 
 def apart_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the seconds of a step that are neither a pass through a stage nor an exchange, optimizer and overhead: [o,
-    n].
-    """
+    """Return the seconds of the optimizer and the overhead together: [o, n]."""
     result: Array = optimizer_s(sums, points, setting) + _overhead(points, setting)
     return result
 
 
 def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the bytes by part, [s, r, o, n], at the moment of each stage's peak."""
+    """Return the bytes of each stage by part, at its peak; each broadcasts to [s, r, o, n].
+
+    Parts are activations, head and loss, working set, weights, gradients and optimizer state.
+    """
     parts = {
         "activations": _each_offload(sums.kept * in_flight(points, setting)[:, None]),
         "head and loss": _each_offload(sums.ends),
@@ -127,8 +133,10 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
 
 
 def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the bytes of gradients that are there at the peak. held: what a microbatch keeps for its backward, which
-    goes as gradients come that were not there before: those that wait whole to be reduced, at the end of a backward.
+    """Return the bytes of gradients at a stage's peak.
+
+    Gradients that appear only during the last backward (queued for reduction, or all of them if the optimizer frees
+    them and there is one microbatch) count as far as they exceed `held`, the activations that are freed meanwhile.
     """
     every, queued = sums.dense + sums.expert, setting.framework.queued_elements
     if not queued or not setting.sharding.gradient:
@@ -144,14 +152,21 @@ def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Colu
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return weights, gradients and optimizer state: [s, o, n]."""
+    """Return the bytes of weights, gradients and optimizer state of one rank by part; each broadcasts to [s, o, n].
+
+    Weights include low-precision copies, frozen weights, and at ZeRO 3 the gathered blocks; with offloaded weights only
+    those. Gradients and optimizer state are without their offloaded share.
+    """
     sizes, sharding, offloads = setting.bytes, setting.sharding, setting.offload
     dense, expert = dense_shared(sums, points, setting), sums.expert
     ranks = shards(points, setting, True)
     flat = (float(sharding.state), float(sharding.gradient), float(sharding.weight))
 
     def each(of: Share, weight: float, gradient: Column, optimizer: float, device: Column) -> Array:
-        """Return the bytes of one kind of weights. device, gradient: [o, 1], or for all offloads."""
+        """Return the bytes of one kind of state at this ZeRO stage: [s, o, n].
+
+        gradient, device: [o, 1], or a number for all offloads. device: the share of the optimizer state on the GPU.
+        """
         dense, expert = _each_offload(of.dense), _each_offload(of.expert)
         result: Array = formulas.states_bytes(dense, expert, weight, gradient, optimizer, *ranks, *flat, device)
         return result
@@ -184,10 +199,11 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
 
 
 def _whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
-    """Return the bytes of whole gradients that a rank keeps beside its share: [s, n].
+    """Return the bytes of unsharded gradients that a rank keeps besides its shard, [s, n]; 0.0 where there are none.
 
-    Sums wider than weights are of the share alone, or beside the gradients that were added last; host memory takes all
-    others. Of narrow ones a rank keeps whole the parameters at both ends of its share: no more than the largest block.
+    With fp32 sums these are the last microbatch's 16-bit gradients (`added_gradients_at`); with 16-bit ones, the
+    parameters at both ends of a shard, no more than the largest block (`whole_gradients_at`). An offloaded optimizer
+    takes all.
     """
     sizes, framework, trained = setting.bytes, setting.framework, sums.dense + sums.expert
     if offload.optimizer:
@@ -202,12 +218,15 @@ def _whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offlo
 
 
 def _column(values: Iterable[float]) -> Array:
-    """Return one value for each offload: [o, 1]"""
+    """Return one value for each offload as a column: [o, 1]."""
     return np.array([[1.0 * value] for value in values])
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
-    """Return the bytes of a gradient's element on the device."""
+    """Return the bytes of a gradient's element on the GPU.
+
+    They are fewer than the framework's own only where sharded gradients are offloaded along with the optimizer.
+    """
     extra, sizes = setting.framework.beside_offload_bytes, setting.bytes
     stays = setting.zero in setting.framework.whole_gradients_at and sizes.gradient > sizes.weight
     if extra is None or not setting.sharding.gradient or not offload.optimizer or stays:
@@ -216,15 +235,18 @@ def _gradient_bytes(setting: Setting, offload: Offload) -> float:
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return seconds that no policy, offload or ZeRO stage beats: [n]. sums: of a table whose one policy none beats
-    (`bound_table`).
+    """Return a lower bound of a step's seconds over all policies, offloads and ZeRO stages: [n].
+
+    sums: of a `bound_table`.
     """
     return np.asarray(total(_passes_s(sums, points, setting))[0])
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return bytes below which no policy comes at this ZeRO stage under each offload, [o, n]: rising offloads leave
-    less and less on the GPU. sums: as of `bound_s`."""
+    """Return a lower bound of the peak bytes over all policies, at this ZeRO stage and under each offload: [o, n].
+
+    sums: of a `bound_table`. More offload leaves fewer bytes on the GPU.
+    """
     parts = states(sums, points, setting)
     held = (sums.kept[:, 0] * in_flight(points, setting) + sums.ends[:, 0])[:, None]
     parts["gradients"] = _gradients_at_peak(parts["gradients"], held, sums, points, setting)
@@ -233,8 +255,10 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
 
 
 def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
-    """Return the pinned host memory of one rank, [r, o, n]: of activations all microbatches in flight, on the stage
-    that has most; of an optimizer in host memory its state and its gradients beside.
+    """Return the pinned host memory of one rank in bytes: [r, o, n].
+
+    It is offloaded activations of all microbatches in flight, on the stage with most, and optimizer state, gradients
+    and weights as far as they are offloaded.
     """
     mine = elements_of_rank(sums, points, setting).max(axis=0)
     weights = held_weights(sums, points, setting)

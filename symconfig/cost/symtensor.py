@@ -28,7 +28,7 @@ from symconfig.plans.columns import Columns
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """Relative costs of one block, [points]: activations and weights apart, since ZeRO cuts weights further."""
+    """Relative costs of one block, [points]; weights are separate from activations, since ZeRO shards them further."""
 
     activations: Array
     weights: Array
@@ -38,21 +38,24 @@ class Relative:
     expert_parameters: Array
 
     def at(self, chosen: NDArray[np.intp]) -> Relative:
-        """Return the costs at some of the points."""
+        """Return the costs at the selected points."""
         return Relative(*(getattr(self, name)[chosen] for name in Relative.__slots__))
 
 
 def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) -> Relative:
-    """Return the relative costs of one microbatch through the block."""
+    """Return the relative costs of one microbatch through the block.
+
+    Weights that are shared with another block count there only.
+    """
     zero = np.zeros(lattice.points)
     activations, weights, expert = zero, zero, zero
     for op in block.operators:
         for use in op.outputs:
-            activations = activations + _spread(use.tensor.dims, scheme.layout(op, use), lattice)
+            activations = activations + _local_size_sum(use.tensor.dims, scheme.layout(op, use), lattice)
         for weight in op.weights:
             if weight.shared:  # another block's tensor
                 continue
-            share = _spread(weight.dims, weight_layout(op, weight, scheme)[0], lattice)
+            share = _local_size_sum(weight.dims, weight_layout(op, weight, scheme)[0], lattice)
             if d.EXPERTS in weight.dims:
                 expert = expert + share
             else:
@@ -66,8 +69,8 @@ def relative(block: Block, cost: BlockCost, scheme: Scheme, lattice: Lattice) ->
     return Relative(activations, weights, expert, moved, cost.weights.dense, cost.weights.expert)
 
 
-def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
-    """Sum over the dims of d_i / s_i on one rank."""
+def _local_size_sum(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
+    """Return the sum over dims of the local size d_i / s_i: [points]."""
     result = np.zeros(lattice.points)
     for dim in dims:
         parts = Monomial.of(*layout.axes_on(dim))
@@ -78,7 +81,11 @@ def _spread(dims: tuple[str, ...], layout: Layout, lattice: Lattice) -> Array:
 def costs(
     blocks: list[Relative], counts: Array, boundary_bytes: Array, points: Columns, setting: Setting
 ) -> tuple[Array, Array]:
-    """Return (memory, communication) of a whole plan, [n]: the layers dim is split over pp, the batch over dp."""
+    """Return (memory, communication) of a whole plan in the source paper's units, [n] each.
+
+    counts: of each block in the model. The layers dim is split over pp, the batch over dp; communication includes that
+    over replicas and between stages.
+    """
     m = points.num_microbatches
     pipelines = setting.pipelines
 

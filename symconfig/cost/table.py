@@ -33,12 +33,13 @@ GRAPH_BYTES = 2.0 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """passes [PASSES, policies, kinds, points], weights [WEIGHTS, kinds, points], boundary [points].
+    """Costs of every kind of block under every recompute policy at every point.
 
-    uneven [policies, kinds, points]: bytes that the rank whose experts have most keeps for each microbatch in flight
-    beyond the mean, were the model one stage; None: loads are even.
-    hidden [2, kinds, points]: seconds of a forward and of a backward pass that another microbatch beside it hides, and
-    that show where none is beside it, at the pipeline's begin and end.
+    passes: [PASSES, policies, kinds, points]. weights: [WEIGHTS, kinds, points]. boundary: bytes between stages,
+    [points]. uneven: bytes that the busiest rank keeps for each microbatch in flight beyond the mean, with a single
+    stage, [policies, kinds, points]; None if loads are even. hidden: seconds of a forward and of a backward pass that
+    overlap with another microbatch and are exposed at the pipeline's begin and end, where there is none, [2, kinds,
+    points].
     """
 
     kinds: tuple[str, ...]
@@ -51,7 +52,7 @@ class Table:
     uneven: Array | None = None
 
     def at(self, chosen: NDArray[np.intp]) -> Table:
-        """Return the table at some of the points; the blocks stay as they are."""
+        """Return the table with its arrays at the selected points; `blocks` keeps all points."""
         return replace(
             self,
             passes=self.passes[..., chosen],
@@ -62,8 +63,10 @@ class Table:
         )
 
     def kept(self, chosen: NDArray[np.intp], pp: Array | float) -> Array:
-        """Return the bytes that the rank with most keeps for each microbatch in flight, [policies, kinds, n], at some
-        of the points in pipelines of pp stages, [n]."""
+        """Return the bytes that the busiest rank keeps for each microbatch in flight: [policies, kinds, n].
+
+        chosen: indices of the points. pp: stages of each point's pipeline, [n], by whose root the imbalance grows.
+        """
         kept: Array = self.passes[KEPT][..., chosen]
         return kept if self.uneven is None else kept + np.sqrt(pp) * self.uneven[..., chosen]
 
@@ -83,7 +86,7 @@ OfKinds = Mapping[str, Policies]  # by kind of block, one policy for each choice
 
 
 def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> OfKinds:
-    """Return what each choice means for each block."""
+    """Return for every kind of block the recompute policy that each choice gives it."""
     return {
         kind: Policies([apply(block, choice.modules, choice.offload) for choice in choices])
         for kind, block in derived.items()
@@ -93,7 +96,7 @@ def resolve(derived: Mapping[str, DerivedBlock], choices: Sequence[Choice]) -> O
 def block_costs(
     derived: Mapping[str, DerivedBlock], lattice: Lattice, machine: Machine, framework: Framework
 ) -> tuple[BlockCost, ...]:
-    """Evaluate every kind of block once."""
+    """Return the cost of every kind of block, in order; equal collectives of different kinds are priced once."""
     known: dict[object, Array] = {}
     return tuple(evaluate(block, lattice, machine, framework, known) for block in derived.values())
 
@@ -101,7 +104,10 @@ def block_costs(
 def table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], policies: OfKinds, machine: Machine, framework: Framework
 ) -> Table:
-    """Make the table: every policy is a 0/1 vector over the rows of every block."""
+    """Return the table of all choices: every policy is a 0/1 vector over the rows of every block.
+
+    With CUDA graphs, transient bytes are larger by GRAPH_BYTES.
+    """
     passes = [block.passes(policies[block.derived.name], machine.host_bytes_per_s, framework) for block in blocks]
     every = np.stack(passes, axis=2)
     every[TRANSIENT] += GRAPH_BYTES * bool(framework.graphed)
@@ -109,8 +115,9 @@ def table(
 
 
 def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
-    """Make the table of one policy that none can beat: as fast as without recompute, and keeping only what every policy
-    keeps.
+    """Return a table with one policy that bounds all others from below.
+
+    It is as fast as without recompute and keeps only what every policy keeps.
     """
     passes = np.zeros((len(PASSES), 1, len(blocks), blocks[0].boundary_bytes.size))
     for index, block in enumerate(blocks):
@@ -124,6 +131,7 @@ def bound_table(blocks: Sequence[BlockCost], policies: OfKinds) -> Table:
 def _table(
     blocks: Sequence[BlockCost], choices: Sequence[Choice], passes: Array, policies: OfKinds, *, least: bool
 ) -> Table:
+    """Make a table from its passes. least: the imbalance is of what every policy keeps, for a table of one policy."""
     kinds = tuple(block.derived.name for block in blocks)
     weights = np.array([[getattr(block.weights, name) for block in blocks] for name in WEIGHTS])
     hidden = np.stack([block.hidden_s for block in blocks], axis=1)

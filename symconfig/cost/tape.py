@@ -84,22 +84,23 @@ class Tape:
     _taken: Counter[str] = field(default_factory=Counter)
 
     def symbol(self, name: str, value: float) -> Term:
-        """Return a number that expressions call by a name; the same name is the same number."""
+        """Return the symbol with this name as a term; if the tape has it already, `value` is ignored."""
         if name not in self.inputs:
             self.inputs[name] = self._write(Node(INPUT, -1, -1, float(value)))
         return Term(self, self.inputs[name])
 
     def number(self, value: float) -> int:
-        """Return the line of a plain number."""
+        """Return the line of a constant; equal constants share one."""
         value = float(value)
         if value not in self._numbers:
             self._numbers[value] = self._write(Node(NUMBER, -1, -1, value))
         return self._numbers[value]
 
     def name(self, term: object, name: str) -> None:
-        """Show a term by a name from now on, and its formula by itself. A plain number or a symbol has no formula.
+        """Give a term's line a name by which expressions show it.
 
-        Another term that has the name already keeps it: this one's is numbered.
+        A plain number, a symbol or a line with a name is left as it is. A name that is taken gets a number appended:
+        `x.2`.
         """
         if not isinstance(term, Term) or term.line in self.names or self.nodes[term.line].operation in (INPUT, NUMBER):
             return
@@ -107,17 +108,21 @@ class Tape:
         self.names[term.line] = name if self._taken[name] == 1 else f"{name}.{self._taken[name]}"
 
     def made(self, operation: str, first: int, second: int = -1) -> Term:
-        """Write an operation."""
+        """Write an operation on lines of the tape and return its result as a term."""
         a, b = self.nodes[first].value, self.nodes[second].value
         value = _VALUES[operation](a) if operation in ONE_ARGUMENT else _VALUES[operation](a, b)
         return Term(self, self._write(Node(operation, first, second, float(value))))
 
     def _write(self, node: Node) -> int:
+        """Append a node and return its line."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
     def evaluated(self, numbers: Mapping[str, Array | float]) -> list[Array | float]:
-        """Return the value of every line at other numbers of some symbols, arrays that broadcast together."""
+        """Return the value of every line with other numbers for some symbols; the others keep those of the tape.
+
+        numbers: by name of the symbol, floats or arrays that broadcast together. Floating-point warnings are off.
+        """
         named = {line: name for name, line in self.inputs.items()}
         values: list[Any] = []
         with np.errstate(all="ignore"):
@@ -133,14 +138,20 @@ class Tape:
         return values
 
     def holds(self, values: Sequence[Array | float]) -> NDArray[np.bool_]:
-        """Return where all conditions have the answers that they have on the tape. values: as of `evaluated`."""
+        """Return where all recorded comparisons come out as on the tape, so that its formula holds.
+
+        values: of all lines, as of `evaluated`.
+        """
         result: NDArray[np.bool_] = np.ones((), dtype=np.bool_)
         for (first, second), above in self.conditions.items():
             result = result & ((np.asarray(values[first]) > np.asarray(values[second])) == above)
         return result
 
     def slopes(self, line: int) -> dict[str, float]:
-        """Return the derivative of a line by every symbol, at the tape's numbers: one pass from the end."""
+        """Return the derivative of a line by every symbol, at the tape's numbers, by reverse-mode differentiation.
+
+        Symbols whose derivative is 0 are left out.
+        """
         slope = [0.0] * (line + 1)
         slope[line] = 1.0
         for place in range(line, -1, -1):
@@ -156,7 +167,7 @@ class Tape:
 
 
 def _elementwise(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Leave an array on the other side to NumPy, which takes it element by element."""
+    """Wrap an operator so that it returns NotImplemented for an array, and NumPy then applies it element by element."""
 
     def apply(self: Any, other: Any) -> Any:
         return NotImplemented if isinstance(other, np.ndarray) else method(self, other)
@@ -182,17 +193,18 @@ class Term:
         return f"Term({self.value!r})"
 
     def _line(self, other: Any) -> int:
+        """Return the line of another term, or of a plain number, which is written if it is new."""
         return other.line if isinstance(other, Term) else self.tape.number(other)
 
     @_elementwise
     def __add__(self, other: Any) -> Any:
-        return self if _is(other, 0.0) else self.tape.made("add", self.line, self._line(other))
+        return self if _is_number(other, 0.0) else self.tape.made("add", self.line, self._line(other))
 
     __radd__ = __add__
 
     @_elementwise
     def __sub__(self, other: Any) -> Any:
-        return self if _is(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
+        return self if _is_number(other, 0.0) else self.tape.made("subtract", self.line, self._line(other))
 
     @_elementwise
     def __rsub__(self, other: Any) -> Any:
@@ -200,23 +212,23 @@ class Term:
 
     @_elementwise
     def __mul__(self, other: Any) -> Any:
-        if _is(other, 0.0):
+        if _is_number(other, 0.0):
             return 0.0
-        return self if _is(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("multiply", self.line, self._line(other))
 
     __rmul__ = __mul__
 
     @_elementwise
     def __truediv__(self, other: Any) -> Any:
-        return self if _is(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("divide", self.line, self._line(other))
 
     @_elementwise
     def __rtruediv__(self, other: Any) -> Any:
-        return 0.0 if _is(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
+        return 0.0 if _is_number(other, 0.0) else self.tape.made("divide", self._line(other), self.line)
 
     @_elementwise
     def __pow__(self, other: Any) -> Any:
-        return self if _is(other, 1.0) else self.tape.made("power", self.line, self._line(other))
+        return self if _is_number(other, 1.0) else self.tape.made("power", self.line, self._line(other))
 
     @_elementwise
     def __rpow__(self, other: Any) -> Any:
@@ -256,17 +268,22 @@ class Term:
         return self.tape.made("ceiling", self.line)
 
     def log(self) -> Term:
-        """Return the natural logarithm: what NumPy calls on objects."""
+        """Return the natural logarithm; np.log calls it on arrays of objects."""
         return self.tape.made("log", self.line)
 
     def __int__(self) -> int:
-        """Return the whole number at the tape's numbers, for what is counted and no formula; it holds for this one."""
+        """Return the value as an int and record that it lies within 0.5 of it.
+
+        Raises:
+            ValueError: the value is no whole number.
+        """
         whole = int(self.value)
         if not self > whole - 0.5 or not self < whole + 0.5:
             raise ValueError(f"{self.value!r} is no whole number")
         return whole
 
     def _above(self, first: int, second: int) -> bool:
+        """Return whether the first line's value is larger, and record it as a condition unless both are constants."""
         nodes = self.tape.nodes
         above = nodes[first].value > nodes[second].value
         if any(nodes[line].operation != NUMBER for line in (first, second)):
@@ -298,12 +315,13 @@ class Term:
         return bool(self > 0.0 or self < 0.0)
 
 
-def _is(other: Any, number: float) -> bool:
+def _is_number(other: Any, number: float) -> bool:
+    """Return whether `other` is a plain number that equals `number`."""
     return not isinstance(other, Term) and bool(other == number)
 
 
-def _either(operation: str) -> Callable[[Any, Any], Any]:
-    """Return a function of two numbers, of which one at least is a term or both are plain."""
+def _scalar_operation(operation: str) -> Callable[[Any, Any], Any]:
+    """Return a function of two scalars: an operation on the tape if one is a term, else the plain value."""
 
     def apply(a: Any, b: Any) -> Any:
         if isinstance(a, Term):
@@ -316,16 +334,17 @@ def _either(operation: str) -> Callable[[Any, Any], Any]:
 
 
 def _holds_terms(number: Any) -> bool:
+    """Return whether a value is a term or an array of objects."""
     return number.dtype.hasobject if isinstance(number, np.ndarray) else isinstance(number, Term)
 
 
 def _of_numbers_or_terms(operation: str) -> tuple[Callable[[Any, Any], Any], np.ufunc]:
     """Return a function of two numbers or arrays, element by element, and its ufunc on arrays of terms.
 
-    NumPy's own maximum, on arrays of objects, would keep only the argument that is the larger one now. The search calls
-    these millions of times: the question whether there are terms is asked in place.
+    NumPy's own maximum on arrays of objects would return one argument and lose the other. The search calls these
+    functions millions of times, so the check for terms is inlined.
     """
-    of_terms, of_numbers = np.frompyfunc(_either(operation), 2, 1), _VALUES[operation]
+    of_terms, of_numbers = np.frompyfunc(_scalar_operation(operation), 2, 1), _VALUES[operation]
 
     def apply(a: Any, b: Any) -> Any:
         if a.__class__ is Term or b.__class__ is Term:
@@ -343,5 +362,5 @@ greater, _ = _of_numbers_or_terms("above")  # 1.0 where the first is larger, els
 
 
 def first_axis_max(array: Any) -> Any:
-    """Return the maximum along the first axis, of numbers or of terms."""
+    """Return the maximum along the first axis of an array of numbers or of terms."""
     return _maximum_of_terms.reduce(array, axis=0) if _holds_terms(array) else array.max(axis=0)

@@ -21,8 +21,11 @@ OF_LAYER, OF_STAGE, OF_STEP = "busiest_layer_load", "busiest_stage_excess", "bus
 
 @dataclass(frozen=True, slots=True)
 class Uneven:
-    """slots [held]: 1 for each tensor of a block that grows with a rank's load, else 0. layer, stage [points]: as of
-    `OF_LAYER` and `OF_STAGE`."""
+    """The imbalance of experts' loads in a block.
+
+    slots: 1 for each kept tensor that grows with a rank's load, else 0, [held]. layer, stage: the numbers `OF_LAYER`
+    and `OF_STAGE` of the lattice, [points].
+    """
 
     slots: Array
     layer: Array
@@ -30,7 +33,7 @@ class Uneven:
 
     @classmethod
     def of(cls, block: DerivedBlock, lattice: Lattice) -> Uneven | None:
-        """Return it for a block; None where loads are even, or nothing grows with them."""
+        """Return the imbalance of a block's kept tensors; None if loads are even or no tensor grows with the load."""
         slots = np.array([any(name == LOAD for name, _ in held.elements.powers) for held in block.held], dtype=float)
         if OF_LAYER not in lattice.numbers or not slots.any():
             return None
@@ -38,22 +41,28 @@ class Uneven:
         return cls(slots, layer, stage)
 
     def at(self, chosen: NDArray[np.intp]) -> Uneven:
-        """Return it at some of the points."""
+        """Return the imbalance at the selected points."""
         return replace(self, layer=self.layer[chosen], stage=self.stage[chosen])
 
     def busiest(self, held: Array) -> Array:
-        """Return a block's tensors on the busiest rank of its layer: [held, points]."""
+        """Return the sizes of a block's tensors on the busiest rank of its layer: [held, points].
+
+        held: sizes on a rank with the mean load.
+        """
         result: Array = held * (1.0 + np.outer(self.slots, self.layer - 1.0))
         return result
 
     def beyond(self, held: Array) -> Array:
-        """Return what a rank keeps of a block's tensors beyond the mean, were the model one stage: [held, points]."""
+        """Return what the busiest rank keeps of a block's tensors beyond the mean, with a single stage: [held, points].
+
+        held: on a mean rank. The excess grows with the root of the number of stages.
+        """
         result: Array = held * np.outer(self.slots, self.stage)
         return result
 
 
 def at_busiest(lattice: Lattice) -> Lattice:
-    """Return the lattice with the load of the rank and layer that have most."""
+    """Return the lattice with the expert load of the busiest rank and layer; unchanged if loads are even."""
     if OF_LAYER not in lattice.numbers:
         return lattice
     return Lattice({**lattice.numbers, LOAD: lattice.numbers[LOAD] * lattice.numbers[OF_LAYER]}, lattice.points)
@@ -63,10 +72,10 @@ Seconds = Mapping[tuple[str, Phase], Array]  # of operators
 
 
 def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tuple[str, Phase], Array]:
-    """Return the seconds of a block's operators on the rank that all wait for, of those on one with the mean load.
+    """Return the seconds of a block's operators on the rank that all others wait for; unchanged if loads are even.
 
-    They grow with its tokens: its experts have unlike numbers of them, so that their last tiles are half full on
-    average.
+    seconds: on a rank with the mean load. Operators whose sizes include the load take longer in proportion: the last
+    tiles of experts with unequal numbers of tokens are half full on average.
     """
     if OF_STEP not in lattice.numbers:
         return dict(seconds)
@@ -75,7 +84,7 @@ def worked(seconds: Seconds, block: DerivedBlock, lattice: Lattice) -> dict[tupl
 
 
 def _symbols(work: Task) -> set[str]:
-    """Return the names in an operator's sizes."""
+    """Return the names of all symbols in an operator's sizes."""
     if isinstance(work, Matmul):
         sizes = [work.batch, work.m, work.n, work.k]
     elif isinstance(work, AttentionWork):
@@ -86,7 +95,7 @@ def _symbols(work: Task) -> set[str]:
 
 
 def exchanged(seconds: Sequence[Array], block: DerivedBlock, lattice: Lattice) -> tuple[Array, ...]:
-    """Return the seconds of a block's collectives with what that rank has to send or to receive."""
+    """Return the seconds of a block's collectives on the rank that all others wait for; unchanged if loads are even."""
     if OF_STEP not in lattice.numbers:
         return tuple(seconds)
     load = lattice.numbers[OF_STEP]

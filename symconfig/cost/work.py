@@ -31,7 +31,10 @@ _OUTSIDE_SCANS = 2  # products that one operator has at most, such as scores of 
 def work_seconds(
     block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> dict[tuple[str, Phase], Array]:
-    """Return the seconds of every operator and phase, [points] each."""
+    """Return the seconds of every operator and phase, [points] each, before collectives and overlap.
+
+    Traffic among ranks of which there is only one takes 0 s.
+    """
     result: dict[tuple[str, Phase], Array] = {}
 
     def add(work: Task, seconds: Array) -> None:
@@ -61,8 +64,9 @@ def work_seconds(
 
 
 def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
-    """Return the seconds of the products inside an operator's kernels, which run beside its memory traffic:
-    [points].
+    """Return the seconds of the products within an operator's kernels, which overlap with its memory traffic: [points].
+
+    With more than _OUTSIDE_SCANS products it is a chunked scan, at the slower rate of such kernels.
     """
     amount = sum((2.0 * times * lattice.value(size) for size, times in work.products), np.zeros(lattice.points))
     rate = machine.high_peak_flops * machine.efficiency
@@ -75,7 +79,10 @@ def _scanned(work: Traffic, lattice: Lattice, machine: Machine) -> Array:
 def _products(
     matmuls: Sequence[Matmul], block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
 ) -> Array:
-    """Return the seconds of some of the block's products: [matmuls, points]."""
+    """Return the seconds of matmuls, casts and launches included: [matmuls, points].
+
+    A product that is split to overlap with its collective counts as `tp_pieces` small ones, one after the other.
+    """
     pieces = framework.hide.tp_pieces
     chunked = {c.behind for c in block.collectives if c.chunked and c.axes[0] == "tp"} if pieces > 1 else set()
     batch, m = lattice.stack([work.batch for work in matmuls]), lattice.stack([work.m for work in matmuls])
@@ -107,7 +114,7 @@ def _products(
 
 
 def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array:
-    """Return the seconds of attention on one rank, [points]."""
+    """Return the seconds of one rank's attention in one phase, at the rate of the newest kernels: [points]."""
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     forward, channels = work.phase is Phase.FORWARD, sum(np.max(lattice.numbers[name]) for name in work.channels) / 2
     return attention_s(machine, queries, lattice.numbers[work.keys], channels, forward, launches=steps)

@@ -31,7 +31,10 @@ class Medium(Enum):
 
 
 def numbers(release: str) -> tuple[int, ...]:
-    """Split a release as pip has it, without what a build adds: 0.19.8+cu128 -> (0, 19, 8)."""
+    """Return the numbers of a release as pip writes it, without a build's suffix: 0.19.8+cu128 -> (0, 19, 8).
+
+    () if it does not begin with a number.
+    """
     match = _RELEASE.match(release)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
@@ -54,19 +57,23 @@ class Releases:
     resolve: Callable[[str], str] = str
 
     def of(self, job: Job) -> str:
-        """Return the release that the job's files are for."""
+        """Return the release that a job's files are written for: the job's own field, else the pinned one."""
         return str(getattr(job, self.asked_by)) if self.asked_by is not None else self.pinned
 
     def fields(self, release: str) -> dict[str, str]:
-        """Return the fields of a job that ask for this release."""
+        """Return the job's field that asks for a release, with its value; {} if no field does."""
         return {} if self.asked_by is None else {self.asked_by: release}
 
     def installed(self, distribution: str) -> str:
-        """Return the release that pip's version of it is, by its minor number."""
+        """Return the release of a version of pip's distribution, by its first two numbers: 0.16.1 -> core_v0.16."""
         return self.prefix + ".".join(map(str, numbers(distribution)[:2]))
 
     def older(self, one: str, other: str) -> bool:
-        """Tell whether a release came before another one."""
+        """Return whether `one` is an older release than `other`.
+
+        Raises:
+            InputError: `order` does not know one of them.
+        """
         return self.order(one) < self.order(other)
 
 

@@ -22,15 +22,15 @@ LIGER: Mapping[str, Any] = {"fused_norm": True, "fused_activation": True, "fused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """Choices that a run makes otherwise than its framework usually does.
+    """Choices of a run that differ from its framework's usual behaviour.
 
-    Each reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) says it in these terms.
+    Every reader of a configuration (Megatron-LM's options, a DeepSpeed JSON, a measured row) fills in this class.
 
-    implementation: options of `changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework`, and their
-    values. reduces_beside: gradients are reduced beside the backward. gathers_ahead: sharded weights are gathered
-    before their layer wants them. sends_beside: an interleaved pipeline sends beside the next chunk. cuts_products:
-    tensor-parallel products and their collectives run in pieces. pairs_microbatches: the experts' all-to-all runs
-    beside another microbatch.
+    implementation: options of `kernels.changed`. bytes, hide, framework: fields of `Bytes`, `Hide` and `Framework` with
+    their values. reduces_beside: gradient reductions overlap with the backward. gathers_ahead: sharded weights are
+    prefetched. sends_beside: an interleaved pipeline's sends overlap with the next chunk. cuts_products:
+    tensor-parallel products are split to overlap with their collectives. pairs_microbatches: the experts' all-to-all
+    overlaps with another microbatch.
     """
 
     implementation: Mapping[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Switches:
     pairs_microbatches: bool = False
 
     def hides(self) -> dict[str, Any]:
-        """Return the fields of `Hide` that it sets."""
+        """Return the fields of `Hide` that the switches set: 0.0 for an overlap that is off."""
         never = {"data": self.reduces_beside, "sharded_weights": self.gathers_ahead, "pp": self.sends_beside}
         pieces = USER_BUFFERS if self.cuts_products else {}
         return {**self.hide, **{name: 0.0 for name, overlaps in never.items() if not overlaps}, **pieces}
@@ -56,10 +56,11 @@ def usual(
     transformer_impl: TransformerImpl = "transformer_engine",
     attention: str | None = None,
 ) -> Framework:
-    """Return the framework as it runs on this GPU. attention: the job's.
+    """Return the framework with its usual behaviour on a GPU architecture.
 
-    Without flash attention, asked for or for want of a kernel, Transformer Engine keeps the scores as scaled, masked
-    and softmaxed at once, Transformers as PyTorch's operators leave them.
+    transformer_impl: `local` takes Megatron-LM's own layers. attention: the kernel that the job asks for. Without flash
+    attention (asked for, or for lack of a kernel) Transformer Engine runs its fused softmax and Transformers PyTorch's
+    operators one by one. An unknown name raises KeyError.
     """
     own = transformer_impl == "transformer_engine"
     framework = FRAMEWORKS[name] if own else OWN_LAYERS.get(name, FRAMEWORKS[name])
@@ -71,7 +72,11 @@ def usual(
 
 
 def switched(framework: Framework, architecture: str, switches: Switches) -> Framework:
-    """Return the framework as a run on this GPU has it."""
+    """Return the framework with a run's switches applied.
+
+    Raises:
+        TypeError: a switch is no option of an implementation or no field of its dataclass.
+    """
     as_run = replace(
         framework,
         implementation=changed(framework.implementation, **switches.implementation),

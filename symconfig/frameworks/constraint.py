@@ -64,46 +64,52 @@ class Constraint:
         object.__setattr__(self, "sentence", self.sentence or self.rule)
 
     def in_force(self, release: str) -> bool:
-        """Return whether it holds for a release of its framework."""
+        """Return whether a release lies between `since` and `until`, both included; None is no bound."""
         number = megatron_release(release)
         return (self.since is None or number >= megatron_release(self.since)) and (
             self.until is None or number <= megatron_release(self.until)
         )
 
     def mask(self, fixed: Fixed, points: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """Return where the points cannot run; what is not known refuses none."""
+        """Return which points cannot run, as an array of this shape; an UNKNOWN answer counts as able to run."""
         fails = self.predicate(fixed, points)
         known = np.asarray(False if fails is UNKNOWN else fails, dtype=bool)
         return known if known.shape == shape else np.full(shape, known)
 
     def verdict(self, fixed: Any, point: Any) -> Verdict:
-        """Return what it says of one point. fixed, point: anything with the attributes of Fixed and Columns."""
+        """Return whether one point fails the constraint: UNKNOWN if facts that decide it are not known.
+
+        fixed, point: anything with the attributes of Fixed and Columns. Of an array all elements must fail.
+        """
         fails = self.predicate(fixed, point)
         if isinstance(fails, Unknown):
             return Verdict.UNKNOWN
         return Verdict.FAILS if (fails.all() if isinstance(fails, np.ndarray) else fails) else Verdict.HOLDS
 
     def sentence_at(self, fixed: Any, point: Any) -> str:
-        """Return the sentence about one point."""
+        """Return the sentence with the values of one point filled in."""
         return self.sentence.format(f=fixed, p=point)
 
     def avoiding(self, point: Columns) -> tuple[str, ...]:
-        """Return the pins of which every plan without the problem has one."""
+        """Return pins of which every plan without the problem satisfies one; () if none are known.
+
+        A degree alone in `pins` becomes ranges below and above the point's value: `tp=..3`, `tp=5..`.
+        """
         return tuple(pin for name in self.pins for pin in ((name,) if "=" in name else other(name, _of(point, name))))
 
 
 def of_module(names: Mapping[str, Any]) -> tuple[Constraint, ...]:
-    """Return the constraints that a module has named, in its order. names: its `globals()`."""
+    """Return the constraints among a module's values, in the order of their definition. names: its `globals()`."""
     return tuple(one for one in list(names.values()) if isinstance(one, Constraint))
 
 
 def in_force(constraints: Iterable[Constraint], release: str) -> tuple[Constraint, ...]:
-    """Return the constraints that hold for a release."""
+    """Return the constraints that hold for a release, in order."""
     return tuple(one for one in constraints if one.in_force(release))
 
 
 def failing(constraints: Iterable[Constraint], fixed: Any, point: Any) -> tuple[Constraint, ...]:
-    """Return the constraints that one point fails, as far as what they ask for is known."""
+    """Return the constraints that one point is known to fail; those whose facts are unknown are left out."""
     return tuple(one for one in constraints if one.verdict(fixed, point) is Verdict.FAILS)
 
 
@@ -112,11 +118,11 @@ Verdicts = Sequence[Verdict]  # one for each constraint of a table
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """The answers of a table of constraints for points of which some columns are known, whatever their others are.
+    """The cached verdicts of a table of constraints for points of which only some columns are known.
 
-    Columns are told by name, each as one plain value. A constraint is asked once for all points that are alike in what
-    it asks for. asking: its columns; known: its verdicts by what is told of them; places: of the constraints that ask
-    for any of some columns.
+    Columns are given by name, each as one plain value; a constraint is evaluated once for equal values of what it
+    reads. asking: the columns each reads. known: its verdicts by their values. places: indices of the constraints that
+    read any of some columns.
     """
 
     table: tuple[Constraint, ...]
@@ -130,11 +136,15 @@ class Answers:
         object.__setattr__(self, "known", tuple({} for _ in self.table))
 
     def verdicts(self, known: Mapping[str, Any]) -> Verdicts:
-        """Return what each constraint says where these columns are told."""
+        """Return the verdict of each constraint if only these columns are known, by name; cached."""
         return [self._verdict(place, known) for place in range(len(self.table))]
 
     def retold(self, before: Verdicts, columns: Mapping[str, Any], names: Iterable[str]) -> Verdicts:
-        """Return what each constraint says where the columns of these names are told otherwise than before."""
+        """Return the verdicts after the columns in `names` changed.
+
+        Only constraints that read one of them are evaluated again. before: verdicts until then, which stay as they are.
+        columns: all that are known now.
+        """
         new = tuple(names)
         if new not in self.places:
             self.places[new] = tuple(at for at, columns in enumerate(self.asking) if not set(new).isdisjoint(columns))
@@ -144,14 +154,15 @@ class Answers:
         return verdicts
 
     def failing(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
-        """Return the constraints that every such point fails."""
+        """Return the constraints whose verdict is FAILS."""
         return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is Verdict.FAILS])
 
     def possible(self, verdicts: Verdicts) -> tuple[Constraint, ...]:
-        """Return the constraints that such a point may fail."""
+        """Return the constraints whose verdict is FAILS or UNKNOWN."""
         return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is not Verdict.HOLDS])
 
     def _verdict(self, place: int, columns: Mapping[str, Any]) -> Verdict:
+        """Return one constraint's verdict for the known columns, from the cache or computed and cached."""
         known, key = self.known[place], tuple([columns.get(name, UNKNOWN) for name in self.asking[place]])
         if key not in known:
             known[key] = self.table[place].verdict(self.fixed, Columns(**columns))
@@ -160,23 +171,27 @@ class Answers:
 
 @lru_cache(maxsize=64)
 def answers(table: tuple[Constraint, ...], fixed: Fixed) -> Answers:
-    """Return the answers of a table beside the fixed facts, each given once."""
+    """Return the cache of verdicts of a table with these facts; the same object for the same arguments."""
     return Answers(table, fixed)
 
 
 def other(name: str, value: int) -> tuple[str, ...]:
-    """Return the pins of a degree of which every other value has one."""
+    """Return two pins, or one, that together admit every value of a degree but this one: `tp=..3`, `tp=5..`.
+
+    There is none below 1, and for zero none below 0.
+    """
     below = (f"{name}=..{value - 1}",) if value > 1 or (name == "zero" and value) else ()
     return (*below, f"{name}={value + 1}..")
 
 
 def _of(point: Columns, pin: str) -> int:
+    """Return a point's value for a pin's name; mbs is the column micro."""
     return int(getattr(point, {"mbs": "micro"}.get(pin, pin)))
 
 
 @dataclass(slots=True)
 class _Probe:
-    """Facts of which nothing is known; what is asked for is written down."""
+    """Facts that are all UNKNOWN and record which names are read in `reads`; AttributeError for any other name."""
 
     names: tuple[str, ...]
     reads: set[str]
@@ -189,7 +204,12 @@ class _Probe:
 
 
 def _columns(predicate: Callable[[Any, Any], Any]) -> frozenset[str]:
-    """Return the facts that a predicate asks for. Raises TypeError where it decides by `if` or `and`."""
+    """Return the names of the facts and columns that a predicate reads.
+
+    Raises:
+        TypeError: it decides by `if`, `and`, `or` or `not` instead of &, | and no().
+        AttributeError: it reads a name that is neither of Fixed nor of Columns.
+    """
     columns: set[str] = set()
     predicate(_Probe(FIXED, columns), _Probe(COLUMNS, columns))
     return frozenset(columns)

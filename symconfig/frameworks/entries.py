@@ -30,7 +30,8 @@ ENTRIES: Mapping[Name, Entry] = {
 
 
 def entry_of(target: str, plan: Plan) -> Name:
-    """Return the entry whose release is looked at: a target that is no entry's name starts the framework that the plan
-    is for.
+    """Return the name of the entry whose installed release is checked.
+
+    It is the target itself if it is an entry, else the framework that the plan is for.
     """
     return next((name for name in ENTRIES if name == target), plan.best.target.backend)

@@ -44,7 +44,7 @@ class Extras:
 
     @classmethod
     def of(cls, framework: Framework) -> Extras:
-        """Return what a framework has on, of what its plans may have."""
+        """Return which extras a framework has on; those that its plans cannot have are at their default."""
         how = framework.implementation
         every = cls(
             moe_overlap=framework.hide.experts > 0,
@@ -60,7 +60,7 @@ class Extras:
 
     @classmethod
     def planned(cls, candidate: Candidate) -> Self:
-        """Return what a plan's candidate has on, as far as its degrees leave anything to carry."""
+        """Return which extras a candidate has on; those that its degrees leave without effect are off."""
         options, degrees = candidate.options, candidate.parallel
         return cls(
             moe_overlap=options.overlap.moe_a2a and degrees.ep > 1,
@@ -74,25 +74,27 @@ class Extras:
         )
 
     def within(self, framework: Framework) -> Extras:
-        """Return the same without what plans of a framework cannot have; where they cannot have another width of
-        gradients, it is the framework's."""
+        """Return a copy in which extras that the framework's plans cannot have are at their default.
+
+        grad_bytes is then the framework's own.
+        """
         own = replace(NOTHING_ON, grad_bytes=_gradient_bytes(framework))
         return replace(own, **picked(self, *BACKENDS[framework.name].extras))
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return the extras by the names of `Columns`."""
+        """Return the extras by the names of `Columns`, with `moe_dispatcher` as flex_backend implies it."""
         named = {name: getattr(self, name) for name in _USUAL}
         return {**named, "moe_dispatcher": "flex" if self.flex_backend else "alltoall"}
 
     @property
     def on(self) -> tuple[str, ...]:
-        """Return the names of the extras that differ from what the framework does by itself."""
+        """Return the names of the extras that differ from their default."""
         return tuple([name for name, usual in _USUAL.items() if getattr(self, name) != usual])
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Name those that are on, as tables do; gradients' width has a column of its own."""
+        """Return the extras that are on in words, as tables show them; without the gradients' width."""
         named = {
             f"{self.flex_backend} dispatch": bool(self.flex_backend),
             "all-to-all overlapped": self.moe_overlap,
@@ -139,7 +141,7 @@ class Extras:
 
 
 def _gradient_bytes(framework: Framework) -> int:
-    """Return the bytes of a gradient's element in the sum over microbatches."""
+    """Return the bytes of a gradient's element as it is accumulated over microbatches."""
     return int(framework.shard_bytes or framework.bytes.gradient)
 
 

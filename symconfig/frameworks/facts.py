@@ -81,6 +81,7 @@ class Fixed:
         return self._known() == other._known() if isinstance(other, Fixed) else NotImplemented
 
     def _known(self) -> tuple[tuple[Any] | None, ...]:
+        """Return the facts as a comparable tuple: None for UNKNOWN, else the value in a tuple."""
         values = (getattr(self, name) for name in FIXED)
         return tuple(None if value is UNKNOWN else (value,) for value in values)
 
@@ -95,7 +96,11 @@ class Fixed:
         optimizer: Any = UNKNOWN,
         pretrained: Any = UNKNOWN,
     ) -> Self:
-        """Return a model's facts, on GPUs of an architecture of which so many are `joined`."""
+        """Return the facts of a model; what is not given stays UNKNOWN.
+
+        flash: whether flash attention runs. joined: GPUs that the fastest links connect. optimizer: the optimizer, of
+        which its name and whether its states are narrow are kept.
+        """
         experts, put = model.experts, adapters.targets(model)
         return cls(
             model_type=model.model_type,
@@ -137,8 +142,11 @@ class Fixed:
 
 
 def flash(architecture: str, attention: str | None, engine: bool) -> bool:
-    """Return whether flash attention runs. attention: the kernel that the job asks for. engine: Transformer Engine's,
-    which an old GPU keeps from it; Transformers' own is another matter."""
+    """Return whether flash attention runs.
+
+    attention: the kernel that the job asks for; None is no wish. engine: attention is Transformer Engine's, which has
+    no flash attention on NO_FLASH.
+    """
     return attention != "unfused" and not (engine and architecture in NO_FLASH)
 
 

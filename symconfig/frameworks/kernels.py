@@ -72,7 +72,7 @@ _NAMED: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def options(how: Implementation) -> dict[str, Any]:
-    """Return an implementation as options by name."""
+    """Return an implementation's choices as options by name; the inverse of `changed`."""
     return {
         **{name: attrgetter(path)(how) for name, path in _FIELDS.items()},
         **{name: _name(names, attrgetter(path)(how)) for name, (path, names) in _NAMED.items()},
@@ -89,14 +89,19 @@ def options(how: Implementation) -> dict[str, Any]:
 
 
 def kinds(how: Implementation) -> dict[str, Any]:
-    """Return the types of an implementation's options by name."""
+    """Return the type of each option of an implementation by name: a Literal for named choices."""
     return {name: type(value) for name, value in options(how).items()} | {
         name: Literal[tuple(names)] for name, (_, names) in _NAMED.items()
     }
 
 
 def changed(how: Implementation, **changes: Any) -> Implementation:
-    """Return the implementation with some options changed. Raises TypeError for a name that is none of them."""
+    """Return a copy of the implementation with some options changed.
+
+    Raises:
+        TypeError: a name is no option.
+        KeyError: a named choice has no such value.
+    """
     given = options(how)
     if unknown := changes.keys() - given.keys():
         raise TypeError(f"no options of an implementation: {', '.join(sorted(unknown))}")
@@ -118,22 +123,26 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
 
 
 def _name(names: Mapping[str, Any], value: object) -> str:
+    """Return the name of a value; StopIteration if it has none."""
     return next(name for name, meant in names.items() if meant is value)
 
 
 def _norm(given: dict[str, Any]) -> NormKernel:
+    """Return the norm kernel that fused_norm and wide_norm choose; wide_norm counts only without fused_norm."""
     if given["fused_norm"]:
         return NormKernel.FUSED
     return NormKernel.EAGER_WIDE if given["wide_norm"] else NormKernel.EAGER
 
 
 def _rotation(given: dict[str, Any]) -> RotationKernel:
+    """Return the kernel of rotary embeddings; fused_yarn counts only with fused_rope."""
     if not given["fused_rope"]:
         return RotationKernel.EAGER
     return RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
 
 
 def _experts(given: dict[str, Any]) -> ExpertKernels:
+    """Return the experts' kernels; fused_experts takes precedence over sequential_experts, else they are grouped."""
     if given["fused_experts"]:
         return ExpertKernels.FUSED
     return ExpertKernels.IN_TURN if given["sequential_experts"] else ExpertKernels.GROUPED

@@ -29,7 +29,10 @@ _WITHOUT_PREDICTION = "trained without its layers of multi-token prediction, whi
 
 
 def built(model: ModelDescriptor, backend: str) -> ModelDescriptor:
-    """Return the model as a framework has it: Transformers' classes build no layers of multi-token prediction."""
+    """Return the model as a framework builds it.
+
+    Without Megatron-LM, Transformers' classes leave out multi-token prediction: a copy without it, and with a note.
+    """
     if not model.num_nextn_predict_layers or BACKENDS[backend].told_by is Medium.OPTIONS:
         return model
     return model.model_copy(update={"num_nextn_predict_layers": 0, "notes": (*model.notes, _WITHOUT_PREDICTION)})
@@ -44,16 +47,19 @@ def facts(
     optimizer: Any = UNKNOWN,
     pretrained: Any = UNKNOWN,
 ) -> Fixed:
-    """Return what constraints ask of a model on a kind of GPU, of which so many are `joined`."""
+    """Return the facts that constraints read, of a model on a GPU architecture; what is not given stays UNKNOWN.
+
+    attention: the kernel that the job asks for. joined: GPUs that the fastest links connect.
+    """
     runs_flash = flash(architecture, attention, FRAMEWORKS[backend].engine)
     return Fixed.of(model, runs_flash, joined, architecture, optimizer=optimizer, pretrained=pretrained)
 
 
 def usual_backend(adapted: bool) -> Backend:
-    """Return the framework of a job that names none. adapted: the model has adapters."""
+    """Return the framework of a job that names none: the first one, with adapters the first that trains them itself."""
     return next(each for each in BACKENDS.values() if each.adapters or not adapted)
 
 
 def alone(framework: Framework) -> Framework:
-    """Return what `beside_another` was made from, whose overlaps are all its name's."""
+    """Return the framework with its usual overlaps, so without that of `beside_another`."""
     return replace(framework, hide=FRAMEWORKS[framework.name].hide)

@@ -44,7 +44,7 @@ class Standing:
     until: str | None = None
 
     def in_force(self, release: str) -> bool:
-        """Return whether it is so in a release."""
+        """Return whether a release lies between `since` and `until`, both included; None is no bound."""
         return (self.since is None or megatron_release(release) >= megatron_release(self.since)) and (
             self.until is None or megatron_release(release) <= megatron_release(self.until)
         )
@@ -66,11 +66,15 @@ class Need:
 
     @property
     def named(self) -> str:
-        """Name the module, with what it must have."""
+        """Return the module's name, with the attribute it must have; "" without a module."""
         return f"{self.module}, with {self.attribute}" if self.attribute else self.module or ""
 
     def is_there(self) -> bool:
-        """Say whether the module is on this machine, without importing it; its attribute is looked up in its text."""
+        """Return whether the module is installed here, without importing it; False without a module.
+
+        An attribute is searched for in the text of the module's file; a module that is no Python file counts as having
+        it.
+        """
         spec = importlib.util.find_spec(self.module) if self.module else None
         if spec is None or spec.origin is None:
             return False
@@ -97,20 +101,21 @@ class Option:
     needs: tuple[Need, ...] = ()
 
     def standing(self, release: str) -> Standing | None:
-        """Return what is known of it in a release; None: it is stable."""
+        """Return what keeps the option from being stable in a release; None if nothing does."""
         return None if self.doubt is None or not self.doubt.in_force(release) else self.doubt
 
     def constraint(self, why: str, source: str) -> Constraint:
-        """Return it as something that a search may not use; for the same reason, the same one."""
+        """Return a constraint that fails where the option is used; equal reasons and sources give the same object."""
         return _constraint(self, why, source)
 
     def used(self, fixed: Any, point: Any) -> bool:
-        """Return whether one point is known to use it."""
+        """Return whether a point is known to use the option; False if facts that decide it are unknown."""
         return self.constraint("", "").verdict(fixed, point) is Verdict.FAILS
 
 
 @lru_cache(maxsize=256)
 def _constraint(option: Option, why: str, source: str) -> Constraint:
+    """Return the constraint that forbids an option, with `--allow` as its hint. Cached."""
     return Constraint(
         name=option.name,
         predicate=option.uses,
@@ -125,7 +130,10 @@ def _constraint(option: Option, why: str, source: str) -> Constraint:
 def closed(
     options: Iterable[Option], release: str, allow: Collection[str], without: Collection[str]
 ) -> tuple[Constraint, ...]:
-    """Return what a search may not use: what is not stable and not allowed, and what a site lacks."""
+    """Return constraints that forbid options: those named in `without`, and those not stable and not named in `allow`.
+
+    ALL in `allow` opens every option, except those in `without`.
+    """
     needs = []
     for option in options:
         standing = option.standing(release)

@@ -29,11 +29,11 @@ BUCKET, BUCKET_OF_RANK, FILLED = 40e6, 1e6, 0.9
 def stepping(
     framework: Framework, optimizer: Optimizer, precision: str | None = None, *, precise: bool = False
 ) -> Framework:
-    """Return a framework that runs AdamW in fp32 with another optimizer.
+    """Return the framework, which runs AdamW in fp32, with another optimizer; itself if the states are as large.
 
-    precision: of the products. precise: Megatron-LM's precision-aware optimizer runs, which narrow states need.
-
-    A step reads and writes all of its state, and moves gradient and weight as AdamW does.
+    precision: of matmuls. precise: Megatron-LM's precision-aware optimizer runs, which narrow states require. A step
+    reads and writes all of its state, and moves gradient and weight as AdamW does. Muon keeps AdamW for other
+    parameters.
     """
     usual = framework.bytes.optimizer
     if optimizer.name == "muon":
@@ -57,7 +57,7 @@ def stepping(
 
 
 def moments(optimizer: Optimizer) -> float:
-    """Return the bytes of what an optimizer keeps of a parameter beside the master weight.
+    """Return the bytes per parameter of an optimizer's state without the master weight; KeyError for muon.
 
     Adafactor's second moment is a sum over rows and one over columns of a matrix; DeepSpeed hands it flat parts of the
     parameters, of each of which it keeps all (transformers/optimization.py, Adafactor._get_options).
@@ -68,6 +68,11 @@ def moments(optimizer: Optimizer) -> float:
 
 
 def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float:
+    """Return the bytes per parameter of the master weight.
+
+    4, unless states are narrow or the optimizer is precision-aware: then fp32 masters take 2, the bits that a bf16
+    weight lacks, except with mxfp8 and fp16.
+    """
     if not (optimizer.narrow or precise):
         return FP32_BYTES
     remainder = optimizer.main_params == "fp32" and precision not in ("mxfp8", "fp16")
@@ -75,4 +80,5 @@ def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float
 
 
 def _touched(framework: Framework, state: float) -> float:
+    """Return the bytes that a step moves per parameter if its state takes `state` bytes."""
     return framework.adam_bytes + 2 * (state - framework.bytes.optimizer)

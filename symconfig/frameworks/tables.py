@@ -20,11 +20,11 @@ _OPTIONS: Mapping[str, tuple[Option, ...]] = {
 
 
 def options(backend: str) -> tuple[Option, ...]:
-    """Return what plans of a framework may use or leave."""
+    """Return the options of a framework that have a maturity; KeyError for an unknown framework."""
     return _OPTIONS[backend]
 
 
 def constraints(backend: str, release: str) -> tuple[Constraint, ...]:
-    """Return the constraints that hold for a release of a framework."""
+    """Return the constraints that hold for a release of a framework; KeyError for an unknown framework."""
     table = {"megatron": megatron.MEGATRON, "deepspeed": deepspeed.DEEPSPEED, "fsdp": fsdp.FSDP}[backend]
     return in_force(table, release)

@@ -25,6 +25,7 @@ from symconfig.graph.implementation import (
 
 
 def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
+    """Return the kernel of each model_type, of rows from kernel to blank-separated names."""
     return {kind: kernel for kernel, kinds in rows.items() for kind in words(kinds)}
 
 
@@ -92,7 +93,10 @@ _CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is 
 
 
 def written(how: Implementation, kind: str) -> Implementation:
-    """Return an implementation with what a family's class has in another way, unless it is compiled or replaced."""
+    """Return the implementation with the kernels that a family's Transformers class has instead of Llama's.
+
+    kind: the model_type. Kernels that are fused, compiled or replaced by other libraries stay as they are.
+    """
     kernels, kind = how, SAME_NETWORK.get(kind, kind)
     if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
         kernels = replace(kernels, scan=ScanKernel.ALONE)
@@ -119,13 +123,15 @@ def written(how: Implementation, kind: str) -> Implementation:
 
 
 def _joined(kind: str) -> frozenset[str]:
+    """Return the names of the products that a family's class joins in one layer: qkv_proj, gate_up_proj."""
     rows = {"qkv_proj": _JOINED_HEADS, "gate_up_proj": _JOINED_GATES}
     return frozenset(name for name, kinds in rows.items() if kind in kinds)
 
 
 def _attention(how: Attention, kind: str) -> Attention:
-    """Return how a kind of layer attends. Classes without torch's fused kernel, and all where a job asks for none, copy
-    the heads that are shared.
+    """Return the attention of a family's class; kernels other than flash and plain attention stay as they are.
+
+    Classes without torch's fused kernel, and all where a job asks for plain attention, copy shared key and value heads.
     """
     if how.kernel not in (Kernel.FLASH, Kernel.IN_TURN):
         return how

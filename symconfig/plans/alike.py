@@ -27,11 +27,12 @@ class Alike:
 
     @property
     def name(self) -> str:
+        """Return the numbers of the stages from 0: `2`, or `2 to 15`."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
 
 def stages_alike(stages: Sequence[Stage]) -> list[Alike]:
-    """Join neighbours that are alike."""
+    """Return runs of consecutive stages with equal layers and recompute, in order."""
     groups = []
     for (holds, recompute), same in groupby(enumerate(stages), lambda each: (held(each[1]), each[1].recompute)):
         numbers, mine = zip(*same, strict=True)
@@ -41,13 +42,16 @@ def stages_alike(stages: Sequence[Stage]) -> list[Alike]:
 
 
 def held(stage: Stage) -> str:
-    """Return what a stage holds, its virtual stages apart: `embedding + 4 dense | 7 x (4 dense)`."""
+    """Return a stage's layers in words, equal chunks joined: `embedding + 4 dense | 7 x (4 dense)`."""
     runs = [(layers(chunk), len(list(same))) for chunk, same in groupby(stage.chunks)]
     return " | ".join(text if times == 1 else f"{times} x ({text})" for text, times in runs)
 
 
 def layers(chunk: Sequence[str]) -> str:
-    """Return the layers of a chunk in order: `embedding + 20 dense`; those that take turns as often as they do."""
+    """Return a chunk's layers in words and in order: `embedding + 20 dense`, or `no layers`.
+
+    Kinds that alternate are written as a repeated period: `4 x (1 moe + 1 dense)`.
+    """
     first = [kind for kind in chunk[:1] if kind in _ENDS]
     last = [kind for kind in chunk[len(first) :][-1:] if kind in _ENDS]
     between = _runs(chunk[len(first) : len(chunk) - len(last)])
@@ -55,6 +59,10 @@ def layers(chunk: Sequence[str]) -> str:
 
 
 def _runs(kinds: Sequence[str]) -> list[str]:
+    """Return runs of equal kinds in words; more than _MOST_RUNS as a repeated period and its rest.
+
+    Without a period, a single text with the total of each kind, `in turns`.
+    """
     runs = [f"{len(list(same))} {kind}" for kind, same in groupby(kinds)]
     if len(runs) <= _MOST_RUNS:
         return runs

@@ -13,8 +13,10 @@ NOTHING = 0.0005  # of a step: what is said to be nothing
 
 
 def layout(candidate: Candidate) -> str:
-    """Return the degrees that are not 1 and the micro-batch: `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`. With recompute and
-    a layout string where there are any."""
+    """Return a candidate's layout in words: degrees above 1, micro-batch, recompute and layout string if there are any.
+
+    As in `tp 4 pp 4 vpp 5 dp 4, micro-batch 1`; without a degree above 1 it begins `one GPU`.
+    """
     p, options = candidate.parallel, candidate.options
     degrees = " ".join(f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1) or "one GPU"
     recomputed = options.recompute
@@ -27,23 +29,28 @@ def layout(candidate: Candidate) -> str:
 
 
 def caveats(plan: Plan) -> Iterator[str]:
-    """Yield what to know of the first plan before all else: what is not stable, how gradients are reduced where that is
-    not how they are added up, and sequences beyond the model's."""
+    """Yield sentences of warning about the best plan.
+
+    They concern experimental options, gradients that are reduced in 16 bits, and sequences longer than the model takes.
+    """
     yield from opened(plan)
     yield from reduced(plan)
     yield from beyond(plan)
 
 
 def opened(plan: Plan) -> Iterator[str]:
-    """Yield what is not stable about the first plan: to be said before all else."""
+    """Yield a sentence for each experimental option of the best plan, with why it is used."""
     for one in plan.search.opened:
         reason = "A pin asks for it." if one.pinned else "Nothing fits without it."
         yield f"Not stable: {one.label} ({one.maturity}: {one.why}). {reason}"
 
 
 def reduced(plan: Plan) -> Iterator[str]:
-    """Yield that DeepSpeed (engine.py, communication_data_type) and Accelerate reduce gradients in the weights' type,
-    whatever their sum's is."""
+    """Yield a sentence if gradients are accumulated in fp32 but reduced in the weights' type.
+
+    That is so between data-parallel ranks in DeepSpeed (engine.py, communication_data_type) and in Accelerate's FSDP;
+    not for a single rank or verl-fsdp.
+    """
     p, options = plan.best.parallel, plan.best.options
     ranks = p.dp * p.cp
     who = {
@@ -59,7 +66,7 @@ def reduced(plan: Plan) -> Iterator[str]:
 
 
 def beyond(plan: Plan) -> Iterator[str]:
-    """Yield what is to know where sequences are longer than the model says that it takes."""
+    """Yield a sentence if sequences are longer than the model's max_position_embeddings."""
     model, longest = plan.model, plan.job.beyond(plan.model)
     if not longest:
         return
@@ -72,17 +79,21 @@ def beyond(plan: Plan) -> Iterator[str]:
 
 
 def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence for what all options would give."""
+    """Yield a sentence on the fastest plan with experimental options, if one was found.
+
+    It has the step, the layout and the value of --allow.
+    """
     shown = plan.beside
     if (free := shown.free) is not None:
         names, free_s = ",".join(shown.free_uses), free.predicted.step_s
         yield (
             f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
-            f"{free_s:.3f} s, {_slower(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
+            f"{free_s:.3f} s, {_relative_words(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
         )
 
 
-def _slower(loss: float) -> str:
+def _relative_words(loss: float) -> str:
+    """Return a relative difference of times in words: `3 % slower`, `3 % faster`, `as fast` below NOTHING."""
     if abs(loss) < NOTHING:
         return "as fast"
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"

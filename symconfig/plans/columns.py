@@ -82,7 +82,7 @@ class Columns:
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
-        """Return one candidate, every column a plain value."""
+        """Return the columns of one candidate, each a plain value; defaults stand for options that are None."""
         batch, options = candidate.batch, candidate.options
         return cls(
             gpus=candidate.parallel.world_size,
@@ -109,28 +109,34 @@ class Columns:
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:
-        """Take some of the configurations, by their places or by a mask, or one as plain numbers."""
+        """Return the selected configurations: indices, mask or slice; an int gives one, with plain numbers.
+
+        Columns that are plain values or UNKNOWN stay as they are.
+        """
         return self._each(lambda column: column[chosen])
 
     def as_floats(self, chosen: NDArray[Any] | slice = slice(None), **given: Values | int) -> Self:
-        """Return what costs multiply of some of the configurations: float64, where integers would wrap. given: columns
-        that take the place of theirs."""
+        """Return the selected configurations with numeric arrays as float64, since products of integers could overflow.
+
+        given: columns that replace these.
+        """
         return self._each(lambda column: _priced(column[chosen]), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
+        """Return a copy with `change` applied to each array and the columns of `given` replaced."""
         columns = zip(COLUMNS, _of_all(self), strict=True)
         changed = {name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns}
         return type(self)(**changed | given)
 
     def row(self, place: int, vpp: int) -> Degrees:
-        """Take the degrees of one configuration, with so many chunks a stage."""
+        """Return the degrees of the configuration at an index, with the given vpp."""
         columns = {name: getattr(self, name) for name in DEGREES if name != "vpp"}
         values = {name: column[place] if isinstance(column, np.ndarray) else column for name, column in columns.items()}
         return Degrees(vpp=vpp, **{name: int(number) for name, number in values.items()})
 
     @property
     def size(self) -> int:
-        """Count the configurations."""
+        """Return the number of configurations; tp must be an array."""
         return int(self.tp.size)
 
     @property
@@ -140,19 +146,19 @@ class Columns:
 
     @property
     def shards(self) -> Values:
-        """Count the ranks with the same dense weights: the parts into which ZeRO cuts them."""
+        """Return the number of ranks that hold the same dense weights, dp * cp, over which ZeRO shards them."""
         ranks: Values = self.dp * self.cp
         return ranks
 
     @property
     def edp(self) -> Values:
-        """Count the replicas of each expert within a pipeline stage."""
+        """Return the number of replicas of each expert within a pipeline stage."""
         replicas: Values = self.tp * self.cp * self.dp / (self.ep * self.etp)
         return replicas
 
 
 def _priced(column: Values) -> Values:
-    """Return a column as costs multiply it; what is no plain number stays what it is."""
+    """Return a column as float64; a column of objects as it is."""
     return column if column.dtype.hasobject else column.astype(np.float64)
 
 

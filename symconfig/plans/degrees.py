@@ -26,10 +26,10 @@ class Degrees:
 
     @property
     def world_size(self) -> int:
-        """Count the GPUs."""
+        """Return the number of GPUs: tp * pp * cp * dp."""
         return self.tp * self.pp * self.cp * self.dp
 
     @property
     def edp(self) -> int:
-        """Count the replicas of each expert within a pipeline stage."""
+        """Return the number of replicas of each expert within a pipeline stage."""
         return self.tp * self.cp * self.dp // (self.ep * self.etp)

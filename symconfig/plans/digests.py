@@ -23,13 +23,16 @@ _EXACT_FLOATS = 2**53  # above it, not every whole number is a float
 
 
 def digest(value: Any) -> str:
-    """Return SHA-256 of the canonical JSON of plain data. 1.0 counts as 1, so that a tool that lays JSON out anew keeps
-    it."""
+    """Return the SHA-256 of the canonical JSON of plain data, as hexadecimal.
+
+    Whole floats count as integers (1.0 as 1), so that reformatting the JSON keeps the digest.
+    """
     text = json.dumps(_whole(value), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _whole(value: Any) -> Any:
+    """Return plain data with whole floats up to 2**53 as integers, and tuples as lists."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
         return int(value)
     if isinstance(value, dict):
@@ -38,13 +41,15 @@ def _whole(value: Any) -> Any:
 
 
 def digests(data: Mapping[str, Any]) -> dict[str, str]:
-    """Digest the inputs, the version, the answer and the history in the plain data of a plan. Not the length of the
-    search."""
+    """Return the digest of each part of a plan's plain data by name, without the seconds of the search.
+
+    The parts are the inputs, the version, the answer, and history, rl and tuned where there are any.
+    """
     return {name: digest(value) for name, (_, value) in signed(data).items()}
 
 
 def signed(data: Mapping[str, Any]) -> dict[str, tuple[KeyPath, Any]]:
-    """Return the parts that carry a digest, by its name: the place and the value of each."""
+    """Return the parts of a plan's plain data that have a digest: name to (key path, value), without those it lacks."""
     inputs = data.get("inputs")
     parts: dict[str, tuple[KeyPath, Any]] = {}
     for name in INPUTS:

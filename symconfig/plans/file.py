@@ -60,15 +60,24 @@ class HasPlan(Protocol):
 
 
 def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Plan:
-    """Return a plan, a result's, or that of a file or folder. accept_edits: see `load_plan`."""
+    """Return the plan itself, the plan of a result, or the plan that a file or folder holds.
+
+    accept_edits: as of `load_plan`, which also says what is raised.
+    """
     if isinstance(plan, str | Path):
         return load_plan(Path(plan), accept_edits)
     return plan if isinstance(plan, Plan) else plan.plan
 
 
 def load_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Read `path`, or `path/plan.json` for a folder. Raises InputError also where its stages lose layers. accept_edits:
-    for who solves again from the inputs; neither digests nor stages are held against anything."""
+    """Return the plan in `path`, or in `path/plan.json` if that is a folder.
+
+    accept_edits: do not check digests and stages, for callers that solve again from the inputs.
+
+    Raises:
+        InputError: there is no such file, it is no plan of this version, a part was edited, or its degrees, batch or
+            stages contradict the job or the model.
+    """
     reading = read_plan(path, accept_edits)
     if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
         raise InputError(wrong)
@@ -76,7 +85,7 @@ def load_plan(path: Path, accept_edits: bool = False) -> Plan:
 
 
 def read_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Read a plan as `load_plan` does, without a look at its stages: for who says more of them than that."""
+    """Return the plan in a file or folder as `load_plan` does, without checking degrees, batch and stages."""
     file = _file(path)
     if not os.path.lexists(file):
         what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
@@ -88,7 +97,11 @@ def read_plan(path: Path, accept_edits: bool = False) -> Plan:
 
 
 def edited(path: Path) -> tuple[str, ...]:
-    """Name the parts of a plan's file, or folder's, that do not match their digests; it was loaded before."""
+    """Return the names of the parts of a plan's file that do not match their digests.
+
+    Empty if the file has no digests, or lacks some (an older symconfig wrote it). The file must have been loaded
+    before.
+    """
     # The names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a plan that
     # an older symconfig wrote none are known.
     data = json.loads(_text(_file(path)))
@@ -97,6 +110,7 @@ def edited(path: Path) -> tuple[str, ...]:
 
 
 def _text(file: Path) -> str:
+    """Return a file's text; raise InputError if it is larger than MAX_BYTES or not UTF-8."""
     try:
         return content(file, MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -104,12 +118,18 @@ def _text(file: Path) -> str:
 
 
 def _file(path: Path) -> Path:
+    """Return the plan.json of a folder; a path that is no folder as it is."""
     return path / "plan.json" if path.is_dir() else path
 
 
 def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -> Plan:
-    """Parse the plan in `text`. accept_edits: whatever its digests say, for who solves again from its inputs. Raises
-    InputError with everything that is missing, wrong or edited."""
+    """Return the plan in a JSON text. file: its name in error messages.
+
+    accept_edits: do not compare digests, for callers that solve again from the inputs.
+
+    Raises:
+        InputError: it is no plan of this schema, or parts are missing, wrong or edited; all problems with their places.
+    """
     document = Document(_data(text, file), file)
     _check_schema(document)
     reader = _Reader(document)
@@ -124,19 +144,25 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
 
 
 def _data(text: str, file: str) -> Any:
-    """Parse the JSON of a text. Places are looked for only where something is wrong: they take as long again."""
+    """Return the parsed JSON.
+
+    Raises:
+        InputError: it is malformed, repeats a key, or has NaN or Infinity.
+    """
     try:
-        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=_not_finite, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         parse_json_strict(text, file)  # says where, and whether the text was cut off
         raise InputError(f"is not JSON: {shorten(str(error))}", file=file) from None
 
 
 def _not_finite(word: str) -> float:
+    """Raise ValueError for NaN or Infinity, which json.loads would accept."""
     raise ValueError(f"{word} is not a number")
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object as a dict; raise ValueError if a key is repeated."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one section")
@@ -144,8 +170,10 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_schema(document: Document) -> None:
-    """Refuse a document that is no plan of this schema. Raise InputError, which says what it is instead where that is
-    clear."""
+    """Raise InputError unless the document has this version's plan schema.
+
+    The error says if it is a plan of an older or a newer symconfig.
+    """
     got = document.data.get("schema") if isinstance(document.data, dict) else type(document.data).__name__
     if got == SCHEMA:
         return
@@ -166,7 +194,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def plan(self) -> Plan | None:
-        """Build the plan, or None when any part is wrong: `problems` says how."""
+        """Return the plan; None if any part is missing, unknown or wrong, which `problems` then lists."""
         data = self._data
         for name in data:
             if name not in (*_PARTS, *SOMETIMES, WARNINGS):
@@ -196,9 +224,11 @@ class _Reader:
     def _add(
         self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> None:
+        """Append a problem at a key path of the document."""
         self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
 
     def _input(self, name: str, kind: type[M]) -> M | None:
+        """Return one of the inputs as its model; None if it is missing or invalid, with the problems appended."""
         inputs = self._data.get("inputs", {})
         if not isinstance(inputs, dict):
             if name == "model":
@@ -218,7 +248,7 @@ class _Reader:
         return None
 
     def _part(self, name: str, kind: Any) -> Any:
-        """Read a part as its type; None where that is not possible, and `problems` says why."""
+        """Return a part as its type; None if it is invalid, with the problems appended."""
         value = self._data[name]
         if is_dataclass(kind) and not isinstance(value, dict):
             self._add((name,), "wrong value", got=shorten(value), need="a section of `name: value`")
@@ -233,19 +263,21 @@ class _Reader:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the reader of a type, made once: that takes longer than to read a plan with it."""
+    """Return pydantic's adapter of a type; cached, since making it takes longer than reading a plan with it."""
     return TypeAdapter(kind)
 
 
 def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Return the parts without a digest. An older symconfig took fewer, of another text: its digests say nothing
-    here."""
+    """Return the names of the parts that should have a digest and have none.
+
+    An older symconfig wrote fewer digests, of another text, so then no digest is comparable.
+    """
     needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
     return [name for name in needed if name not in written]
 
 
 def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """Return the parts that differ from their digests, by name, with their places."""
+    """Return the parts that differ from their digests, or that have a digest and are missing: name to key path."""
     edited = {
         name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
     }
@@ -253,7 +285,10 @@ def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str
 
 
 def _edited(document: Document) -> Iterator[Problem]:
-    """Yield a problem for each part that differs from its digest, and for each digest that is missing."""
+    """Yield a problem for each part that differs from its digest, or a single one if digests are missing.
+
+    Yield nothing if there is no section of digests at all, which is a missing part already.
+    """
     written = document.data.get("digests")
     if not isinstance(written, dict):
         if "digests" in document.data:
@@ -273,7 +308,10 @@ _HINT = "symconfig replan PLAN.json --accept-edits, which solves again from the 
 
 
 def _with_places(problems: list[Problem], text: str, file: str) -> Iterator[Problem]:
-    """Yield the problems with the line and column of their fields."""
+    """Yield the problems with line and column of their fields.
+
+    They have none if the text holds more values than places are kept for.
+    """
     try:
         places = parse_json_strict(text, file)
     except InputError:  # more values than places are kept of

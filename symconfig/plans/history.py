@@ -51,20 +51,24 @@ class History:
 
     @property
     def step(self) -> int:
-        """Return the number of iterations that are done: the plan goes on behind them."""
+        """Return the number of iterations before the plan's first one."""
         return sum(each.steps for each in self.segments)
 
     @property
     def sequences(self) -> int:
-        """Return the sequences that were seen (Megatron-LM's consumed_train_samples)."""
+        """Return how many sequences the run has seen before the plan (Megatron-LM's consumed_train_samples)."""
         return sum(each.sequences for each in self.segments)
 
     @property
     def tokens(self) -> int:
+        """Return how many tokens the run has seen before the plan."""
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
-        """Count the tokens of the first `sequences`; those behind the history have `seq_length` tokens."""
+        """Return the tokens of the run's first `sequences` sequences.
+
+        seq_length: of each sequence after the history.
+        """
         tokens, left = Fraction(0), sequences
         for each in self.segments:
             some = min(left, Fraction(each.sequences))
@@ -73,12 +77,17 @@ class History:
 
     @property
     def scheduled(self) -> int:
-        """Return the sequences that the learning rate's scheduler has counted."""
+        """Return how many sequences the learning rate's scheduler has counted; 0 at least."""
         return max(0, self.sequences - self.unscheduled)
 
     def until(self, step: int | None, batch: int, seq_length: int) -> History:
-        """Add the plan's own steps before `step`, of `batch` sequences each, to the history; None: none of them. Raises
-        InputError for a step before those."""
+        """Return the history extended by the plan's own steps before `step`, each of `batch` sequences.
+
+        step: counted from the run's start; None adds no step.
+
+        Raises:
+            InputError: the step is before the plan's first one.
+        """
         if step is not None and step < self.step:
             what, hint = "is before the plan took over its run", "the plan with which the run did that step"
             raise InputError(what, field="at_step", got=str(step), need=f"at least {self.step}", hint=hint)
@@ -86,7 +95,11 @@ class History:
         return replace(self, segments=(*self.segments, Segment(own, own * batch, seq_length))) if own else self
 
     def seen(self, sequences: int) -> History:
-        """Cut or extend the history to so many sequences in all: the last steps had as many as that leaves them."""
+        """Return the history with `sequences` sequences in all; the last segment takes the difference.
+
+        Where the earlier segments alone have more, all steps become one segment. A history without steps stays as it
+        is.
+        """
         if not self.segments or sequences == self.sequences:
             return self
         *earlier, last = self.segments
@@ -96,19 +109,29 @@ class History:
         return replace(self, segments=(*earlier, replace(last, sequences=sequences - before)))
 
     def renumbered(self, batch: int, seq_length: int) -> History:
-        """Count the same tokens in whole steps of another batch; a remainder is seen once more."""
+        """Return a history of whole steps of `batch` sequences with the same number of tokens, rounded down.
+
+        The remainder of the tokens is seen once more. Empty if it is less than a step.
+        """
         steps = self.tokens // (batch * seq_length)
         return replace(self, segments=(Segment(steps, steps * batch, seq_length),) if steps else ())
 
     def spanned(self, iterations: int, batch: int) -> int:
-        """Count the iterations of `batch` sequences that cover all the run has seen by its end at `iterations`."""
+        """Return how many iterations of `batch` sequences cover all sequences seen by the run's end, rounded up.
+
+        iterations: the run's last one, counted from its start.
+        """
         return ceil(Fraction(self.sequences + (iterations - self.step) * batch, batch))
 
     def __str__(self) -> str:
-        """Spell the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`."""
+        """Return the history in words: `333 steps of 64 sequences and 167 steps of 96 sequences`.
+
+        `no step` if it is empty.
+        """
         return " and ".join(self._sentences()) or "no step"
 
     def _sentences(self) -> Iterator[str]:
+        """Yield each segment in words, with its sequence length if these differ."""
         lengths = {each.seq_length for each in self.segments}
         for each in self.segments:
             yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)

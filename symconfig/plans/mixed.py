@@ -23,7 +23,7 @@ class Span:
 
     @property
     def text(self) -> str:
-        """Spell them: `3`, or `0 to 3`."""
+        """Return the span in words: `3`, or `0 to 3`."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
 
@@ -40,7 +40,10 @@ class Host:
     usable_bytes: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the plain data of one kind of GPU.
+
+        name, GPUs, stages, nodes and layers; bytes used and usable per GPU.
+        """
         return {
             "cluster": self.share.cluster.name,
             "gpus": self.share.gpus,
@@ -60,7 +63,7 @@ class MixedCandidate:
     hosts: tuple[Host, Host]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data: a candidate as a plan has it, with its kinds."""
+        """Return the plain data of the candidate, with its kinds of GPUs under `kinds`."""
         return {**self.candidate.to_dict(), "kinds": [host.to_dict() for host in self.hosts]}
 
 
@@ -73,7 +76,7 @@ class Alone:
     why: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the plain data of one kind by itself; `best` is None where it has no plan."""
         best = None if self.best is None else self.best.to_dict()
         return {"cluster": self.share.cluster.name, "gpus": self.share.gpus, "best": best, "why": self.why}
 
@@ -95,13 +98,13 @@ class MixedPlan:
 
     @property
     def faster(self) -> Alone | None:
-        """Return the kind that is faster by itself; None: neither has a plan."""
+        """Return the kind whose own plan has the shorter step; None if neither has a plan."""
         able = [each for each in self.alone if each.best is not None]
         return min(able, key=lambda each: each.best.predicted.step_s if each.best else 0.0, default=None)
 
     @property
     def gain(self) -> float | None:
-        """Return how many times as fast both kinds are as the faster one alone; None: neither runs alone."""
+        """Return the step of the faster kind alone over the step on both kinds; None if neither kind has a plan."""
         faster = self.faster
         if faster is None or faster.best is None:
             return None
@@ -109,11 +112,11 @@ class MixedPlan:
 
     @property
     def pays(self) -> bool:
-        """Return whether both kinds are faster than the faster one alone."""
+        """Return whether both kinds together are faster than the faster one alone; true if neither has a plan."""
         return self.gain is None or self.gain > 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data, the same for the same inputs."""
+        """Return the plan as plain data with its inputs, equal for equal inputs."""
         shares = self.cluster.shares
         return {
             "schema": SCHEMA,
@@ -139,12 +142,16 @@ class MixedPlan:
         }
 
     def of(self, host: Host) -> Plan:
-        """Return the best candidate as the nodes of one kind are told it."""
+        """Return the best candidate as a plan for the nodes of one kind; see `hosted`."""
         return hosted(self.model, self.job, self.best, host)
 
 
 def hosted(model: ModelDescriptor, job: Job, mixed: MixedCandidate, host: Host) -> Plan:
-    """Return a candidate as the nodes of one kind are told it: a plan of that kind, with its memory."""
+    """Return a mixed candidate as a plan for the nodes of one kind.
+
+    It has all stages and degrees; the cluster and the prediction, and so the memory, are of this kind. Alternatives,
+    search record and binding constraint are empty.
+    """
     cluster = host.share.cluster
     return Plan(
         model=model,

@@ -31,7 +31,10 @@ class Recompute:
 
     @property
     def text(self) -> str:
-        """Spell the choice: `none`, `core_attn+mlp`, `full`, or `full 3/stage` (first layers of a virtual stage)."""
+        """Return the choice in words: `none`, `core_attn+mlp`, `full`, or `full 3/stage`.
+
+        The last one recomputes the first 3 layers of each virtual stage.
+        """
         if self.granularity == "none":
             return "none"
         if self.granularity == "selective":
@@ -87,16 +90,18 @@ class Options:
 
     @property
     def fp8_recipe(self) -> str:
-        """Return how scales of 8 bits are found: tensorwise, of the tensor at hand; delayed, of a history, since an
-        offloaded optimizer writes 8-bit weights with those only; mxfp8, of blocks. Empty in other precisions."""
+        """Return the recipe for scales of 8-bit matmuls: tensorwise, delayed or mxfp8; "" in other precisions.
+
+        It is delayed (of a history of maxima) if an offloaded optimizer writes fp8 weights, which works with no other
+        recipe.
+        """
         if self.precision != "fp8":
             return "mxfp8" if self.precision == "mxfp8" else ""
         return "delayed" if self.fp8_param_gather and self.optimizer_offload > 0 else "tensorwise"
 
     @property
     def stage_layout(self) -> str:
-        """Return how the stages divide the layers, in words or as Megatron's string. Nothing where all have as many
-        layers."""
+        """Return how the stages divide the layers, in words or as Megatron's layout string; "" for an even division."""
         if self.pipeline_layout:
             return self.pipeline_layout
         layers = {"first": self.first_stage_layers, "last": self.last_stage_layers}

@@ -22,41 +22,49 @@ _LONGEST = 100_000  # letters; the largest models have hundreds of layers
 
 
 def letters(chunk: Sequence[str]) -> str:
-    """Return the letters of a chunk's kinds."""
+    """Return a chunk's letters: E, L, m, nothing for an encoder, and t for any other kind."""
     return "".join([LETTERS.get(kind, "t") for kind in chunk])
 
 
 def is_uneven(chunks: Sequence[Sequence[str]]) -> bool:
-    """Return whether chunks of these kinds, between the first and the last, differ in layers, or one of those two has
-    more than one layer more than they."""
+    """Return whether chunks have different numbers of layers, apart from the model's first and last chunk.
+
+    Those two may have fewer layers, or one more than the largest of the others. False for two chunks; ValueError for
+    fewer.
+    """
     first, *inside, last = (letters(chunk).count("t") for chunk in chunks)
     return bool(inside) and (len(set(inside)) > 1 or max(first, last) > max(inside) + 1)
 
 
 def written(chunks: Sequence[Sequence[str]]) -> str:
-    """Return the layout string of chunks of these kinds."""
+    """Return the layout string of chunks, each a sequence of kinds of blocks."""
     return compact([letters(chunk) for chunk in chunks])
 
 
 def compact(chunks: Sequence[str]) -> str:
-    """Return the layout string of chunks of these letters, with repetitions written as such: Et*7|(t*8|)*14t*7L."""
+    """Return the layout string of chunks of letters, repetitions shortened: Et*7|(t*8|)*14t*7L."""
     *body, last = map(_counted, chunks)
     runs = ((text, sum(1 for _ in same)) for text, same in groupby(body))
     return "".join(_shorter(f"{text}|" * count, f"({text}|)*{count}") for text, count in runs) + last
 
 
 def _counted(chunk: str) -> str:
+    """Return a chunk's letters with runs shortened where that is no longer: tttt as t*4."""
     runs = ((letter, sum(1 for _ in same)) for letter, same in groupby(chunk))
     return "".join(_shorter(letter * count, f"{letter}*{count}") for letter, count in runs)
 
 
 def _shorter(plain: str, repeated: str) -> str:
+    """Return the repeated spelling unless it is longer than the plain one."""
     return repeated if len(repeated) <= len(plain) else plain
 
 
 def expanded(layout: str) -> list[str]:
-    """Expand a layout to the letters of each chunk: Et*3|(t|)*2L -> Ettt, t, t, L. Groups are not nested: as in
-    Megatron, what is left of one shows as other letters."""
+    """Return the letters of each chunk of a layout string: Et*3|(t|)*2L -> Ettt, t, t, L.
+
+    Groups cannot be nested: as in Megatron, unparsed parts stay in the result as other characters. A layout of more
+    than _LONGEST letters is returned as one unexpanded chunk.
+    """
     text = layout.replace(",", "")
     for pattern in (_GROUP, _LETTER):
         if sum(len(match[1]) * int(match[2]) for match in pattern.finditer(text)) > _LONGEST:
@@ -66,7 +74,10 @@ def expanded(layout: str) -> list[str]:
 
 
 def problems(layout: str, layers: int, mtp: int, field: str) -> Iterator[Problem]:
-    """Yield the problems of a layout string of a model with so many layers and multi-token predictions."""
+    """Yield what is wrong with a layout string for a model with `layers` layers and `mtp` prediction layers.
+
+    field: the name that the problems have. After unknown letters nothing else is checked.
+    """
     chunks = expanded(layout)
     text = "".join(chunks)
     if set(text) - set("EtmL"):
@@ -93,12 +104,13 @@ def dealt(
     embedding: bool = False,
     loss: bool = False,
 ) -> tuple[int, ...] | None:
-    """Deal layers to the chunks without a layout string, or return None.
+    """Return the number of layers of each chunk in model order without a layout string; None if Megatron refuses it.
 
     As transformer_block.py, get_num_layers_to_build, does.
 
-    first, last: layers of these stages; the others share the rest evenly, and a stage's chunks its layers. embedding,
-    loss: takes the place of a layer. None: Megatron refuses it, or would build other layers than the model's.
+    first, last: layers of these stages; the other stages share the rest evenly, and a stage's chunks its layers.
+    embedding, loss: it counts as a layer of its chunk. None also where Megatron would build other layers than the
+    model's.
     """
     if first is None and last is None:
         each, rest = divmod(layers + embedding + loss, pp * vpp)

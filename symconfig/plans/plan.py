@@ -90,11 +90,11 @@ class Predicted:
 
     @property
     def benchmark_tokens_per_s_per_gpu(self) -> float:
-        """Return the rate where routing is forced to balance."""
+        """Return the tokens/s per GPU with routing forced to balance; the plain rate if there is no such prediction."""
         return self.tokens_per_s_per_gpu * (self.step_s / self.balanced_step_s if self.balanced_step_s else 1.0)
 
     def basis(self, quantity: str) -> str:
-        """Name the runs that an interval is taken from, in brackets; nothing where the plan does not say."""
+        """Return ` (nine in ten of RUNS)` for the runs behind a quantity's interval; "" if none are recorded."""
         return f" (nine in ten of {self.interval_from[quantity]})" if quantity in self.interval_from else ""
 
 
@@ -160,7 +160,7 @@ class OtherPlans:
     real_data: tuple[Positive, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data in the spelling of the JSON contract."""
+        """Return the plain data as it stands in plan.json."""
         plans = {"fastest": self.fastest, "free": self.free, "published": self.published}
         return {**asdict(self), **{name: one.to_dict() for name, one in plans.items() if one is not None}}
 
@@ -180,18 +180,18 @@ class Candidate:
 
     @property
     def chunks(self) -> tuple[tuple[str, ...], ...]:
-        """Return the kinds of each chunk's blocks, in model order."""
+        """Return the kinds of blocks of each chunk, in model order: chunk j is on stage j mod pp."""
         p = self.parallel
         return tuple(self.stages[j % p.pp].chunks[j // p.pp] for j in range(p.pp * p.vpp))
 
     @property
     def shard_ranks(self) -> int | None:
-        """Count the ranks of a group that has all parts of what ZeRO cuts; None: all that share weights are one."""
+        """Return how many ranks ZeRO shards over if there are several optimizer instances; None for a single one."""
         ranks, instances = self.parallel.dp * self.parallel.cp, self.options.instances
         return ranks // instances if instances > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data in the spelling of the JSON contract."""
+        """Return the plain data as it stands in plan.json, `global` without its underscore."""
         batch = {name.rstrip("_"): value for name, value in asdict(self.batch).items()}
         return {**asdict(self), "batch": batch}
 
@@ -238,56 +238,67 @@ class Plan:
 
     @property
     def steps(self) -> tuple[PlannedStep, ...]:
-        """Return the step around each candidate, where it has phases of its own."""
+        """Return the whole step around each candidate (reinforcement learning or tuning); () for plain training."""
         return self.rl or self.tuned
 
     @property
     def fastest(self) -> Candidate:
-        """Return the fastest of the plans that were compared."""
+        """Return the candidate with the shortest step, shown or not."""
         shown = (self.best, *self.alternatives)
         return self.beside.fastest or min(shown, key=lambda one: one.predicted.step_s)
 
     @property
     def training(self) -> WholeTraining:
-        """Return the training settings of the run, with every value that the job left open."""
+        """Return the training settings with a value for everything that the job left open."""
         return WholeTraining.of(self.job.training)
 
     @property
     def task(self) -> Task:
-        """Return the task: what is done with the model."""
+        """Return what is done with the model: the job's task, pretrain by default.
+
+        For most tasks a model with adapters makes it lora.
+        """
         return self.job.task_of(self.model)
 
     @property
     def usable_bytes(self) -> float:
-        """Return the bytes that a plan may take of one GPU: its memory without the margin of the job."""
+        """Return the bytes of a GPU that a plan may use: its memory minus the job's margin."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @property
     def step_s(self) -> float:
-        """Return the seconds of the best step; of reinforcement learning, with all of its phases."""
+        """Return the seconds of the best candidate's step; of reinforcement learning, of all its phases."""
         return self.rl[0].step_s if self.rl else self.best.predicted.step_s
 
     @property
     def device_bytes(self) -> float:
-        """Return the bytes of the fullest GPU; of reinforcement learning, in its fullest phase."""
+        """Return the predicted bytes on the fullest GPU; of reinforcement learning, in the phase with most."""
         return max(phase.bytes for phase in self.rl[0].phases) if self.rl else self.best.predicted.device_bytes
 
     @property
     def may_not_fit(self) -> bool:
-        """Tell whether the interval of the memory crosses the GPU's memory. A part of the margin is there to be used
-        up."""
+        """Return whether the upper end of the memory interval exceeds the GPU's memory; False without an interval.
+
+        The job's margin does not count: it is there for such errors.
+        """
         return self.best.predicted.interval.get("device_bytes", (0.0, 0.0))[1] > self.cluster.gpu.memory_bytes.value
 
     @property
     def safe_margin(self) -> float:
-        """Return the margin, in hundredths, under which a plan that uses all the rest has its interval in the GPU; 0
-        where no interval is known."""
+        """Return the memory margin with which the upper end of the interval still fits, rounded up to hundredths.
+
+        The prediction then fills all but the margin. 0 if there is no interval.
+        """
         predicted = self.best.predicted
         _, high = predicted.interval.get("device_bytes", (0.0, predicted.device_bytes))
         return math.ceil(100 * (1 - predicted.device_bytes / high)) / 100 if high else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data. Leaves out the wall time of the search, so that equal inputs give equal bytes."""
+        """Return the plan as plain data with its digests, as it stands in plan.json.
+
+        The seconds of the search are left out, so that equal inputs give equal bytes; history, rl and tuned stand only
+        where there are any.
+        """
         inputs = {"model": self.model, "cluster": self.cluster, "job": self.job}
         search = asdict(self.search)
         del search["seconds"]
@@ -309,4 +320,5 @@ class Plan:
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:
+        """Return the text of plan.json."""
         return json_text(self.to_dict())

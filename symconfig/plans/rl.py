@@ -22,7 +22,10 @@ _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def surprised(holds: Mapping[str, float], ratio: float | None) -> float:
-    """Return the bytes of a phase whose predicted parts take so many times what is predicted; None: no more."""
+    """Return the bytes of a phase if its predicted parts take `ratio` times what is predicted; None stands for 1.
+
+    holds: bytes by part; parts whose size is set, such as an engine's memory, are not multiplied.
+    """
     return sum(size * (1.0 if name in _STATED or ratio is None else ratio) for name, size in holds.items())
 
 
@@ -91,11 +94,13 @@ class PlannedRl(PlannedStep):
 
     @property
     def replica_gpus(self) -> int:
-        """Count the GPUs of a replica of the engine."""
+        """Return the number of GPUs of a replica of the engine."""
         return self.rollout_tp * self.rollout_dp
 
     @property
     def read_per_gpu(self) -> int:
-        """Return the tokens of a micro-batch whose log-probabilities are computed, on each GPU; of plans that do not
-        say them, those of an update's."""
+        """Return the tokens per GPU of a micro-batch whose log-probabilities are computed.
+
+        Plans that do not have this number use that of an update.
+        """
         return next((each.tokens for each in self.phases if each.name == READING), 0) or self.tokens_per_gpu

@@ -11,7 +11,10 @@ from symconfig.plans.plan import Plan
 
 
 def searched(plan: Plan) -> tuple[str, ...]:
-    """Say how much was weighed and simulated, and what is known of all else and of other layouts."""
+    """Return sentences on the search.
+
+    They say how many candidates were compared and simulated, how the plan ranks among them, and what was not searched.
+    """
     search = plan.search
     weighed = f"Searched: {count(search.candidates)} candidates, of which {count(search.feasible)} fit"
     if search.simulated:
@@ -21,18 +24,24 @@ def searched(plan: Plan) -> tuple[str, ...]:
 
 
 def left_out(plan: Plan) -> tuple[str, ...]:
-    """Say what the plan's target cannot express, and what was not searched."""
-    return (*_narrowed(plan), *_unsearched(plan))
+    """Return sentences on what the plan's target cannot express and on options that were not searched; () for none."""
+    return (*_cost_of_target(plan), *_options_not_searched(plan))
 
 
 def one_length(job: Job, seq_length: int) -> bool:
-    """Return whether all sequences of a job are of one length, and hold documents of one length."""
+    """Return whether all sequences of a job, and the documents packed in them, have the length seq_length.
+
+    False for tasks other than pretrain, sft and lora.
+    """
     alike = job.packing is None or set(job.packing.lengths) == {seq_length}
     return alike and job.task in (None, "pretrain", "sft", "lora")
 
 
-def _unsearched(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on options that cost less, and that no search takes for sequences of several lengths."""
+def _options_not_searched(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on user buffers and CUDA graphs, which the search leaves out for sequences of several lengths.
+
+    Only for Megatron-LM, and only for those that no pin sets.
+    """
     job, names = plan.job, {"user_buffers": "user buffers", "cuda_graphs": "CUDA graphs"}
     left = [name for name in names if name not in job.pins]
     if job.backend == "megatron" and left and not one_length(job, plan.best.batch.seq_length):
@@ -41,8 +50,8 @@ def _unsearched(plan: Plan) -> Iterator[str]:
         yield f"Not searched, as sequences are of several lengths: {what} ({pins})."
 
 
-def _narrowed(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the cost of the settings that the job's target cannot express."""
+def _cost_of_target(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on the time that is lost to settings which the job's target imposes, if it imposes any."""
     search, own = plan.search, plan.job.target or plan.best.target.backend
     if search.narrowed and search.free_step_s is not None:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
@@ -52,7 +61,10 @@ def _narrowed(plan: Plan) -> Iterator[str]:
 
 
 def _best_of(plan: Plan) -> str:
-    """Say among which plans this one is the best; for a plan that is not the fastest, at what cost."""
+    """Return a sentence on among which plans this is the best.
+
+    If it is not the fastest, it says how much slower it is and why.
+    """
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
     best = "No plan that was compared scores better."

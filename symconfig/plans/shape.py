@@ -17,7 +17,10 @@ from symconfig.plans.plan import Candidate, Plan
 
 
 def problems(plan: Plan, file: str) -> Iterator[Problem]:
-    """Yield the problems of any of the plan's candidates."""
+    """Yield the contradictions of each candidate's degrees, batch and stages with the plan's job and model.
+
+    Stages are checked only where degrees and batch are right. file: the name that the problems have.
+    """
     places = ("best", *(f"alternatives.{place}" for place in range(len(plan.alternatives))))
     for where, candidate in zip(places, (plan.best, *plan.alternatives), strict=True):
         gathered = [*_products(candidate, plan.job, file, where)]
@@ -25,6 +28,10 @@ def problems(plan: Plan, file: str) -> Iterator[Problem]:
 
 
 def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator[Problem]:
+    """Yield the problems of degrees and batch: wrong products, and differences from the job.
+
+    With degrees below 1, only these are yielded.
+    """
     degrees, batch = asdict(candidate.parallel), candidate.batch
     if wrong := [name for name, degree in degrees.items() if degree < 1]:
         for name in wrong:
@@ -53,10 +60,16 @@ def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator
 
 
 def _product(**factors: int) -> str:
+    """Return a product in words: `tp 2 x pp 4 = 8`."""
     return f"{' x '.join(f'{name} {value:,}' for name, value in factors.items())} = {prod(factors.values()):,}"
 
 
 def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str) -> Iterator[Problem]:
+    """Yield the first problem of the stages.
+
+    There are other stages or chunks than pp and vpp say, other layers than the model's, or another division than the
+    options say.
+    """
     problem = partial(Problem, file=file, field=f"{where}.stages")
     pp, vpp = candidate.parallel.pp, candidate.parallel.vpp
     got = [len(stage.chunks) for stage in candidate.stages]
@@ -76,7 +89,7 @@ def _stages(candidate: Candidate, model: ModelDescriptor, file: str, where: str)
 
 
 def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:
-    """Return the letters of each chunk by the options; nothing where no such stages can be."""
+    """Return the letters of each chunk by the candidate's options; empty if no such division exists."""
     options, parallel = candidate.options, candidate.parallel
     if options.pipeline_layout is not None:
         return expanded(options.pipeline_layout)
@@ -97,4 +110,5 @@ def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:
 
 
 def _counts(kinds: tuple[str, ...]) -> str:
+    """Return the kinds with their numbers in words: `1 embedding + 32 dense + 1 head`; `nothing` if there are none."""
     return " + ".join(f"{count} {kind}" for kind, count in Counter(kinds).items()) or "nothing"

@@ -12,8 +12,11 @@ from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Plan, Predi
 
 
 def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release: str) -> Plan:
-    """Lay a job with its defaults written out over data alone, for a release of its framework. On one node where the
-    number of GPUs is asked for, in bf16 where the precision is."""
+    """Return a plan without search and figures: all GPUs are data-parallel, at micro-batch 1, in one stage.
+
+    release: of the framework. gpus `auto` becomes one node, precision `auto` or None becomes bf16; the job must have a
+    sequence length. Predictions are 0.
+    """
     gpus = cluster.gpus_per_node if job.gpus == "auto" else job.gpus
     assert job.seq_length is not None, "the job has no defaults yet"
     precision: Precision = "bf16" if job.precision is None or job.precision == "auto" else job.precision
@@ -32,7 +35,10 @@ def sketch(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, release
 
 
 def plain_options(precision: Precision, *, experts: bool) -> Options:
-    """Return options with nothing switched on but what every run has: ZeRO-1 and fp32 gradients."""
+    """Return options with everything off except ZeRO-1 and fp32 gradients.
+
+    With experts, the dispatcher is alltoall.
+    """
     return Options(
         sequence_parallel=False,
         recompute=Recompute("none"),

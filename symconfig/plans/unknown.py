@@ -54,28 +54,29 @@ UNKNOWN: Final = Unknown()
 
 
 def _any(value: Any) -> Any:
+    """Return whether any element of an array is true; a plain value as it is."""
     return value.any() if isinstance(value, np.ndarray) else value
 
 
 def no(value: Any) -> Any:
-    """Negate a truth value, or an array of them."""
+    """Return the negation of a truth value, or of each element of an array; UNKNOWN for UNKNOWN."""
     return value if isinstance(value, Unknown) else np.logical_not(value)
 
 
 def among(value: Any, values: frozenset[Any]) -> Any:
-    """Return whether a word or a number is one of some, or which elements of an array are."""
+    """Return whether a value, or each element of an array, is in `values`; UNKNOWN for UNKNOWN."""
     if isinstance(value, Unknown):
         return value
     return np.isin(value, tuple(values)) if isinstance(value, np.ndarray) else value in values
 
 
 def looked_up(value: Any, table: Mapping[str, int], otherwise: int) -> Any:
-    """Return the number that stands for a word."""
+    """Return the table's number for a word, `otherwise` if it has none; UNKNOWN for UNKNOWN."""
     return value if isinstance(value, Unknown) else table.get(value, otherwise)
 
 
 def has(values: Any, word: str) -> Any:
-    """Return whether a word is among values, or among the words of a text."""
+    """Return whether a word is in a collection, or among the blank-separated words of a text; UNKNOWN for UNKNOWN."""
     if isinstance(values, Unknown):
         return values
     return word in (values.split() if isinstance(values, str) else values)

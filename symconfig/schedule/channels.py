@@ -15,7 +15,7 @@ After = Callable[[list[float], list[float]], None]
 
 
 class Window(NamedTuple):
-    """When a stage's channel is busy, with what ("gather" or "reduce"), and for which chunk of the model."""
+    """A time for which a stage's channel is busy with a "gather" or a "reduce". chunk: its number in the model."""
 
     stage: int
     kind: str
@@ -25,16 +25,19 @@ class Window(NamedTuple):
 
 
 class Channels:
-    """One run's channels, one a stage.
+    """The data-parallel channels of one run, one for each stage.
 
-    until: when each is free again; the simulator slows work that starts before. ready: [n], before which a task's
-    weights are not there. `cuts` says where the run is to pause, and what then happens to clocks and ends of tasks.
+    until: when each is free again, by stage; the simulator slows work that starts before. ready: when a task's weights
+    are there, [n]. windows: what has occupied the channels so far.
     """
 
     __slots__ = ("_hide", "_own_s", "_times", "_work", "ready", "until", "windows")
 
     def __init__(self, work: Program, times: Times, own_s: Array) -> None:
-        """Start with all tasks ahead. own_s: [n], seconds of each task without what receiving takes."""
+        """Create a run's channels, at time 0; gathers are queued at once unless on demand.
+
+        own_s: seconds of each task without receiving, [n].
+        """
         self._work, self._times, self._own_s = work, times, own_s
         self.until = [0.0] * len(work.placed)
         self.ready = np.zeros(len(own_s))
@@ -44,7 +47,10 @@ class Channels:
             self._gather(by_chunk(times.gather))
 
     def _gather(self, seconds: Array) -> None:
-        """Queue all gathers, in the order of the first forwards."""
+        """Queue all gathers in the order of the first forwards, and set `ready` of these forwards.
+
+        seconds: of each chunk. If gathers run apart, a stage's first forwards wait for all of them.
+        """
         for (stage, chunk), n in self._work.first.items():
             self._occupy(stage, "gather", chunk, self.until[stage], float(seconds[chunk]))
             self.ready[n] = self.until[stage] - self._hide[chunk] * self._own_s[n]
@@ -53,11 +59,15 @@ class Channels:
                 self.ready[n] = self.until[stage]
 
     def _occupy(self, stage: int, kind: str, chunk: int, start_s: float, seconds: float) -> None:
+        """Record a window on a stage's channel and set the channel busy until its end."""
         self.until[stage] = start_s + seconds
         self.windows.append(Window(stage, kind, chunk, start_s, start_s + seconds))
 
     def cuts(self) -> Iterator[tuple[int, After]]:
-        """Yield (tasks since the cut before, what then happens), to the end of the run."""
+        """Yield (number of tasks to run, callback to call after them), to the end of the run.
+
+        The callbacks change clocks, ends of tasks and channels: they wait for gathers and launch reductions.
+        """
         cuts: list[tuple[int, After]] = []
         gather, reduce = self._times.gather, self._times.reduce
         if gather is not None and self._times.gathers is Start.ON_DEMAND:
@@ -83,9 +93,9 @@ class Channels:
     def _launches(self) -> Iterator[tuple[int, int, int]]:
         """Yield (task after which it may start, stage, chunk) of each reduction, in order on each stage.
 
-        The gradients of stage i are complete about i tasks before those of the first stage. All stages start together,
-        so that what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by
-        default); one that runs beside its own backward does not wait.
+        Stage i's reductions start i tasks after its gradients are complete, so that all stages start together and what
+        a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by default); one
+        that overlaps with its own backward does not wait.
         """
         work = self._work
         for stage, (tasks, place) in enumerate(work.made):
@@ -95,7 +105,7 @@ class Channels:
             yield from zip(after.tolist(), repeat(stage), chunks.tolist(), strict=False)
 
     def _gathered(self, stage: int, ready: float) -> After:
-        """Let a stage wait for its next chunk's weights."""
+        """Return a callback that advances a stage's clock to when its weights are `ready`."""
 
         def after(clock: list[float], ends: list[float]) -> None:
             clock[stage] = max(clock[stage], ready)
@@ -103,7 +113,10 @@ class Channels:
         return after
 
     def _demanded(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """Ask for a chunk's weights when its first input comes."""
+        """Return a callback that gathers a chunk's weights when the input of its first forward, task n, has arrived.
+
+        It records the window and advances `ready` and the stage's clock.
+        """
         need = int(self._work.need[n]) - 1
         lag_s = self._times.lag_s * bool(need >= 0 and self._work.sent[need])
 
@@ -116,8 +129,10 @@ class Channels:
         return after
 
     def _reducing(self, stage: int, chunk: int, n: int, seconds: float) -> After:
-        """Reduce a chunk's gradients when all are there: their reduction began while they were made, and slowed
-        that.
+        """Return a callback that reduces a chunk's gradients, complete after task n, when the channel is free.
+
+        A part may overlap with the backward that makes them, which is slowed by contention: the callback delays task
+        n's end.
         """
 
         def after(clock: list[float], ends: list[float]) -> None:
@@ -129,7 +144,7 @@ class Channels:
         return after
 
     def _end(self, clock: list[float], ends: list[float]) -> None:
-        """Let reductions that run beside nothing follow the last task."""
+        """Record the reductions that run apart, after each stage's last task; do nothing for others."""
         if self._times.reduce is None or self._times.reduces is not Start.APART:
             return
         seconds = by_chunk(self._times.reduce)

@@ -17,7 +17,7 @@ Number = TypeVar("Number", int, Any)  # Any: arrays, or terms of a tape
 
 @lru_cache(maxsize=8)  # the same for all stages
 def table(shape: Shape) -> tuple[tuple[int, int], ...]:
-    """Return (microbatch, place of the chunk on its stage) in order: megatron-core's get_schedule_table."""
+    """Return (microbatch, index of the chunk on its stage) in order: megatron-core's get_schedule_table. Cached."""
     return tuple(
         (microbatch, place)
         for first in range(0, shape.m, shape.group)
@@ -27,15 +27,18 @@ def table(shape: Shape) -> tuple[tuple[int, int], ...]:
 
 
 def warm_up(pp: Number, vpp: Number, group: Number, stage: Number) -> Number:
-    """Return the forwards of chunks before a stage's first backward: megatron-core's get_pp_rank_microbatches."""
+    """Return how many chunk forwards precede a stage's first backward: megatron-core's get_pp_rank_microbatches.
+
+    It is not limited to the number of forwards that there are.
+    """
     return 2 * (pp - stage - 1) + (vpp - 1) * group
 
 
 @lru_cache(maxsize=4096)
 def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArray[np.float64]:
-    """Return the microbatches of each chunk whose activations a stage holds, at every moment that may be its peak.
+    """Return how many microbatches' activations a stage holds of each chunk, at every moment of a possible peak.
 
-    [moments, vpp]; the first moment is that of the stage's first backward, on the last stage the loss's.
+    [moments, vpp]; the first moment is that of the stage's first backward. A stage of one chunk has one moment. Cached.
     """
     if vpp == 1:
         return np.array([[float(min(microbatches, pp - stage))]])
@@ -45,7 +48,10 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArra
     steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
 
     def done(passes: Any, place: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the passes of the chunk that is `place`-th in order, after so many passes of all chunks."""
+        """Return how many microbatches passed a chunk after `passes` passes of all chunks.
+
+        place: the chunk's index in the order of the passes.
+        """
         whole, rest = np.divmod(passes, group * vpp)
         begun = np.minimum(np.maximum(rest - place * group, 0), group)
         result: NDArray[np.float64] = np.minimum(whole * group + begun, microbatches)
@@ -57,13 +63,16 @@ def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArra
 
 @lru_cache(maxsize=65536)
 def most_held(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> float:
-    """Return the microbatches of a whole stage that it holds at its peak. layers: of each of its chunks."""
+    """Return the peak of held microbatches of a stage, the mean of its chunks weighted by their `layers`. Cached."""
     moments = held(stage, pp, len(layers), group, microbatches) @ np.array(layers, dtype=np.float64)
     return float(moments.max()) / sum(layers)
 
 
 def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
-    """Yield the tasks of Megatron's forward_backward_pipelining_with_interleaving; backward from the last chunk."""
+    """Yield a stage's tasks in the order of Megatron's forward_backward_pipelining_with_interleaving.
+
+    warm: forwards before the first backward. Backwards go from the last chunk to the first.
+    """
     pp, last = shape.pp, shape.vpp - 1
     forwards = [(FORWARD, stage + place * pp, microbatch) for microbatch, place in table(shape)]
     backwards = [(BACKWARD, stage + (last - place) * pp, microbatch) for microbatch, place in table(shape)]
@@ -71,12 +80,14 @@ def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
+    """Yield a stage's tasks of interleaved 1F1B."""
     return passes(shape, stage, warm_up(*shape[:2], shape.group, stage))
 
 
 def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield the tasks with one more forward ahead, so that each later one runs beside a backward that does not wait for
-    it.
+    """Yield a stage's tasks of interleaved 1F1B with one forward more in the warm-up.
+
+    Each later forward is PAIRED: it runs beside the backward that follows it and does not depend on it.
     """
     warm = warm_up(*shape[:2], shape.group, stage) + 1
     for n, (kind, chunk, microbatch) in enumerate(passes(shape, stage, warm)):
@@ -84,7 +95,10 @@ def paired_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def limit(shape: Shape) -> str | None:
-    """Say why forward_backward_pipelining_with_interleaving raises, megatron-core 0.16.1."""
+    """Return why megatron-core 0.16.1 refuses a shape; None if it runs it.
+
+    As forward_backward_pipelining_with_interleaving raises.
+    """
     pp, vpp, m, group = shape
     if vpp < 2 or pp < 2:
         return f"interleaved 1F1B needs 2 stages and 2 chunks a stage at least (got pp {pp}, vpp {vpp})"

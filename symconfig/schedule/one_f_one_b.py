@@ -8,7 +8,10 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task
 
 
 def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[Task]:
-    """Yield `warm` forwards, then one forward and one backward in turn, then the backwards that are left."""
+    """Yield `warm` forwards, then one forward and one backward in turn, then the remaining backwards.
+
+    With fewer than `warm` forwards, all of them come first.
+    """
     warm = min(warm, len(forwards))
     yield from forwards[:warm]
     for ahead, back in zip(forwards[warm:], backwards, strict=False):
@@ -18,7 +21,10 @@ def in_turn(forwards: list[Task], backwards: list[Task], warm: int) -> Iterator[
 
 
 def order(shape: Shape, stage: int) -> Iterable[Task]:
-    """Yield the tasks of Megatron's forward_backward_pipelining_without_interleaving: p - stage - 1 forwards ahead."""
+    """Yield a stage's tasks of 1F1B, with pp - stage - 1 forwards in the warm-up.
+
+    As Megatron's forward_backward_pipelining_without_interleaving.
+    """
     forwards, backwards = ([(kind, stage, i) for i in range(shape.m)] for kind in (FORWARD, BACKWARD))
     return in_turn(forwards, backwards, shape.pp - stage - 1)
 

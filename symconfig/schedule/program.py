@@ -19,15 +19,14 @@ _NAMES = {FORWARD: "forward", PAIRED: "forward", BACKWARD: "backward", INPUT: "b
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Tasks 0 to n - 1 in an order in which each comes after its needs, whatever they take.
+    """The tasks of all stages, 0 to n - 1, in an order in which each comes after the task that it waits for.
 
-    stage, kind, chunk, microbatch: [n]. need: [n], 1 + the task whose message it waits for, 0 for none. before: [n],
-    1 + the stage's task before it, 0 for none. received, sent: [n], whether what it needs (makes) comes from (goes to)
-    another stage. partner: [n], 1 + the forward that runs beside this backward, 0 for none; that forward itself only
-    waits for its message, and both are done at the backward's end.
-    placed: for each stage, the model's chunks that it holds. first, last: the first forward and the last gradient of
-    weights in each (stage, chunk). made: for each stage, tasks of the kinds that make gradients of weights, and the
-    places among them of those after which a chunk's are complete.
+    stage, kind, chunk, microbatch: [n]. need: [n], 1 + the task whose message it waits for, 0 for none. before: [n], 1
+    + the stage's previous task, 0 for none. received, sent: [n], whether its input (output) comes from (goes to)
+    another stage. partner: [n], 1 + the forward that is paired with this backward, 0 for none; that forward only waits
+    for its message, and both end with the backward. placed: for each stage, the model's chunks on it. first, last: the
+    first forward and the last weight gradients of each (stage, chunk). made: for each stage, its tasks of the kinds
+    that compute weight gradients, and the indices among them after which a chunk's are complete.
     """
 
     stage: Ints
@@ -47,10 +46,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """All stages' tasks as numbers, one stage after the other.
+    """All stages' tasks, one stage after the other, with numbers for what passes between them.
 
-    need: what each waits for, 0 for nothing. made: what others may wait for when it has ended, and `also`: what the
-    forward made that runs beside it; the last number, for which nobody waits, where there is nothing.
+    need: what each task waits for, 0 for nothing. made: what it makes; `also`: what its paired forward makes. Where
+    that is nothing, both have the last number, which no task waits for. starts: index of each stage's first task.
     """
 
     tasks: Ints
@@ -63,8 +62,10 @@ class _Codes:
 
 @lru_cache(maxsize=8)
 def program(schedule: Schedule, shape: Shape) -> Program:
-    """Build the tasks of a schedule. Raises InputError if the schedule cannot have the shape, or names the task at
-    which it hangs.
+    """Return the tasks of all stages in an order in which each comes after the task it waits for. Cached.
+
+    Raises:
+        InputError: the schedule cannot have the shape, or hangs; the text then names the first waiting task.
     """
     orders = schedule.orders(*shape)
     codes = _codes(orders, shape.chunks)
@@ -90,7 +91,7 @@ def program(schedule: Schedule, shape: Shape) -> Program:
     first = _latest(forwards[::-1], stage, chunk, shape.chunks)
     last = _latest(gradients, stage, chunk, shape.chunks)
     placed = tuple(tuple(sorted(c for where, c in first if where == one)) for one in range(shape.pp))
-    made = tuple(_made(kind, stage == one, last) for one in range(shape.pp))
+    made = tuple(_weight_gradient_tasks(kind, stage == one, last) for one in range(shape.pp))
     return Program(
         stage=stage,
         kind=kind,
@@ -109,7 +110,10 @@ def program(schedule: Schedule, shape: Shape) -> Program:
 
 
 def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
-    """Return numbers for what passes between tasks: a chunk's output, and the gradients of its input and weights."""
+    """Return the tasks with a number for everything that one task makes and another waits for.
+
+    That is a chunk's output and the gradients of its input and its weights, for each microbatch.
+    """
     numbers = chain.from_iterable(chain.from_iterable(orders))
     tasks = np.fromiter(numbers, dtype=np.int32).reshape(-1, 3)
     starts = np.cumsum([0, *(len(order) for order in orders)], dtype=np.int32)[:-1]
@@ -132,7 +136,11 @@ def _codes(orders: tuple[Order, ...], chunks: int) -> _Codes:
 
 
 def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
-    """Return the places of the tasks in `codes`, as each stage runs until it waits."""
+    """Return the indices of all tasks in dependency order: each stage in turn runs until it waits.
+
+    Raises:
+        InputError: no stage can go on, and tasks are left.
+    """
     need, made, also = codes.need.tolist(), codes.made.tolist(), codes.also.tolist()
     done = [False] * codes.count
     done[0] = True
@@ -149,27 +157,29 @@ def _arrange(schedule: Schedule, shape: Shape, codes: _Codes) -> Ints:
             places.extend(range(place[stage], at))
             place[stage] = at
         if len(places) == count:
-            raise _hung(schedule, shape, codes, place, stop)
+            raise _hang_error(schedule, shape, codes, place, stop)
     return np.array(places, dtype=np.int32)
 
 
 def _latest(tasks: NDArray[np.intp], stage: Ints, chunk: Ints, chunks: int) -> dict[tuple[int, int], int]:
-    """Return the task of each (stage, chunk) that is named last, by number of the task."""
+    """Return for each (stage, chunk) the task that comes last in `tasks`, in ascending order of the tasks."""
     latest = np.full((int(stage.max()) + 1) * chunks, -1)
     latest[stage[tasks] * chunks + chunk[tasks]] = tasks
     return {(int(stage[n]), int(chunk[n])): n for n in np.sort(latest[latest >= 0]).tolist()}
 
 
-def _made(kind: Ints, mine: Bools, last: dict[tuple[int, int], int]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return a stage's part of `Program.made`."""
+def _weight_gradient_tasks(
+    kind: Ints, mine: Bools, last: dict[tuple[int, int], int]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return (tasks of a stage that make weight gradients, indices of those after which a chunk's are complete)."""
     complete = np.zeros(len(kind), dtype=np.bool_)
     complete[list(last.values())] = True
     tasks = np.flatnonzero(np.isin(kind, list(set(kind[complete].tolist()))) & mine)
     return tasks, np.flatnonzero(complete[tasks])
 
 
-def _hung(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
-    """Return an error that names the first stage that waits for what nobody makes any more."""
+def _hang_error(schedule: Schedule, shape: Shape, codes: _Codes, place: list[int], stop: list[int]) -> InputError:
+    """Return an error that names the first stage that waits for a task that never ran, and both tasks."""
     stage = next(stage for stage in range(shape.pp) if place[stage] < stop[stage])
     kind, chunk, microbatch = codes.tasks[place[stage]].tolist()
     if kind in (FORWARD, PAIRED):

@@ -17,7 +17,7 @@ Task = tuple[int, int, int]
 
 
 class Shape(NamedTuple):
-    """Stages, chunks a stage, microbatches, and how many of these pass a chunk in a row where chunks take turns."""
+    """Stages, chunks of a stage, microbatches, and how many of these pass a chunk in a row if interleaved."""
 
     pp: int
     vpp: int
@@ -26,6 +26,7 @@ class Shape(NamedTuple):
 
     @property
     def chunks(self) -> int:
+        """Return the number of chunks of the model, pp * vpp."""
         return self.pp * self.vpp
 
 
@@ -36,12 +37,12 @@ Order = tuple[Task, ...]
 class Schedule:
     """A pipeline schedule.
 
-    order: the tasks of a stage, one after the other; a task starts when the one before it has ended and what it needs
-    has arrived: the chunk below's forward, the chunk above's backward, the same chunk's backward for the weights.
-    Where a chunk is follows from whose order it is in.
-    limit: a sentence that names what a shape lacks, or None.
-    runs_in: the targets that can run it, and have plans with it.
-    by_layer: a forward that runs together with a backward goes layer by layer, each beside one that is let go.
+    order: yields the tasks of a stage in order. A task starts when the one before it has ended and its input has
+    arrived, which is the previous chunk's forward, the next chunk's backward, or for weight gradients the same chunk's
+    backward. A chunk lies on the stage whose order it is in.
+    limit: returns why a shape cannot have the schedule, as a sentence; None if it can.
+    runs_in: the targets that support it, whose plans can have it.
+    by_layer: a forward that is paired with a backward takes memory layer by layer as the backward frees it.
     """
 
     name: str
@@ -53,8 +54,12 @@ class Schedule:
     by_layer: bool = False
 
     def orders(self, pp: int, vpp: int, m: int, group: int | None = None) -> tuple[Order, ...]:
-        """Return the tasks of every stage. group: None for pp, as in Megatron. Raises InputError where `problem` says
-        why.
+        """Return the tasks of every stage in order.
+
+        group: microbatches that pass a chunk in a row; None for pp, as in Megatron.
+
+        Raises:
+            InputError: the schedule cannot have this shape; its text is that of `problem`.
         """
         shape = Shape(pp, vpp, m, group or pp)
         problem = self.limit(shape)
@@ -63,12 +68,12 @@ class Schedule:
         return tuple(tuple(self.order(shape, stage)) for stage in range(pp))
 
     def problem(self, pp: int, vpp: int, m: int, group: int | None = None) -> str | None:
-        """Say what the schedule lacks in such a shape, as a sentence with need and got; None if it runs."""
+        """Return why the schedule cannot have this shape, a sentence with got and need; None if it can."""
         return self.limit(Shape(pp, vpp, m, group or pp))
 
 
 def one_chunk(title: str) -> Callable[[Shape], str | None]:
-    """Return the limit of a schedule that gives each stage one chunk."""
+    """Return the limit of a schedule with one chunk per stage: a function that returns a sentence unless vpp is 1."""
 
     def limit(shape: Shape) -> str | None:
         return None if shape.vpp == 1 else f"{title} gives each stage one chunk (got vpp {shape.vpp}, need 1)"

@@ -11,7 +11,7 @@ from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, PAIRED, WEIGHT
 
 
 def gpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield all forwards, then all backwards in the opposite order, as in the paper's figure 2c."""
+    """Yield all forwards, then all backwards in reverse order, as in figure 2c of the paper."""
     for microbatch in range(shape.m):
         yield (FORWARD, stage, microbatch)
     for microbatch in reversed(range(shape.m)):
@@ -28,9 +28,9 @@ GPIPE = Schedule(
 
 
 def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield 1F1B, in which stage i's gradients of weights stay i microbatches behind: 1F1B's memory of the first stage.
+    """Yield 1F1B with split backwards; stage i's weight gradients lag i microbatches behind those of its inputs.
 
-    Figure 3 and section 2.1 of arXiv 2401.10241.
+    No stage holds more than 1F1B's first one (arXiv 2401.10241, figure 3 and section 2.1).
     """
     warm = min(shape.m, shape.pp - stage - 1)
     yield from ((FORWARD, stage, i) for i in range(warm))
@@ -44,9 +44,9 @@ def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def v_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield the tasks of two chunks a stage, down the stages and back up: the order of PyTorch's ScheduleZBVZeroBubble.
+    """Yield a stage's tasks of two chunks, down the stages and back up: the order of PyTorch's ScheduleZBVZeroBubble.
 
-    The order is that of the 2 p - 1 microbatches that fill the pipeline at least; fewer leave gaps in it.
+    With fewer than 2 p - 1 microbatches, which fill the pipeline, it is their order with the missing ones left out.
     """
     down, up = stage, 2 * shape.pp - 1 - stage
     for task in _v_order(max(shape.m, 2 * shape.pp - 1), shape.pp, stage, down, up):
@@ -55,6 +55,7 @@ def v_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def _v_order(m: int, pp: int, stage: int, down: int, up: int) -> Iterator[Task]:
+    """Yield a stage's tasks of ZB-V for m >= 2 pp - 1 microbatches. down, up: its two chunks."""
     count = {(kind, chunk): 0 for kind in (FORWARD, INPUT, WEIGHT) for chunk in (down, up)}
 
     def following(kind: int, chunk: int) -> Task:
@@ -88,6 +89,7 @@ def _v_order(m: int, pp: int, stage: int, down: int, up: int) -> Iterator[Task]:
 
 
 def v_limit(shape: Shape) -> str | None:
+    """Return a sentence unless each stage has two chunks; None if it has."""
     return None if shape.vpp == 2 else f"ZB-V gives each stage two chunks (got vpp {shape.vpp}, need 2)"
 
 
@@ -102,7 +104,10 @@ ZB_V = Schedule(
 
 
 class _Stage:
-    """The tasks that a stage has run in either phase: 0 is the direction of its first half, 1 the other one."""
+    """A stage's progress in DualPipe's two directions: 0 is that of the stage's first half, 1 the other one.
+
+    chunk, following: by direction, the chunk and the next microbatch. weights: weight gradients still to compute.
+    """
 
     def __init__(self, shape: Shape, stage: int) -> None:
         mirror = shape.pp - 1 - stage
@@ -114,6 +119,7 @@ class _Stage:
         self.weights: deque[Task] = deque()
 
     def run(self, kind: int, phase: int) -> Task:
+        """Return the next task of a kind in one direction and count it; an INPUT queues its WEIGHT in `weights`."""
         passes = FORWARD if kind in (FORWARD, PAIRED) else BACKWARD
         microbatch = self.following[passes, phase]
         self.following[passes, phase] += 1
@@ -122,12 +128,16 @@ class _Stage:
         return kind, self.chunk[phase], microbatch
 
     def pair(self, forward: int, backward: int) -> Iterator[Task]:
+        """Yield the next forward of one direction, paired with the next backward of another."""
         yield self.run(PAIRED, forward)
         yield self.run(BACKWARD, backward)
 
 
 def dualpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield the eight steps of DualPipe.step, github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py."""
+    """Yield a stage's tasks in the eight steps of DualPipe.step.
+
+    github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py.
+    """
     half = shape.pp // 2
     outer = min(stage, shape.pp - 1 - stage)  # 0 at both ends
     inner = half - outer - 1  # 0 in the middle
@@ -161,7 +171,7 @@ def dualpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
 
 
 def dualpipe_limit(shape: Shape) -> str | None:
-    """Say what DualPipe.step asserts."""
+    """Return which assertion of DualPipe.step a shape fails, as a sentence; None if it fails none."""
     if shape.vpp != 1:
         return f"DualPipe gives each stage one chunk of each direction (got vpp {shape.vpp}, need 1)"
     if shape.pp % 2:

@@ -20,39 +20,46 @@ ROUNDING = 1e-11  # of a group's time
 
 
 def simulate(schedule: Schedule, times: Times, m: int, group: int | None = None) -> Timeline:
-    """Simulate one step of m microbatches. Raises InputError if the schedule cannot run such a shape.
+    """Return the timeline of one step of m microbatches.
 
-    group: microbatches that pass a chunk in a row where chunks take turns; None for as many as stages.
+    A step of more than MOST_TASKS tasks is simulated in part and extrapolated (`Timeline.left_out`).
+
+    group: microbatches that pass a chunk in a row where chunks take turns; None for pp.
+
+    Raises:
+        InputError: the schedule cannot have this shape, has too many tasks or hangs, or contention is not in [0, 1).
     """
     if not 0.0 <= times.contention < 1.0:
         raise InputError(f"contention is a share of a collective's time (got {times.contention}, need 0 to below 1)")
     shape = Shape(times.pp, times.vpp, m, group or times.pp)
     if problem := not_simulated(schedule, shape):
         raise InputError(problem)
-    return (_simulated if _tasks(schedule, shape) <= MOST_TASKS else _extended)(schedule, times, shape)
+    return (_simulated if _task_count(schedule, shape) <= MOST_TASKS else _extrapolated)(schedule, times, shape)
 
 
 def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
-    """Say why a step of such a shape cannot be simulated; None if it can.
+    """Return why a step of this shape cannot be simulated, as a sentence; None if it can.
 
-    A step of many tasks is, if a plan can have its schedule, and four of its groups are no more than can be followed.
+    The schedule cannot have the shape, or there are too many tasks; for schedules that plans can have, only the tasks
+    of four groups of microbatches count, since longer steps are extrapolated.
     """
     least = shape._replace(m=min(shape.m, 4 * max(shape.group, shape.pp))) if schedule.runs_in else shape
-    tasks, most = _tasks(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
+    tasks, most = _task_count(schedule, least), MOST_FOLLOWED if schedule.runs_in else MOST_TASKS
     too_long = f"{schedule.title} is not simulated (got {tasks:,} tasks, need <= {most:,})" if tasks > most else None
     return schedule.limit(shape) or too_long
 
 
-def _tasks(schedule: Schedule, shape: Shape) -> int:
+def _task_count(schedule: Schedule, shape: Shape) -> int:
+    """Return the number of tasks of a step: a forward and a backward of each microbatch in each chunk."""
     return 2 * shape.chunks * shape.m
 
 
-def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
-    """Simulate a shorter step, and add the groups of microbatches that it leaves out of the steady part.
+def _extrapolated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
+    """Return the timeline of a long step: simulate fewer groups of microbatches and extrapolate the steady part.
 
-    The ends of tasks follow from those before them by maxima and sums alone. Once all ends that later ones depend on
-    are those of some groups earlier plus one constant, so are all further ones. A step too long to be followed to that
-    point is taken to go on at the pace that it has, or at that of the busiest stage.
+    Ends of tasks are maxima and sums of earlier ends. Once all ends that later tasks depend on equal those of some
+    groups earlier plus one constant, so do all further ones. If the simulated part does not become steady, the pace of
+    its second quarter or of the busiest stage is taken.
     """
     pp, _, m, _ = shape
     group = _period(shape)
@@ -77,13 +84,14 @@ def _extended(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
 
 
 def _period(shape: Shape) -> int:
-    """Return the microbatches after which the order of tasks repeats itself."""
+    """Return after how many microbatches the order of tasks repeats: the group if interleaved, else 1."""
     return shape.group if shape.vpp > 1 else 1
 
 
 def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
-    """Return after how many groups a step repeats itself (0: not seen), its seconds a microbatch, and of each stage's
-    work [pp].
+    """Return (groups after which the step repeats, seconds per microbatch, busy seconds of each stage [pp]).
+
+    The busy seconds are per microbatch, too. The first is 0 if no repetition was seen; the pace is then an estimate.
     """
     pp, vpp, m, _ = line.shape
     group = _period(line.shape)
@@ -105,6 +113,7 @@ def _steady(line: Timeline, times: Times) -> tuple[int, float, Array]:
 
 
 def _simulated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
+    """Return the timeline of a whole step, every task simulated."""
     work = program(schedule, shape)
     own_s = _durations(work, times)
     channels = Channels(work, times, own_s)
@@ -122,7 +131,10 @@ def _simulated(schedule: Schedule, times: Times, shape: Shape) -> Timeline:
 
 
 def _durations(work: Program, times: Times) -> Array:
-    """Return [n]: seconds of each task, without what receiving takes."""
+    """Return the seconds of each task without receiving: [n].
+
+    A forward that is paired with a backward takes 0 s, and the backward the seconds of both minus what pairing saves.
+    """
     forward, recompute, backward, weight = map(by_chunk, (times.forward, times.recompute, times.backward, times.weight))
     inputs = recompute + backward
     table = np.stack((forward, inputs + weight, inputs, weight))
@@ -140,7 +152,7 @@ def _durations(work: Program, times: Times) -> Array:
 
 
 def _run(work: Program, seconds: Array, times: Times, channels: Channels) -> tuple[list[float], list[float]]:
-    """End of each task, and of each stage's last one.
+    """Return the end of every task, and of each stage's last one, in seconds; `channels` is updated on the way.
 
     A plain loop over plain numbers: 4 million tasks a second and more, which arrays over all stages at a time do not
     reach for so few stages.

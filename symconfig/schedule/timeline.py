@@ -22,10 +22,10 @@ _MADE_OF = {
 
 
 class Event(NamedTuple):
-    """One thing on a stage's track.
+    """One event on a stage's track.
 
     kind: forward, recompute, backward, weight, receive (the stage is busy); send (a message is under way); gather,
-    reduce (the stage's channel of data parallelism; microbatch -1). chunk: its place on the stage, 0 to vpp - 1;
+    reduce (the stage's data-parallel channel; microbatch -1). chunk: its index on the stage, 0 to vpp - 1;
     `Timeline.placed` has its number in the model.
     """
 
@@ -40,10 +40,10 @@ class Event(NamedTuple):
 class Timeline:
     """One simulated step.
 
-    end_s: [n], of each task. ready_s: [n], before which it has no weights. finish_s: [pp], when each stage is done, its
-    reductions included. windows: of the stages' channels.
-    left_out: microbatches of a long step's steady part that are not in `work`, `end_s` and `windows`, but counted in
-    `finish_s`, by which they are `left_out_s` later, and in the seconds of the step. left_out_busy_s: [pp].
+    end_s: [n], of each task. ready_s: [n], when its weights are there. finish_s: [pp], when each stage is done, its
+    reductions included. windows: of the stages' channels. left_out: microbatches of a long step that were extrapolated:
+    they are not in `work`, `end_s` and `windows`, but in `finish_s`, which they delay by `left_out_s`. left_out_busy_s:
+    their busy seconds, [pp].
     """
 
     schedule: Schedule
@@ -60,43 +60,49 @@ class Timeline:
 
     @property
     def pp(self) -> int:
+        """Return the number of stages."""
         return self.shape.pp
 
     @property
     def vpp(self) -> int:
+        """Return the number of chunks of each stage."""
         return self.shape.vpp
 
     @property
     def m(self) -> int:
+        """Return the number of microbatches of the step, those left out of the simulation included."""
         return self.shape.m
 
     @property
     def placed(self) -> tuple[tuple[int, ...], ...]:
-        """Return, for each stage, the numbers in the model of the chunks that it holds."""
+        """Return for each stage the numbers of its chunks in the model."""
         return self.work.placed
 
     @property
     def step_s(self) -> float:
-        """Return the seconds until the last stage is done."""
+        """Return the seconds of the step: when the last stage is done."""
         return float(self.finish_s.max())
 
     @property
     def busy_s(self) -> Array:
-        """Return [pp]: seconds of a step in which each stage works or receives."""
+        """Return the seconds for which each stage computes or receives in the step: [pp]."""
         busy = np.zeros(self.pp)
         np.add.at(busy, self.work.stage, self.end_s - self._starts())
         result: Array = busy + self.left_out_busy_s
         return result
 
     def _starts(self) -> Array:
-        """Return when each task starts, after the stage's task before it, with its message and its weights: [n]."""
+        """Return when each task starts, its stage free, its message arrived and its weights there: [n]."""
         work = self.work
         arrived = np.append(0.0, self.end_s + self.times.lag_s * work.sent)[work.need]
         start: Array = np.maximum(np.maximum(arrived, self.ready_s), np.append(0.0, self.end_s)[work.before])
         return start
 
     def events(self, stage: int) -> Iterator[Event]:
-        """Yield everything on one stage's track: its tasks in order with their messages, then its collectives."""
+        """Yield the events of one stage: its tasks in order with their messages, then its data-parallel collectives.
+
+        Microbatches that were left out of the simulation have no events.
+        """
         starts, work = self._starts(), self.work
         place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
         busy_s = self.times.busy_s
@@ -104,7 +110,7 @@ class Timeline:
         def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
             return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)
 
-        for n, done in self._done(stage):
+        for n, done in self._tasks_with_work(stage):
             start, end = float(starts[n]), float(self.end_s[n])
             if work.received[n] and busy_s:
                 yield event("receive", n, start, start + busy_s)
@@ -121,9 +127,10 @@ class Timeline:
             if where == stage and ends > begins:
                 yield Event(kind, place[chunk], -1, begins, ends)
 
-    def _done(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield a stage's tasks, and whose work is done in each: a forward beside a backward waits for that to
-        start.
+    def _tasks_with_work(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield (task, tasks whose work is done in it) of a stage.
+
+        A forward that is paired with a backward has (): its work is done in the backward's task, which has both.
         """
         partner = self.work.partner
         waits = set((partner[partner > 0] - 1).tolist())
@@ -134,17 +141,16 @@ class Timeline:
                 yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
 
     def _parts(self, n: int) -> list[tuple[int, str, float]]:
-        """Return (task, kind of event, seconds by themselves) of what a task is made of."""
+        """Return (task, kind of event, seconds without slowdown) of each part of a task that takes time."""
         place, stage = divmod(int(self.work.chunk[n]), self.pp)
         parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
         return [(n, name, seconds) for name, seconds in parts if seconds]
 
     def held(self, stage: int) -> tuple[Array, Ints]:
-        """Return times [e] at which what a stage holds changes, and microbatches of each chunk held from then on [e,
-        chunks].
+        """Return times, [e], and the number of microbatches of each chunk held from then on, [e, chunks].
 
-        A microbatch is held from the start of its forward to the end of its last gradient. A forward that goes layer by
-        layer with a backward takes what this one gives back: it is held from their end on.
+        A microbatch is held from the start of its forward to the end of its last gradient; with `by_layer` a paired
+        forward is held only from the pair's end on, since it takes memory as its partner frees it.
         """
         work = self.work
         mine = np.flatnonzero(work.stage == stage)

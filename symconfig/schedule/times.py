@@ -12,12 +12,11 @@ Array = NDArray[np.float64]
 
 
 class Start(Enum):
-    """When a stage's collectives of data parallelism run; those of one stage do one after the other.
+    """When a stage's data-parallel collectives run; those of one stage follow one another.
 
     APART: all gathers before the stage's first task, all reductions after its last one.
-    AHEAD: gathers from time 0 on, so that a chunk's weights are there early; a reduction when its gradients are there
-    on all stages.
-    ON_DEMAND: a gather when the chunk's first input has come; a reduction as for AHEAD.
+    AHEAD: gathers from time 0 on; a reduction when the chunk's gradients are complete on all stages.
+    ON_DEMAND: a gather when the chunk's first input has arrived; a reduction as for AHEAD.
     """
 
     APART = "apart"
@@ -63,13 +62,15 @@ class Times:
 
     @property
     def pp(self) -> int:
+        """Return the number of stages."""
         return int(self.forward.shape[0])
 
     @property
     def vpp(self) -> int:
+        """Return the number of chunks of each stage."""
         return int(self.forward.shape[1])
 
 
 def by_chunk(times: Array) -> Array:
-    """Order an array [pp, vpp] of Times by number of the chunk in the model: [pp vpp]."""
+    """Return an array [pp, vpp] of Times flattened in model order: [pp * vpp]."""
     return times.T.reshape(-1)

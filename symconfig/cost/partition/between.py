@@ -19,9 +19,10 @@ from symconfig.graph.sharding import Layouts, Phase, Way
 
 
 class Leg(NamedTuple):
-    """One way of an activation over a link. times: in a step. amount: of the whole tensor.
+    """A transfer of an activation, or of its gradient, over a link.
 
-    backward: of the gradient, from the consumer to the producer. gathered: only where all that changes is gathered.
+    backward: of the gradient, from consumer to producer. amount: of the whole tensor, in bytes or elements. times: per
+    step. gathered: it happens only where the change of layout is nothing but an all-gather.
     """
 
     phase: Phase
@@ -32,9 +33,10 @@ class Leg(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the consumer of an activation keeps. size: bytes of the whole tensor, of all instances.
+    """What the consumer of an activation keeps for its backward.
 
-    shards: what is gathered for it stays as it came. covered: its producer has what did not change.
+    size: bytes of the whole tensor, of all instances. shards: a gathered tensor is kept as its shard. covered: without
+    a change of layout the producer's own copy serves both.
     """
 
     size: float
@@ -44,7 +46,11 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """there, back: digits [options of the producer, options of the consumer] of the tensor and of its gradient."""
+    """The link of an activation.
+
+    there, back: digits of the tensor's and the gradient's change of layout, [options of the producer, options of the
+    consumer]. kept: None if the consumer keeps nothing. times: instances of the link.
+    """
 
     there: Numbers
     back: Numbers
@@ -54,20 +60,24 @@ class Activation:
 
     @property
     def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Return digits and amount of the tensor's way, and of its gradient's where it has one."""
+        """Return (digits, amount) of the tensor's transfer and, where it has a gradient, of the gradient's.
+
+        amount: of the whole tensor, in bytes or elements.
+        """
         amounts = {leg.backward: leg.amount for leg in self.legs}
         ways = ((self.there, amounts[False]), (self.back, amounts.get(True, 0.0)))
         return ways if True in amounts else ways[:1]
 
     def there_cost(self, table: Table) -> Array:
-        """Return the cost of the tensor's way by number of its layouts."""
+        """Return the cost per step of moving the tensor to the consumer, by layout pair: [numbers]."""
         return self._cost(table, False)
 
     def back_cost(self, table: Table) -> Array:
-        """Return the cost of the gradient's way by number of its layouts."""
+        """Return the cost per step of moving the gradient back to the producer, by layout pair: [numbers]."""
         return self._cost(table, True)
 
     def _cost(self, table: Table, backward: bool) -> Array:
+        """Return the cost per step of the legs in one direction, of all instances; cached in the table: [numbers]."""
         legs = tuple(leg for leg in self.legs if leg.backward == backward)
 
         def summed() -> Array:
@@ -80,7 +90,10 @@ class Activation:
         return table.once((legs, self.times), summed)
 
     def memory(self, table: Table) -> Array:
-        """Return the bytes that the consumer keeps for its backward, by number of the tensor's layouts."""
+        """Return the bytes that the consumer keeps on a rank for its backward, by number of the layout pair: [numbers].
+
+        0 where nothing is kept, or where the producer keeps the same layout already; cached in the table.
+        """
         kept = self.kept
         if kept is None:
             return np.zeros(len(table.numbers))
@@ -96,9 +109,11 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A parameter's link. transfers: digits [options of the parameter, options of the operator] and amounts of its four
-    changes of layout, as `Layouts.ways` has them. trainable: all but the first happen. regathers: the backward
-    gathers the weight, too.
+    """The link of a parameter to an operator that uses it.
+
+    transfers: digits, [options of the parameter, options of the operator], and amounts of its four changes of layout in
+    the order of `Layouts.ways`: gather, gradient's turn, reduction, update. trainable: all but the gather happen.
+    regathers: the backward gathers the weight again. turns: microbatches per step. times: instances of the link.
     """
 
     transfers: tuple[tuple[Numbers, float], ...]
@@ -108,14 +123,20 @@ class Weight:
     times: float
 
     def cost(self, moved: Sequence[Array], ahead: Array, behind: Array) -> Array:
-        """Return what of the transfers shows. moved: their costs. ahead, behind: what work beside them hides forward
-        and backward.
+        """Return the exposed cost per step of the four transfers, all instances together.
+
+        moved: costs of gather, gradient's turn, reduction and update. ahead, behind: seconds of work that can overlap
+        with them in the forward and the backward pass.
         """
         once = shown(moved, ahead, behind, regathers=self.regathers, trainable=self.trainable, turns=self.turns)
         return self.times * once
 
     def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
-        """Return the transfers as `shown` has them, of one link."""
+        """Return the transfers grouped into exchanges by phase, each with the work left to overlap with, for one link.
+
+        A forward exchange always; a backward one with regathering or a trainable weight; reduction and update if
+        trainable.
+        """
         gather, turn, reduction, update = moved
         back = (gather,) * self.regathers + (turn,) * self.trainable
         exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
@@ -130,10 +151,11 @@ class Weight:
 def shown(
     moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
-    """Return what of a weight's four transfers shows in a step; all may be of one link, or of many side by side.
+    """Return the exposed cost per step of a weight's four transfers, element by element; of one link, or of many.
 
-    Every turn the gathers and the gradient's way to where it lies between turns. Once a step its reduction, beside what
-    the last backward of a turn leaves of the work, and the update, beside what the first forward leaves.
+    moved: costs of gather, gradient's turn, reduction and update. Every turn has the gathers and the gradient's turn;
+    the reduction happens once, beside what the last backward leaves of the work, and the update beside what the first
+    forward leaves. ahead, behind: work to overlap with, forward and backward.
     """
     gather, turn, reduction, update = moved
     turn = where(regathers, gather, 0.0) + where(trainable, turn, 0.0)
@@ -145,7 +167,10 @@ def shown(
 
 
 def activation(given: Port, taken: Port, legs: tuple[Leg, ...], kept: Kept | None, times: float) -> Activation:
-    """Make the rule of an activation's link between two ports."""
+    """Return the link of an activation from the producer's port to the consumer's.
+
+    Its digits are [producer's options, consumer's options], for the tensor and for its gradient.
+    """
     there = digits(given.forward[:, None], taken.forward)
     return Activation(there, digits(taken.backward, given.backward[:, None]), legs, kept, times)
 
@@ -153,9 +178,11 @@ def activation(given: Port, taken: Port, legs: tuple[Leg, ...], kept: Kept | Non
 def weight(
     source: Node, use: Port, *, flat: bool, amounts: tuple[float, float], regathers: bool, turns: float, times: float
 ) -> Weight:
-    """Make the rule of a parameter's link to the port where it is used.
+    """Return the link of a parameter to the port that uses it.
 
-    What is used in parts is kept in the same ones; and without `flat`, smaller parts are ruled out.
+    amounts: of the whole weight and of its gradient. A weight that is used sharded must be stored in the same shards,
+    and without `flat` none may be stored in smaller shards: such pairs have the digit FORBIDDEN in the forward
+    transfer.
     """
     stored, summed_at, state = (at[:, None] for at in states(source, np.arange(len(source.options))))
     summed = np.where(cut(summed_at), summed_at, np.where(use.backward == PARTIAL, PARTIAL, WHOLE))
@@ -178,7 +205,10 @@ def weight(
 
 
 def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return places [rows, axes] of a parameter's weight, gradient and optimizer state."""
+    """Return the places of a parameter's weight, gradient and optimizer state, in the shape of `rows` each.
+
+    The state is FLAT where the option has a ZeRO stage, else it lies as the weight does.
+    """
     port = node.ports[0]
     flat = np.array([option.zero > 0 for option in node.options])
     weight, gradient = port.forward[rows], port.backward[rows]
@@ -186,7 +216,10 @@ def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]
 
 
 def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
-    """Return the rows that place the port's tensor differently, and for each given row the one that is like it."""
+    """Return one of each set of rows that place the port's tensor alike, and the index into it of every given row.
+
+    Of rows that are alike the first one is returned.
+    """
     digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
     first: dict[int, int] = {}
     alike: list[int] = (port.alike[rows] @ digits).tolist()

@@ -12,7 +12,10 @@ from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, wher
 
 
 class Move(NamedTuple):
-    """A collective along one axis, and where among the pairs it happens. amount: of the larger buffer on one rank."""
+    """A collective along one axis.
+
+    happens: for which pairs of layouts. amount: of the larger buffer on one rank, in bytes or elements.
+    """
 
     kind: Kind
     axis: int
@@ -22,7 +25,7 @@ class Move(NamedTuple):
 
 
 def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
-    """Return the share of a tensor that one rank has."""
+    """Return one rank's share of a tensor: 1 / (product of the sizes of the axes that it is sharded over)."""
     share: Array | float = 1.0
     for place, rate in zip(places, rates, strict=True):
         share = share * np.where(cut(place), 1.0 / rate.size, 1.0)
@@ -32,12 +35,12 @@ def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
 def change(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Array | float:
-    """Return the cost of all collectives; amount: of the whole tensor."""
+    """Return the cost of bringing a tensor from one layout into another. amount: of the whole tensor."""
     return total(moves(given, taken, amount, rates))
 
 
 def total(run: Iterable[Move]) -> Array | float:
-    """Return the cost of collectives that follow one another."""
+    """Return the sum of the costs of moves, each only where it happens; 0.0 for none."""
     cost: Any = 0.0
     for move in run:
         cost = cost + where(move.happens, move.cost, 0.0)
@@ -48,8 +51,9 @@ def total(run: Iterable[Move]) -> Array | float:
 def moves(
     given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
 ) -> Iterator[Move]:
-    """Yield the collectives, one after the other. Those of one kind are one collective over all of their axes; each
-    axis has what it adds to the cost. amount: of the whole tensor.
+    """Yield the moves that bring a tensor from one layout into another, in order. amount: of the whole tensor.
+
+    Moves of one kind are one collective over all of their axes; each has what its axis adds to the cost.
     """
     sizes = [rate.size for rate in rates]
     for kind, axes, larger in changes(given, taken, local(given, rates) * amount, sizes):
@@ -59,9 +63,9 @@ def moves(
 
 
 def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
-    """Yield one collective over all axes along which it happens; whole: the larger buffer of it on one rank.
+    """Yield the moves of one collective, one for each axis on which it happens anywhere; none without such an axis.
 
-    The ranks along an axis share what moves along the next one.
+    whole: the larger buffer on one rank. The amount is divided by each axis before the next one.
     """
     group: Any = 0
     amount: Any = whole

@@ -43,14 +43,18 @@ _DIGIT_OF = np.array([[0, 2, 3], [6, 0, 4], [7, 8, 1]])  # [given, taken]: whole
 
 
 def digits(given: Numbers, taken: Numbers) -> Numbers:
-    """Return the digits of pairs of places, in arrays that broadcast together."""
+    """Return the digit (0 to 8) of each pair of places, in the arrays' broadcast shape; never FORBIDDEN."""
     first, second = np.asarray(cut(given)), np.asarray(cut(taken))
     result: Numbers = _DIGIT_OF[np.where(first, 2, WHOLE - given), np.where(second, 2, WHOLE - taken)]
     return np.where(first & second & (given != taken), _EXCHANGED, result)
 
 
 def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
-    """Return numbers of pairs of rows. table: [options, options] digits. across: of all pairs, else pair by pair."""
+    """Return the number of each pair of rows, one decimal digit per axis.
+
+    table: digits, [options of one, options of the other]. across: of all pairs, [given, taken]; else of rows pair by
+    pair, [given].
+    """
     shape = (len(given), len(taken)) if across else (len(given),)
     total = np.zeros(shape, dtype=np.int64)
     for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
@@ -59,7 +63,10 @@ def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
 
 
 def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Rows) -> tuple[Pairs, list[Numbers]]:
-    """Return which pairs of all rows have no forbidden digit in one table, and their numbers by each of some tables."""
+    """Return the indices of the pairs of rows without a forbidden digit, and their numbers by each of `tables`.
+
+    able: the digits that say which pairs are forbidden. The indices are (into given, into taken), [pairs] each.
+    """
     some = np.ones((len(given), len(taken)), dtype=bool)
     for row, column in zip(given.T, taken.T, strict=True):
         some &= (able != FORBIDDEN)[row].take(column, axis=1)
@@ -69,7 +76,7 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
 
 @dataclass(frozen=True)
 class Table:
-    """Properties of some numbers of layout pairs, [numbers]. known: what was worked out, by its name."""
+    """Properties of numbers of layout pairs, [numbers]. known: a cache of arrays by key."""
 
     rates: tuple[Rate, ...]
     numbers: Numbers
@@ -83,7 +90,10 @@ class Table:
 
     @cached_property
     def moving(self) -> tuple[list[Column], list[Column], Numbers]:
-        """Return the places, given and taken, of what moves differently, and for each number which of them it is."""
+        """Return one pair of places, before and after, for each kind of movement, and each number's kind.
+
+        Places are arrays by axis, [kinds]; the kinds are indices into them, [numbers].
+        """
         powers, digits = BASE ** np.arange(len(self.rates), dtype=np.int64), _MOVES_AS[self.digits]
         some, back = np.unique(powers @ digits, return_inverse=True)
         each = some // powers[:, None] % BASE
@@ -92,33 +102,37 @@ class Table:
 
     @cached_property
     def forbidden(self) -> NDArray[np.bool_]:
+        """Return where some axis has the digit FORBIDDEN: [numbers]."""
         return np.asarray((self.digits == FORBIDDEN).any(axis=0))
 
     @cached_property
     def same(self) -> NDArray[np.bool_]:
-        """Tell where nothing changes."""
+        """Return where the layout changes along no axis: [numbers]."""
         return np.asarray((self.digits <= _HELD).all(axis=0))
 
     @cached_property
     def gathered(self) -> NDArray[np.bool_]:
-        """Tell where something is gathered, and nothing else changes."""
+        """Return where the tensor is all-gathered along one axis or more, and no other change happens: [numbers]."""
         plain = (self.digits <= _HELD) | (self.digits == _GATHERED)
         return np.asarray(plain.all(axis=0) & ~self.same)
 
     @cached_property
     def shares(self) -> tuple[Array, Array]:
-        """Return the shares of the tensor on one rank, as it is given and as it is taken."""
+        """Return one rank's share of the tensor before and after the change of layout: two arrays [numbers]."""
         ones, (given, taken) = np.ones(len(self.numbers)), self.places
         return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     @property
     def places(self) -> tuple[list[Column], list[Column]]:
-        """Return where each axis lies as the tensor is given and as it is taken, of one of those that are alike."""
+        """Return the places before and after the change of one representative of each number.
+
+        Each is a list of arrays [numbers], one for each axis.
+        """
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
         return given, taken
 
     def cost(self, amount: float) -> Array:
-        """Return the collectives' cost; infinite where a digit is forbidden. amount: of the whole tensor."""
+        """Return the collectives' cost for a tensor of `amount`, infinite where forbidden; cached: [numbers]."""
 
         def changed() -> Array:
             given, taken, back = self.moving
@@ -129,7 +143,10 @@ class Table:
         return self.once(amount, changed)
 
     def once(self, what: Hashable, make: Callable[[], Array]) -> Array:
-        """Return what was made under this name before, or make it now."""
+        """Return the array cached under the key `what`; on a miss make and cache it.
+
+        The cache is cleared when it holds _MOST_KNOWN arrays.
+        """
         result = self.known.get(what)
         if result is None:
             if len(self.known) >= _MOST_KNOWN:
@@ -140,12 +157,15 @@ class Table:
 
 @lru_cache(maxsize=4)
 def every(rates: tuple[Rate, ...]) -> Table:
-    """Return the table of all numbers, each at its own place."""
+    """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
     return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
 
 
 def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
-    """Return a table with these numbers in it, and the place of each there."""
+    """Return a table that contains these numbers, and the index of each in it.
+
+    Up to MOST_AXES axes it is the cached table of all numbers; else a new one of the numbers that occur.
+    """
     if len(rates) <= MOST_AXES:
         return every(rates), numbers
     some, places = np.unique(numbers, return_inverse=True)

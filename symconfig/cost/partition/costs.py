@@ -32,10 +32,10 @@ class Objective(StrEnum):
 
 
 class Keep(StrEnum):
-    """What stays for the backward, from most memory and least time to least and most.
+    """What is kept for the backward, from most memory and least time to least memory and most time.
 
-    used: every tensor as the backward reads it. shards: what is gathered for an operator stays as its shard, and is
-    gathered again. borders: of every repeated part only what enters it; it runs forward again, one instance at a time.
+    used: every tensor as the backward reads it. shards: a gathered tensor as its shard, which is gathered again.
+    borders: only the inputs of each repeated part; it is recomputed, one instance at a time.
     """
 
     USED = "used"
@@ -45,11 +45,11 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """How a step runs. turns: microbatches that the program runs for, one after the other, before the weights change.
-    alive: of how many at a time what the backward reads is kept, as in a stage of a pipeline.
+    """How a step runs.
 
-    Bytes are per parameter. hide: the share of an operator's work that its weights' gathers and its gradients'
-    reductions may run beside.
+    turns: microbatches that run one after the other before the weights change. alive: of how many microbatches at a
+    time the saved tensors are kept, as in a pipeline stage. Bytes are per parameter. hide: the share of an operator's
+    work that its weights' gathers and its gradients' reductions may overlap with.
     """
 
     turns: int = 1
@@ -62,9 +62,9 @@ class Training:
 
 
 class NodeCost(NamedTuple):
-    """[rows]: in the objective's unit; bytes held; bytes alive while the node runs.
+    """Costs of a node by row, [rows]: in the objective's unit; bytes held; bytes alive while the node runs.
 
-    relative: the source paper's Cost_mem, which gamma divides and `cost` is without; of the objective symtensor only.
+    relative: the source paper's Cost_mem, which is divided by gamma and not part of `cost`; 0 for the objective `time`.
     """
 
     cost: Array
@@ -74,7 +74,7 @@ class NodeCost(NamedTuple):
 
 
 class LinkCost(NamedTuple):
-    """[rows of the producer, rows of the consumer]"""
+    """Costs of a link, [rows of the producer, rows of the consumer]: in the objective's unit; bytes held."""
 
     cost: Array
     memory: Array
@@ -82,8 +82,11 @@ class LinkCost(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """rates: of the axes, in the objective's unit. flat: weights may lie in smaller parts than they are used in.
-    between: of a message to another stage, where the network is one of several."""
+    """The costs of all nodes and links of a network on a mesh.
+
+    rates: of the axes, in the objective's unit. flat: weights may be stored in smaller shards than they are used in.
+    between: of a message to another stage; None if the network is no pipeline stage.
+    """
 
     net: Net
     rates: tuple[Rate, ...]
@@ -97,10 +100,11 @@ class Costs:
 
     @property
     def timed(self) -> bool:
+        """Return whether costs are seconds (objective `time`)."""
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
-        """Return the costs of a node by itself, of all nodes that it stands for together."""
+        """Return the costs of a node without its links, of all its instances; 0 for a copy: [rows]."""
         node = self.net.nodes[index]
         if node.parameter is not None:
             return self._parameter(node, rows)
@@ -110,8 +114,10 @@ class Costs:
         return self._operator(node, rows)
 
     def passes(self, node: Node, rows: Rows) -> Passes:
-        """Return the computation of one operator in one turn. The last answer for a node is kept: its links ask
-        again.
+        """Return the seconds of one operator's computation in one microbatch: [rows] each.
+
+        0 for nodes that are no operators and for the objective `symtensor`. The last answer of each node is cached by
+        the identity of `rows`.
         """
         if not self.timed or node.operator is None:
             return Passes(np.zeros(len(rows)), np.zeros(len(rows)))
@@ -121,6 +127,7 @@ class Costs:
         return known[1]
 
     def _worked(self, node: Node, rows: Rows) -> Passes:
+        """Return an operator's seconds: of its message if it receives or sends, else of its computation."""
         assert node.operator is not None
         if node.operator.work in (Work.RECEIVE, Work.SEND):
             assert self.between is not None
@@ -128,6 +135,11 @@ class Costs:
         return work(self.net.program, node, rows, self.rates, self.machine)
 
     def _operator(self, node: Node, rows: Rows) -> NodeCost:
+        """Return an operator's costs of all microbatches and instances: [rows].
+
+        Computation and its own collectives (forward twice if recomputed); bytes of its saved outputs; twice the bytes
+        of all its tensors while it runs.
+        """
         assert node.operator is not None
         forwards = self.forwards(node)
         own = self.passes(node, rows)
@@ -140,23 +152,28 @@ class Costs:
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
             shown = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._spread(port, rows) for port in shown), relative)
+            relative = sum((self._relative_memory(port, rows) for port in shown), relative)
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def forwards(self, node: Node) -> float:
-        """Return how often an operator runs forward in a turn."""
-        return 2.0 if self._repeats(node) else 1.0
+        """Return how often an operator runs forward in a microbatch: 2.0 if it is recomputed, else 1.0."""
+        return 2.0 if self._is_recomputed(node) else 1.0
 
-    def _repeats(self, node: Node) -> bool:
+    def _is_recomputed(self, node: Node) -> bool:
+        """Return whether a node is recomputed: it is in a repeated part, and only borders are kept."""
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
-        """Return how many instances are alive: of recomputed repeats one instance of one microbatch at a time."""
-        repeats = self._repeats(node)
+        """Return for how many instances a node's saved tensors are alive at once.
+
+        With recomputation one instance of the repeated part, of one microbatch; else all, of all microbatches in
+        flight.
+        """
+        repeats = self._is_recomputed(node)
         return node.times / self.net.instances[node.run] if repeats else float(node.times * self.training.alive)
 
-    def _spread(self, port: Port, rows: Rows) -> Array:
-        """Return the sum over dims of d_i / s_i, [rows]; what is flat is smaller as a whole."""
+    def _relative_memory(self, port: Port, rows: Rows) -> Array:
+        """Return the sum over dims of local sizes, divided by the axes of a FLAT layout: [rows]."""
         places = port.forward[rows]
         total = np.zeros(len(rows))
         for position, size in enumerate(port.sizes):
@@ -169,6 +186,10 @@ class Costs:
         return total
 
     def _parameter(self, node: Node, rows: Rows) -> NodeCost:
+        """Return a parameter's costs of all its instances: [rows].
+
+        The cost is the optimizer's step if it is trainable, the memory its weight, gradient and optimizer state.
+        """
         assert node.parameter is not None
         port, training = node.ports[0], self.training
         size = port.elements
@@ -176,13 +197,16 @@ class Costs:
         memory, shares = weight + gradient + state, self._shares(node, rows)
         cost = relative = np.zeros(len(rows))
         if not self.timed:
-            relative = self._spread(port, rows)
+            relative = self._relative_memory(port, rows)
         elif node.parameter.trainable:
             cost = traffic_s(self.machine, size * shares[2] * training.adam_bytes)
         return NodeCost(node.times * cost, node.times * memory, np.zeros(len(rows)), node.times * relative)
 
     def stored(self, node: Node, rows: Rows) -> tuple[Array, Array, Array]:
-        """Return the bytes of a parameter's weight, gradient and optimizer state: [rows]."""
+        """Return the bytes of a parameter's weight, gradient and optimizer state, one instance: [rows] each.
+
+        Gradient and state are 0 if it is not trainable.
+        """
         port, training = node.ports[0], self.training
         size = port.elements
         weight, gradient, state = self._shares(node, rows)
@@ -194,21 +218,26 @@ class Costs:
         )
 
     def _shares(self, node: Node, rows: Rows) -> Array:
-        """Return the shares of a parameter's weight, gradient and optimizer state: [3, rows]"""
+        """Return one rank's share of a parameter's weight, gradient and optimizer state: [3, rows]."""
         places = np.array(states(node, rows))
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return the costs of a link for every pair of rows of its two ends."""
+        """Return the costs of a link for every pair of rows of producer and consumer: [given, taken].
+
+        Forbidden pairs cost infinity.
+        """
         if isinstance(self.rule(index), Weight):
             return self._link(index, given, taken, True)
         cost, memory, back, there = self.grouped(index, given, taken)
         return LinkCost(cost[back].take(there, axis=1), memory[back].take(there, axis=1))
 
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
-        """Return the costs of a link for every pair of rows that it tells apart, and of each row of its two ends which
-        it is.
+        """Return (cost, memory, group of each given row, group of each taken row) of a link.
+
+        cost, memory: [groups of given rows, groups of taken rows]. Rows that the link's costs do not distinguish share
+        a group, unless grouping would save less than half of the pairs: then each row is its own.
         """
         first, back = self._alike(index, given, False)
         second, there = self._alike(index, taken, True)
@@ -217,8 +246,10 @@ class Costs:
         return (*self._link(index, first, second, True), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
-        """Return the rows that a link tells apart: by the tensor's layout; of a parameter all of them, and of what
-        reads it also by the work that hides its gathers.
+        """Return one row of each group that a link's costs distinguish, and the group of each row.
+
+        Rows are grouped by the tensor's layout; a parameter's consumers also by the work that hides its gathers; a
+        parameter's own rows not at all. end: the consumer's rows, else the producer's.
         """
         link = self.net.links[index]
         node, port = (link.consumer, link.taken) if end else (link.producer, link.given)
@@ -228,18 +259,16 @@ class Costs:
         first, back = distinct(self.net.nodes[node].ports[port], rows)
         if not weight:
             return first, np.array(back, dtype=np.int64)
-        keys = np.stack((np.array(back, dtype=np.float64), *self._hidden(self.net.nodes[node], rows)))
+        keys = np.stack((np.array(back, dtype=np.float64), *self._overlappable_s(self.net.nodes[node], rows)))
         _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
     def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return a link's costs of each row with the one at its place at the other end: [rows]."""
+        """Return a link's costs of given[i] with taken[i]: [rows]."""
         return self._link(index, given, taken, False)
 
     def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
-        """Return what is exchanged over a link, row by row as in `pairwise`, for one of the links that it
-        stands for.
-        """
+        """Return the exchanges over a link for given[i] with taken[i], of one of the link's instances."""
         rule = self.rule(index)
 
         def transfer(at: Numbers, amount: float) -> tuple[Table, Transfer]:
@@ -251,7 +280,7 @@ class Costs:
 
         if isinstance(rule, Weight):
             moved = [transfer(*each)[1] for each in rule.transfers]
-            return rule.exchanges(moved, *self._hidden(self.net.nodes[self.net.links[index].consumer], taken))
+            return rule.exchanges(moved, *self._overlappable_s(self.net.nodes[self.net.links[index].consumer], taken))
         exchanges = []
         for leg in rule.legs:
             table, way = transfer(rule.back if leg.backward else rule.there, leg.amount)
@@ -260,29 +289,34 @@ class Costs:
         return exchanges
 
     def _link(self, index: int, given: Rows, taken: Rows, both: bool) -> LinkCost:
-        """Return the costs of a link. both: for every pair of rows, else row by row."""
+        """Return a link's costs: for every pair of rows if `both`, [given, taken], else row by row, [rows].
+
+        Forbidden pairs of a parameter cost infinity; its links keep no memory.
+        """
         link, rule = self.net.links[index], self.rule(index)
         shape = (len(given), len(taken)) if both else (len(given),)
         if isinstance(rule, Weight):
-            ahead, behind = self._hidden(self.net.nodes[link.consumer], taken)
+            ahead, behind = self._overlappable_s(self.net.nodes[link.consumer], taken)
             if not both:
                 numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._shown(rule, numbers, ahead, behind), np.zeros(shape))
+                return LinkCost(self._exposed_cost(rule, numbers, ahead, behind), np.zeros(shape))
             # of most pairs the one splits what the other does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
             cost = np.full(shape, np.inf)
-            cost[where] = self._shown(rule, numbers, ahead[where[1]], behind[where[1]])
+            cost[where] = self._exposed_cost(rule, numbers, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, shape))
-        return self._between(rule, given, taken, both)
+        return self._activation_link(rule, given, taken, both)
 
-    def _shown(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
+    def _exposed_cost(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
+        """Return the exposed cost of a parameter's four transfers, read from the tables of layout pairs."""
         moved = []
         for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
             table, place = read(self.rates, number)
             moved.append(table.cost(amount).take(place))
         return rule.cost(moved, ahead, behind)
 
-    def _between(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
+    def _activation_link(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
+        """Return the costs of an activation's link: transfers of the tensor and its gradient, and the bytes kept."""
         table, place = read(self.rates, codes(rule.there, given, taken, both))
         cost, kept = rule.there_cost(table).take(place), np.broadcast_to(0.0, place.shape)
         if rule.kept is not None:
@@ -293,13 +327,14 @@ class Costs:
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
-        """Return what a link's pairs of options do to its tensor."""
+        """Return the link as digits of its pairs of options, with amounts and counts; cached."""
         known = self._rules.get(index)
         if known is None:
-            known = self._rules[index] = self._ruled(self.net.links[index])
+            known = self._rules[index] = self._make_rule(self.net.links[index])
         return known
 
-    def _ruled(self, link: Link) -> Activation | Weight:
+    def _make_rule(self, link: Link) -> Activation | Weight:
+        """Make the link: a Weight if the producer is a parameter, else an Activation."""
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
@@ -316,16 +351,21 @@ class Costs:
             times=float(link.times),
         )
 
-    def _hidden(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
-        """Return what an operator's own work hides of its weights' gathers and of its gradients' reductions: [rows]."""
+    def _overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
+        """Return the seconds of forward and of backward that a weight's collectives may overlap with: [rows]."""
         own = self.passes(sink, taken)
         return self.training.hide * own.forward, self.training.hide * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
+        """Return the size of a port's whole tensor: bytes for the objective `time`, else elements."""
         return port.elements * (element_bytes if self.timed else 1.0)
 
     def legs(self, link: Link) -> tuple[Leg, ...]:
-        """Return the ways of an activation and of its gradient in a step."""
+        """Return the transfers of an activation over a link in a step.
+
+        Always forward; again for recomputation inside a repeated part, for a backward that gathers again what is kept
+        as a shard (or made from weights), and backward for a gradient.
+        """
         source, turns = self.net.nodes[link.producer], float(self.training.turns)
         port = source.ports[link.given]
         amount = self._amount(port, port.tensor.element_bytes)
@@ -342,7 +382,7 @@ class Costs:
         return tuple(legs)
 
     def _kept(self, link: Link) -> Kept | None:
-        """Return what the consumer keeps for its backward."""
+        """Return what a link's consumer keeps for its backward; None if it keeps nothing."""
         if not self.holds(link):
             return None
         port, sink = self.net.nodes[link.producer].ports[link.given], self.net.nodes[link.consumer]
@@ -350,15 +390,16 @@ class Costs:
         return Kept(size, self._keeps_shards(link), link.covered)
 
     def holds(self, link: Link) -> bool:
-        """Tell whether the consumer's backward reads the tensor, or what runs forward again does."""
+        """Return whether a link's tensor is kept: for the backward, or to recompute a repeated part from it."""
         return link.saved or (link.enters and self.training.keep is Keep.BORDERS)
 
     def _keeps_shards(self, link: Link) -> bool:
-        """Tell whether what is gathered for the consumer stays as its shard."""
+        """Return whether a tensor that is gathered for the consumer is kept as its shard and gathered again."""
         keep = self.training.keep
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
     def link_times(self, link: Link, sink: Node) -> float:
+        """Return for how many instances the link's tensor is alive at once; see `kept_times`."""
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times * self.training.alive)

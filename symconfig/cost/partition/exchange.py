@@ -18,7 +18,7 @@ from symconfig.graph.sharding import Phase
 
 @dataclass(frozen=True)
 class Transfer:
-    """A tensor on its way from one layout into another; amount: of the whole tensor."""
+    """A change of a tensor's layout. amount: of the whole tensor, in bytes or elements."""
 
     given: Sequence[Column]
     taken: Sequence[Column]
@@ -26,16 +26,20 @@ class Transfer:
     rates: Sequence[Rate]
 
     def moves(self) -> Iterator[Move]:
+        """Yield the collectives of the transfer along single axes, in order."""
         return moves(self.given, self.taken, self.amount, self.rates)
 
     @cached_property
     def cost(self) -> Array | float:
+        """Return the summed cost of the transfer's collectives, before any overlap."""
         return change(self.given, self.taken, self.amount, self.rates)
 
 
 class Exchange(NamedTuple):
-    """Transfers that follow one another. times: in a step, for one link. hidden: what work beside them hides of each
-    time; none where it is nothing."""
+    """Transfers that follow one another.
+
+    times: executions per step, for one link. hidden: the work that each execution can overlap with; None for none.
+    """
 
     phase: Phase
     transfers: tuple[Transfer, ...]
@@ -44,7 +48,7 @@ class Exchange(NamedTuple):
 
     @property
     def alone(self) -> Array | float:
-        """Return the cost of one time, with no work beside it."""
+        """Return the cost of one execution of all transfers, before any overlap."""
         cost: Any = self.transfers[0].cost
         for transfer in self.transfers[1:]:
             cost = cost + transfer.cost
@@ -53,20 +57,21 @@ class Exchange(NamedTuple):
 
     @property
     def shown(self) -> Array | float:
-        """Return the cost of one time."""
+        """Return the exposed cost of one execution: the cost minus what is hidden, 0 at least."""
         return self.alone if self.hidden is None else np.maximum(self.alone - self.hidden, 0.0)
 
     @property
     def cost(self) -> Array | float:
+        """Return the exposed cost per step, for one link."""
         return self.times * self.shown
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One collective of a step, along one axis. amount: of the larger buffer on a rank, in bytes or elements.
+    """One collective of a step, along one axis.
 
-    times: in a step; cost: of one time; shown: of one time, what no work beside it hides. transfer: those of one number
-    bring one tensor from one layout into another.
+    amount: of the larger buffer on a rank, in bytes or elements. times: per step. cost: of one execution. shown: the
+    exposed part of it. transfer: collectives with the same number belong to one change of layout.
     """
 
     phase: Phase
@@ -80,10 +85,10 @@ class Collective:
 
 
 def listed(exchanges: Sequence[Exchange], times: float) -> Iterator[Collective]:
-    """Yield the collectives of one pair of layouts, of `times` links; their `times * shown` add up to the exchanges'
-    cost.
+    """Yield the collectives of one pair of layouts, for `times` links; none where nothing moves.
 
-    What is hidden is shared among collectives that follow one another in proportion to their costs.
+    Their `times * shown` add up to the exchanges' cost: what is hidden is shared among the collectives of one exchange
+    in proportion to their costs. Of arrays the first element counts.
     """
     for exchange in exchanges:
         often = times * _number(exchange.times)

@@ -7,9 +7,12 @@ from symconfig.graph.program.net import Node
 
 
 def floor_bytes(costs: Costs, gpus: int) -> float:
-    """Return the least bytes on one GPU; whether dims can be cut so often is not asked."""
+    """Return a lower bound of the bytes on the busiest GPU: everything that is kept, divided by the number of GPUs.
+
+    It does not check whether dims divide that often.
+    """
     net = costs.net
-    held = sum(_node(costs, node) for node in net.nodes)
+    held = sum(_node_bytes(costs, node) for node in net.nodes)
     for link in net.links:
         port, sink = net.nodes[link.producer].ports[link.given], net.nodes[link.consumer]
         if costs.holds(link) and not link.covered:
@@ -17,7 +20,11 @@ def floor_bytes(costs: Costs, gpus: int) -> float:
     return held / gpus
 
 
-def _node(costs: Costs, node: Node) -> float:
+def _node_bytes(costs: Costs, node: Node) -> float:
+    """Return the bytes that a node keeps on all GPUs together.
+
+    Weight, gradient and optimizer state of a parameter, outputs that an operator saves for its backward; else 0.
+    """
     if node.parameter is not None:
         size, training = node.ports[0].elements, costs.training
         states = training.gradient_bytes + training.optimizer_bytes if node.parameter.trainable else 0.0

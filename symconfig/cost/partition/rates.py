@@ -24,7 +24,7 @@ _LEVELS = 4
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """fixed + each * amount."""
+    """A cost that is affine in the amount: fixed + each * amount."""
 
     fixed: float
     each: float
@@ -36,7 +36,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Costs of one kind of collective over each group of axes that there can be: fixed + each * amount, [groups]."""
+    """Costs of one kind of collective over each group of axes: fixed + each * amount, [groups]."""
 
     fixed: tuple[float, ...]
     each: tuple[float, ...]
@@ -52,11 +52,11 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Costs along one axis of `size` ranks; amounts are of the larger buffer on one rank.
+    """Costs of collectives along one axis of `size` ranks; amounts are of the larger buffer on one rank.
 
-    A collective over several axes is one collective over all of their ranks, as libraries run it: what an axis costs is
-    what the collective over it and over those in `group` costs more than over those alone. step: what the axis adds to
-    the number of a group. by_ring: an all-gather or a reduce-scatter. send: to a neighbour.
+    A collective over several axes is one collective over all of their ranks, as libraries run it. An axis therefore
+    costs what the collective over it and the axes of `group` costs beyond that over `group` alone. step: what the axis
+    adds to a group's number. by_ring: an all-gather or a reduce-scatter. send: to a neighbour.
     """
 
     size: int
@@ -67,23 +67,27 @@ class Rate:
     send: Affine
 
     def ring(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._more(self.by_ring, amount, group)
+        """Return what this axis adds to an all-gather or a reduce-scatter over the axes of `group`."""
+        return self._added_by_axis(self.by_ring, amount, group)
 
     def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._more(self.by_all_reduce, amount, group)
+        """Return what this axis adds to an all-reduce over the axes of `group`."""
+        return self._added_by_axis(self.by_all_reduce, amount, group)
 
     def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._more(self.by_all_to_all, amount, group)
+        """Return what this axis adds to an all-to-all over the axes of `group`."""
+        return self._added_by_axis(self.by_all_to_all, amount, group)
 
-    def _more(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+    def _added_by_axis(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+        """Return the cost over the group and this axis minus the cost over the group alone."""
         return prices(amount, group + self.step) - prices(amount, group)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """All groups that axes can make up, by number. Axes of one level and size are alike.
+    """All groups that subsets of the axes make up, by number; axes of one level and size are interchangeable.
 
-    steps: of each axis, what it adds to a group's number. members: ranks of each group in each level, [levels, groups].
+    steps: what each axis adds to a group's number. members: ranks of each group by level, [groups] each.
     """
 
     steps: tuple[int, ...]
@@ -91,6 +95,10 @@ class Groups:
 
     @classmethod
     def of(cls, axes: Sequence[Axis]) -> Groups:
+        """Return all groups that subsets of the axes can make up, numbered from 0, the group of no axis.
+
+        Axes of one level and size are interchangeable, so only how many of them are in a group counts.
+        """
         alike = Counter((axis.level, axis.size) for axis in axes)
         step, count, members = dict[tuple[str, int], int](), 1, {level: np.ones(1, np.int64) for level, _ in alike}
         for (level, size), times in alike.items():
@@ -103,12 +111,15 @@ class Groups:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
+        """Return the number of ranks in each group: [groups]."""
         return reduce(np.multiply, self.members.values(), np.ones(1, np.int64))
 
 
 def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
-    """Return the arguments of the collectives' formulas for a mesh, with the cluster's share of the wires'
-    bandwidth.
+    """Return the keyword arguments of the collectives' formulas for a mesh: size, bandwidth, latency and mesh by level.
+
+    Bandwidths are multiplied by the cluster's link or network efficiency. A mesh with fewer than four levels repeats
+    its last one; a single GPU has none: {}.
     """
     kernels = cluster.kernels
     result: dict[str, Number] = {}
@@ -130,11 +141,14 @@ def levels(mesh: Mesh, cluster: ClusterDescriptor) -> dict[str, Number]:
 
 
 def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tuple[Rate, ...]:
-    """Return a collective's seconds: the formulas are affine in the amount."""
+    """Return the rate of each axis in seconds; () without axes.
+
+    The formulas are affine in the amount: each is read off at 0 bytes and at very many.
+    """
     numbers, groups = levels(mesh, cluster), Groups.of(axes)
     if not axes:
         return ()
-    ranks, stride, within = _within(mesh, groups, numbers)
+    ranks, stride, within = _group_levels(mesh, groups, numbers)
 
     def fitted(formula: Any, *arguments: object) -> Prices:
         none, many = (np.where(ranks > 1, formula(amount, *arguments, **within), 0.0) for amount in (0.0, _MANY))
@@ -144,27 +158,28 @@ def seconds(axes: Sequence[Axis], mesh: Mesh, cluster: ClusterDescriptor) -> tup
     all_reduce = fitted(formulas.ring_s, 2.0, ranks, stride)
     all_to_all = fitted(formulas.all_to_all_s, ranks, stride, 1.0, 0.0, 1.0, 1.0)
     return tuple(
-        Rate(axis.size, step, ring, all_reduce, all_to_all, _sent(axis.size, axis.stride, numbers))
+        Rate(axis.size, step, ring, all_reduce, all_to_all, _message_s(axis.size, axis.stride, numbers))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
 
 
 def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
-    """Return the seconds of a message between GPUs of two stages: over the outermost level, which not all cross."""
+    """Return the seconds of a message between GPUs of two pipeline stages, over the mesh's outermost level."""
     outer = mesh.levels[-1].size
-    return _sent(outer, mesh.gpus // outer, levels(mesh, cluster))
+    return _message_s(outer, mesh.gpus // outer, levels(mesh, cluster))
 
 
-def _sent(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
+    """Return the seconds of a message within a group of `size` ranks at this stride, affine in the bytes."""
     none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
     return Affine(none, many / _MANY)
 
 
-def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
-    """Return ranks and stride of each group, and the levels' numbers: [groups].
+def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Array, Array, dict[str, Number]]:
+    """Return ranks and stride of each group, [groups], and the levels' arguments with sizes by group.
 
-    The formulas know ranks that lie evenly apart. A group has the members in its innermost domain that it would have
-    with this stride; of the levels outside it sees only domains of its own, which any number of others may lie beside.
+    The formulas take ranks at even distances. The stride is the one that puts a group's actual number of members into
+    the innermost domain; the sizes of outer levels count the group's own domains only.
     """
     none = np.ones(len(groups.ranks), dtype=np.int64)
     ranks = groups.ranks.astype(np.float64)
@@ -179,11 +194,10 @@ def _within(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tuple[Arr
 
 
 def elements(axes: Sequence[Axis], weights: Mapping[str, float] | None = None) -> tuple[Rate, ...]:
-    """Count the elements that leave one rank: the source paper's Cost_comm.
+    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm.
 
-    weights: of an element by the level that it crosses; by default all are the same. What all members of a domain get
-    crosses the levels outside it once for all of them, and what each sends to each crosses the outermost level between
-    the two.
+    weights: of an element by the level that it crosses; 1 by default. An all-gather's data crosses the levels outside a
+    domain once for all of its members; an all-to-all's crosses the outermost level between sender and receiver.
     """
     groups = Groups.of(axes)
     inside, shares = np.ones(1), 1.0 - 1.0 / groups.ranks

@@ -27,34 +27,38 @@ _STATISTIC_BYTES = 4.0  # partial results are summed in fp32
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """[rows] seconds forward and backward."""
+    """Seconds (or elements) of one microbatch forward and backward: [rows] each."""
 
     forward: Array
     backward: Array
 
 
 def parts(node: Node, rows: Rows, rates: Sequence[Rate]) -> Mapping[str, Array]:
-    """Return, for each loop that some option splits, into how many parts each row cuts it."""
+    """Return into how many parts each row splits each loop, [rows], by loop; {} if no option splits one."""
     if not node.splits:
         return {}
     return dict(zip(node.splits, counted(np.array(list(node.splits.values())), rows, rates), strict=True))
 
 
 def counted(those: NDArray[np.bool_], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the product of the sizes of the axes that take one of those options: […, rows] from [… , options]."""
+    """Return the product of the sizes of the axes whose option is marked in `those`: [..., rows].
+
+    those: marks of options, [..., options].
+    """
     sizes = np.array([rate.size for rate in rates], dtype=np.float64)
     result: Array = np.where(those[..., rows], sizes, 1.0).prod(axis=-1)
     return result
 
 
 def held(ports: Sequence[Port], rows: Rows, rates: Sequence[Rate]) -> Array:
-    """Return the bytes of the tensors at a node's ports on one rank: [ports, rows]."""
+    """Return the bytes of each port's tensor on one rank, in its forward layout: [ports, rows]."""
     sizes = np.array([port.bytes for port in ports])
     cuts = np.array([port.forward for port in ports]) >= 0
     return sizes[:, None] / counted(cuts, rows, rates)
 
 
 def _extent(program: Program, node: Node, rows: Rows, rates: Sequence[Rate]) -> Extent:
+    """Return a function that gives the iterations of some loops together on one rank, [rows]."""
     counts = parts(node, rows, rates)
 
     def extent(loops: Sequence[str]) -> Array:
@@ -73,7 +77,11 @@ def work(
     rates: Sequence[Rate],
     machine: Machine,
 ) -> Passes:
-    """Return the seconds of a node's work, [rows]; an option that splits nothing computes the same on every rank."""
+    """Return the seconds of an operator's computation on one rank, forward and backward: [rows] each.
+
+    Matmul, attention, or else memory traffic. An axis whose option splits no loop saves nothing: all its ranks compute
+    the same.
+    """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     if op.work is Work.MATMUL:
@@ -86,6 +94,7 @@ def work(
 
 
 def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
+    """Return the seconds of a matmul and of the products for those of its inputs that get a gradient: [rows] each."""
     forwards = op.factors.of(extent)
     of_first, of_second = forwards.gradients
     shapes = [forwards]
@@ -105,7 +114,7 @@ def _product(op: Operator, extent: Extent, machine: Machine) -> Passes:
 
 
 def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> Passes:
-    """Return the memory traffic's time."""
+    """Return the seconds of an operator's memory traffic; 0 in a direction that moves nothing: [rows] each."""
     op = node.operator
     assert op is not None
     each = held(node.ports, rows, rates)
@@ -120,11 +129,10 @@ def _memory(node: Node, rows: Rows, rates: Sequence[Rate], machine: Machine) -> 
 
 
 def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Passes:
-    """Return what a tensor's way over a cut of a pipeline takes of the stage's time, forward and its gradient's back:
-    [rows].
+    """Return the seconds of sending a tensor to another stage and its gradient back, on one rank: [rows] each.
 
-    between: of a message between GPUs of two stages. What comes in comes as it lies; what goes out leaves each GPU
-    once, since those that hold the same send a share of it each.
+    between: seconds of a message between GPUs of two stages. A received tensor comes in this rank's layout; a sent one
+    leaves each GPU once, since replicas send an equal share of it each. The backward is 0 if the operator has none.
     """
     op, port = node.operator, node.ports[0]
     assert op is not None
@@ -136,7 +144,10 @@ def passed(node: Node, rows: Rows, rates: Sequence[Rate], between: Affine) -> Pa
 
 
 class Inner(NamedTuple):
-    """A collective within an operator. backward: it runs there, too. repeats: how often, each time."""
+    """A collective within an operator.
+
+    repeats: executions in a pass. backward: it runs in the backward pass, too.
+    """
 
     move: Move
     repeats: int
@@ -144,8 +155,9 @@ class Inner(NamedTuple):
 
 
 def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Passes:
-    """Return the cost of what an operator exchanges within itself, [rows]. per_element: amounts in elements instead of
-    bytes.
+    """Return the cost of the collectives within an operator, forward and backward: [rows] each.
+
+    per_element: amounts are elements instead of bytes.
     """
     forward, backward = np.zeros(len(rows)), np.zeros(len(rows))
     for move, repeats, returns in exchanged(program, node, rows, rates, per_element):
@@ -156,14 +168,16 @@ def inside(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_
 
 
 def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Yield the partial results that an operator sums, the rows that windows need of neighbours, and the sums that end
-    the program.
+    """Yield the collectives within an operator along single axes.
+
+    They are all-reduces of partial sums of the loops that are split, exchanges of a window's halo rows with neighbours,
+    and all-reduces of program outputs that are partial sums.
     """
     assert node.operator is not None
     op, extent = node.operator, _extent(program, node, rows, rates)
     for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
         if operand.name in program.outputs:
-            yield from _ended(port, rows, rates, per_element)
+            yield from _output_sums(port, rows, rates, per_element)
     for index, option in enumerate(node.options):
         split, here = option.split, (rows == index).T
         if split is not None and split.sums:
@@ -175,7 +189,7 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
             for move in together(Kind.ALL_REDUCE, along, reduced):
                 yield Inner(move, split.sums, returns)
         if split is not None and split.halo:
-            halo_rows = 2 * split.halo * _row(node, split, rows, rates, per_element)
+            halo_rows = 2 * split.halo * _halo_row(node, split, rows, rates, per_element)
             slowest = np.zeros(len(rows))  # of the links between neighbours: all are used at once
             for axis, rate in enumerate(rates):
                 longer = np.maximum(rate.send(halo_rows) - slowest, 0.0)
@@ -183,9 +197,10 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
                 slowest = slowest + np.where(here[axis], longer, 0.0)
 
 
-def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
-    """Return the bytes or elements of one row of a window's input on one rank, along the split, [rows]: in the input's
-    own sizes, which a stride makes larger than the loops.
+def _halo_row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Array:
+    """Return the bytes (or elements) of one row of a window's input on one rank, along the split: [rows].
+
+    It is measured in the input's own sizes, which with a stride are larger than the loops.
     """
     assert node.operator is not None
     port, loops = node.ports[0], node.operator.inputs[0].loops
@@ -195,8 +210,8 @@ def _row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_elemen
     return row / port.tensor.element_bytes if per_element else row
 
 
-def _ended(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Yield the sums that end the program: what it gives is not left as partial sums."""
+def _output_sums(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
+    """Yield an all-reduce of a program output along every axis on which it is a partial sum; it runs forward only."""
     amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
     along = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]
     for move in together(Kind.ALL_REDUCE, along, amount):

@@ -29,7 +29,10 @@ _QWEN: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
-    """Return what a family's class calls the layers that adapters know, where it is not what they know."""
+    """Return the names of the layers in a family's class by target module of an adapter, where the two differ.
+
+    Fused layers stand under their own name and hide their parts. kind: the model_type; {} for an unknown one. Cached.
+    """
     if kind == "qwen":
         return _QWEN
     from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
@@ -40,7 +43,7 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
     for module, stems in rows.items():
         target = stems[0]
         if target in get_args(AdapterTarget) and (len(stems) == 1 or target in FUSED_TARGETS):
-            name = _shortest(module, target, rows)
+            name = _unique_suffix(module, target, rows)
             if name != target:
                 names[target] = tuple(dict.fromkeys((*names.get(target, ()), name)))
     for whole, parts in FUSED_TARGETS.items():
@@ -52,21 +55,29 @@ def _names(kind: str) -> Mapping[str, tuple[str, ...]]:
 
 @cache
 def _layers() -> Mapping[str, Sequence[Mapping[str, Sequence[str]]]]:
-    """Return each kind of layers of each family's class: by module, the stems of the graph's weights that it holds."""
+    """Return the content of modules.json, cached.
+
+    For each model_type its kinds of layers, each as module name to stems of the graph's weights in it.
+    """
     layers: Mapping[str, Sequence[Mapping[str, Sequence[str]]]] = json.loads(FILE.read_text(encoding="utf-8"))
     return layers
 
 
 def _fused(stems: Sequence[str]) -> tuple[str, ...]:
-    """Return the name that an adapter on a whole fused layer has in the graph."""
+    """Return the name of the fused target whose parts are all among the stems; () if there is none."""
     return tuple(whole for whole, parts in _FUSED.items() if parts <= set(stems))
 
 
-def _shortest(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
-    """Return the end of a module's name that no other layer's name ends with, as PEFT looks for it."""
+def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the shortest suffix of a module's name, in whole words, that no other layer's name ends with.
+
+    PEFT matches target modules by suffix. The whole name if no suffix is unique. rows: modules to their stems.
+    """
     words = module.split(".")
     others = [
-        other for other, stems in rows.items() if not stems[0].startswith("expert_") and not _is(stems[0], target)
+        other
+        for other, stems in rows.items()
+        if not stems[0].startswith("expert_") and not _is_target(stems[0], target)
     ]
     for start in range(len(words) - 1, -1, -1):
         end = ".".join(words[start:])
@@ -76,19 +87,21 @@ def _shortest(module: str, target: str, rows: Mapping[str, tuple[str, ...]]) -> 
     return module
 
 
-def _is(stem: str, target: str) -> bool:
+def _is_target(stem: str, target: str) -> bool:
+    """Return whether a weight's stem is the target, or the shared expert's."""
     return stem in (target, f"shared_{target}")
 
 
 def fuses(model: ModelDescriptor) -> frozenset[AdapterTarget]:
-    """Return the fused layers of a model's class."""
+    """Return the fused targets that are one layer in the model's Transformers class."""
     return frozenset(name for name in FUSED_TARGETS if name in _names(model.model_type))
 
 
 def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the adapter's modules in the names of the model's class.
+    """Return the adapter's target modules by the names of the model's Transformers class; () without an adapter.
 
-    Raises InfeasibleError for an adapter on what is no layer of its own there.
+    Raises:
+        InfeasibleError: the class has no such layer of its own (`refusals`).
     """
     if problems := [Problem(reason, field="adapter.target_modules") for reason in refusals(model)]:
         raise InfeasibleError(problems)
@@ -96,7 +109,10 @@ def target_modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def modules(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the adapter's modules in the names of the model's class, as far as it has them."""
+    """Return the adapter's target modules by the names of the model's class; () without an adapter.
+
+    A target that the class does not rename keeps its name, whether it has such a layer or not.
+    """
     if model.adapter is None:
         return ()
     names = _names(model.model_type)
@@ -105,7 +121,10 @@ def modules(model: ModelDescriptor) -> tuple[str, ...]:
 
 
 def refusals(model: ModelDescriptor) -> Iterator[str]:
-    """Yield what of a model's adapter its class has no layers for."""
+    """Yield a sentence for fused targets that the class lacks, and for parts that are fused there.
+
+    Nothing without an adapter.
+    """
     if model.adapter is None:
         return
     has, chosen = fuses(model), model.adapter.target_modules
@@ -118,5 +137,6 @@ def refusals(model: ModelDescriptor) -> Iterator[str]:
 
 
 def _listed(names: list[AdapterTarget]) -> str:
+    """Return names in words: `a, b and c`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

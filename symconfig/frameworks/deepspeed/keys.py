@@ -34,7 +34,7 @@ _RANGES = {"minimum": (lt, "{} or more"), "exclusiveMinimum": (le, "above {}"), 
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One key or value that is not as DeepSpeed has it. alike: the known word that is most like it."""
+    """One key or value that DeepSpeed does not take as it is. alike: the most similar known word; None for none."""
 
     kind: Kind
     path: KeyPath
@@ -46,18 +46,21 @@ class Mismatch:
 
 @cache
 def schema() -> Json:
-    """Return the JSON Schema of keys.json."""
+    """Return the JSON Schema of keys.json; cached."""
     data: Json = json.loads(FILE.read_text(encoding="utf-8"))
     return data
 
 
 def release() -> str:
-    """Return the DeepSpeed release that the keys are of."""
+    """Return the DeepSpeed release that the keys are from, as 0.19.8."""
     return str(schema()["title"]).removeprefix("DeepSpeed ")
 
 
 def mismatches(config: Any) -> Iterator[Mismatch]:
-    """Yield every unknown key, wrong type and wrong choice. "auto" stands for any value."""
+    """Yield every key and value of a DeepSpeed JSON that DeepSpeed refuses, ignores, converts or deprecates.
+
+    "auto" stands for any value. A config that is no JSON object gives one mismatch.
+    """
     if isinstance(config, dict):
         yield from _section(config, schema(), ())
     else:
@@ -65,6 +68,10 @@ def mismatches(config: Any) -> Iterator[Mismatch]:
 
 
 def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
+    """Yield the mismatches of one JSON object and everything in it.
+
+    path: of the object in the JSON. Keys of sections with x-names are those of the optimizer or schedule in `type`.
+    """
     strict = node.get("additionalProperties") is False
     for key, value in config.items():
         place, known = (*path, key), node["properties"].get(key)
@@ -83,6 +90,10 @@ def _section(config: Json, node: Json, path: KeyPath) -> Iterator[Mismatch]:
 
 
 def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
+    """Yield the mismatches of one value: deprecated, wrong type, out of range, or no choice.
+
+    strict: the section refuses unknown keys, as pydantic's models do, which convert some types (`loose`).
+    """
     if node.get("deprecated"):
         yield Mismatch("deprecated", place, "is deprecated", need=node.get("x-new-name"))
     if value is None and ("null" in node.get("type", ()) or None in node.get("enum", ())):
@@ -109,6 +120,10 @@ def _value(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mis
 
 
 def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mismatch]:
+    """Yield a mismatch unless the value is one of the choices.
+
+    It is `loose` if DeepSpeed converts it, `choice` in a strict section, else `name`.
+    """
     names = [*map(str, filter(lambda each: each is not None, node["enum"])), *node.get("x-any-case", ())]
     anyhow = [name.lower() for name in node.get("x-any-case", ())]
     if (value in node["enum"] and not isinstance(value, bool)) or (isinstance(value, str) and value.lower() in anyhow):
@@ -120,7 +135,7 @@ def _choice(value: Any, node: Json, place: KeyPath, strict: bool) -> Iterator[Mi
 
 
 def _is(value: Any, kind: str, strict: bool = True) -> bool:
-    """Return whether a value has a type of JSON Schema, or is one that pydantic's models take for it."""
+    """Return whether a value has a type of JSON Schema; without `strict`, whether pydantic converts it to that type."""
     try:
         _adapter(kind).validate_python(value, strict=strict)
     except ValidationError:
@@ -130,10 +145,15 @@ def _is(value: Any, kind: str, strict: bool = True) -> bool:
 
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
+    """Return pydantic's adapter of a type of JSON Schema; cached."""
     return TypeAdapter(_TYPES[kind])
 
 
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
+    """Return the mismatch of an unknown key: `unknown` in a strict section, which refuses it, else `ignored`.
+
+    names: the section's keys, among which a similar one is looked for.
+    """
     what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
     alike = nearest(key, names, 0.6 if strict else ALIKE, most=1)
     return Mismatch("unknown" if strict else "ignored", place, what, alike=alike)

@@ -34,19 +34,23 @@ _OF_THE_MLP = ("linear_fc1", "linear_fc1_gate", "linear_fc1_up", "linear_fc2")
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """The class of adapters, and its target modules in Megatron's order."""
+    """Megatron-Bridge's class of adapters, and its target modules in Megatron's order."""
 
     kind: Literal["LoRA", "CanonicalLoRA"]
     modules: tuple[str, ...]
 
     @property
     def by_columns(self) -> bool:
-        """Tell whether some lie beside column-parallel layers, where tensor parallelism splits the rank itself."""
+        """Return whether an adapter lies on a column-parallel layer, where tensor parallelism splits the rank."""
         return any(name not in _ROWS for name in self.modules)
 
 
 def targets(model: ModelDescriptor) -> Targets | None:
-    """Return the adapter's target modules in Megatron-Bridge's names; None without an adapter."""
+    """Return the adapter's class and target modules by Megatron-Bridge's names; None without an adapter.
+
+    Raises:
+        KeyError: a target has no such name.
+    """
     if model.adapter is None:
         return None
     names: dict[str, str] = {peft: megatron for megatron, peft in (FUSED | PARTS).items()}
@@ -69,7 +73,10 @@ MCORE_BRIDGE = ("ms-swift",)
 
 
 def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
-    """Return the model with one adapter beside each fused layer, where the target's program lays no others."""
+    """Return the model with q, k, v (gate, up) adapters replaced by one on the fused layer, for the target ms-swift.
+
+    Any other target, or a model without an adapter, gives the model itself.
+    """
     if model.adapter is None or target not in MCORE_BRIDGE:
         return model
     names = model.adapter.target_modules
@@ -84,8 +91,9 @@ def as_laid(model: ModelDescriptor, target: str | None) -> ModelDescriptor:
 
 
 def refusals(model: ModelDescriptor, target: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (name, reason) of everything about this model's adapter that Megatron-Bridge, or the target's own program,
-    cannot train as it is meant.
+    """Yield (name, reason) for everything about the model's adapter that Megatron-Bridge cannot train as it is meant.
+
+    target: the program, which decides for experts' adapters. Nothing without an adapter.
     """
     modules = targets(model)
     if model.adapter is None or modules is None:

@@ -13,17 +13,19 @@ from symconfig.frameworks.megatron.releases import megatron_release
 
 
 def _order(release: str) -> tuple[int]:
+    """Return a key by which releases sort; raise InputError for an unknown one."""
     return (flags.versions().index(flags.resolve(release)),)
 
 
 def _refused_adapters(model: ModelDescriptor, target: str | None = None) -> tuple[str, ...]:
-    """Return why the target's program, Megatron-Bridge by itself, puts no such adapters beside Megatron-LM's layers."""
+    """Return why the target's program (Megatron-Bridge by default) cannot train the model's adapter; () if it can."""
     return tuple(reason for _, reason in adapters.refusals(model, target))
 
 
 def _generators_by_replica(release: str) -> bool:
-    """Tell whether generators are saved by replica: in core_v0.16 with expert parallelism (training/checkpointing.py,
-    get_rng_state).
+    """Return whether a release saves generator states of each replica with expert parallelism.
+
+    core_v0.16 does (training/checkpointing.py, get_rng_state).
     """
     return flags.resolve(release).startswith("core_v0.16")
 

@@ -51,10 +51,10 @@ EXPERTS_HIDE = 0.9
 
 
 def beside_another(framework: Framework, architecture: str) -> Framework:
-    """Return Megatron-LM with --overlap-moe-expert-parallel-comm: the experts' all-to-all beside another microbatch.
+    """Return the framework with experts' all-to-alls overlapped with another microbatch.
 
-    It wants many hardware queues, and tensor and context parallelism before Blackwell a single one, so that what they
-    send starts ahead of the product that hides it: that then shows.
+    --overlap-moe-expert-parallel-comm requires many hardware queues. On GPUs before Blackwell tensor and context
+    parallelism require a single one, so their collectives in the backward (and cp's in the forward) are then exposed.
     """
     hide = framework.hide
     if architecture not in MANY_QUEUES:

@@ -16,8 +16,11 @@ FUSES_ROPE = frozenset({"llama"})
 
 
 def fuses_rotations(model: ModelDescriptor) -> bool:
-    """Tell whether queries and keys may be turned by one kernel. That of packed sequences leaves YaRN's factor out, and
-    knows no rows and columns of images (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb); latent attention
-    has a kernel of its own."""
+    """Return whether the fused kernel may rotate queries and keys of a model.
+
+    It may for rotary embeddings without YaRN (of which the kernel for packed sequences drops a factor) and without
+    images' rows and columns (megatron-core 0.16.1, rope_utils.py, apply_rotary_pos_emb); latent attention has a kernel
+    of its own.
+    """
     scaled = model.rope_scaling is not None and model.rope_scaling.rope_type == "yarn" and model.latent is None
     return model.position is Position.ROPE and not scaled and model.vision is None

@@ -13,14 +13,14 @@ FSDP_SINCE = "core_v0.14.0"
 
 
 def writes(zero: ZeroStage, release: str) -> Kind:
-    """Return the kind that a run of the rendered options writes."""
+    """Return the kind of checkpoint that a run with the rendered options writes at a ZeRO stage."""
     if zero >= 2 and at_least(release, FSDP_SINCE):
         return Kind("fsdp_dtensor")
     return Kind("torch_dist", optimizer(zero, release))
 
 
 def optimizer(zero: ZeroStage, release: str) -> str:
-    """Return the way in which `torch_dist` holds the optimizer's state where no option asks for another."""
+    """Return how `torch_dist` stores the optimizer's state by default at a ZeRO stage: `whole` without sharding."""
     if zero == 0:
         return "whole"
     return "dp_reshardable" if at_least(release, BUFFERS_SINCE) else "fully_sharded_model_space"

@@ -24,12 +24,12 @@ LONG = {"seq_length": 8192}
 
 
 def block(precision: Any) -> Any:
-    """Return what the tokens of a rank must divide by."""
+    """Return the number that the tokens of a rank must be a multiple of, by precision; UNKNOWN for UNKNOWN."""
     return looked_up(precision, {"fp8": FP8_MULTIPLE}, BLOCK_MULTIPLE)
 
 
 def _rank_tokens(p: Any) -> Any:
-    """Return the tokens that a rank multiplies at once; sequence parallelism cuts them over tp, too."""
+    """Return the tokens of a microbatch on one rank, divided by cp and with sequence parallelism also by tp."""
     ranks = p.cp * (1 + (p.tp - 1) * p.sequence_parallel)
     return p.seq_length * p.micro // ranks
 

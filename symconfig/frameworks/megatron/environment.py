@@ -60,7 +60,7 @@ _WHEN: dict[str, Callable[[Candidate], bool]] = {
 
 @cache
 def table() -> tuple[Row, ...]:
-    """Return every row. Of several rows with one name, the first that applies counts."""
+    """Return every row, cached; of several applicable rows with one name the first counts."""
     rows = json.loads(DATA.read_text(encoding="utf-8"))
     return tuple(
         Row(
@@ -75,14 +75,14 @@ def table() -> tuple[Row, ...]:
 
 
 def used(plan: Plan) -> tuple[Option, ...]:
-    """Return the options of `maturity.OPTIONS` that a plan is known to use."""
+    """Return the options of `maturity.OPTIONS` that the best candidate is known to use."""
     fixed = Fixed.of(plan.model, joined=plan.cluster.joined_gpus, architecture=plan.cluster.gpu.architecture)
     point = Columns.of(plan.best)
     return tuple(option for option in OPTIONS if option.used(fixed, point))
 
 
 def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
-    """Return what applies to this plan's GPU, version and options."""
+    """Return the environment variables that apply to the plan's GPU, options and this version, one row each."""
     options = [option.name for option in used(plan)]
     return applying(megatron_version, plan.cluster.gpu.architecture, lambda when: _WHEN[when](plan.best), options)
 
@@ -90,9 +90,10 @@ def variables(plan: Plan, megatron_version: str) -> tuple[Row, ...]:
 def applying(
     megatron_version: str, architecture: str, when: Callable[[str], bool], options: Collection[str] = ()
 ) -> tuple[Row, ...]:
-    """Return the rows of a version and a GPU whose condition (a name of the column `when`) holds.
+    """Return the rows that apply to a version and a GPU architecture; of one name only the first.
 
-    options: names of the options that are used; rows of others are left out.
+    when: decides for a name of the column `when` whether it holds. options: names of the options in use; rows of other
+    options are left out. An unknown version raises InputError.
     """
     order = flags.versions()
     version = order.index(flags.resolve(megatron_version))

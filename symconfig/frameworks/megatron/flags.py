@@ -43,14 +43,22 @@ class FlagTable:
     flags: dict[str, Flag]
 
     def known(self, name: str) -> bool:
+        """Return whether this version has an option. name: with its dashes."""
         return name in self.flags
 
     def at_least(self, version: str) -> bool:
-        """Tell whether this version is `version` or later. For what changed without an option of its own."""
+        """Return whether this version is `version` or later, for changes that came without an option of their own.
+
+        Raises:
+            ValueError: `version` is not spelled as in the table.
+        """
         return versions().index(self.version) >= versions().index(version)
 
     def check(self, args: Sequence[str]) -> list[Problem]:
-        """Return what this version's parser would refuse in `args`, all of it."""
+        """Return everything that this version's parser would refuse in a list of arguments; [] if it takes them.
+
+        These are values without an option, unknown options, and wrong numbers or types of values.
+        """
         problems: list[Problem] = []
         position = 0
         while position < len(args):
@@ -76,6 +84,7 @@ class FlagTable:
         return problems
 
     def _unknown(self, name: str) -> Problem:
+        """Return the problem of an unknown option, with the versions that have it and a similar name."""
         since = [v for v in versions() if flags(v).known(name)]
         return Problem(
             f"is not an option of Megatron-LM {self.version}",
@@ -86,12 +95,18 @@ class FlagTable:
 
 
 def is_option(token: str) -> bool:
-    """Tell options as argparse does: a dash in front, and not a negative number."""
+    """Return whether argparse takes a word for an option: it begins with a dash and is no negative number."""
     return len(token) > 1 and token[0] == "-" and not _NEGATIVE_NUMBER.fullmatch(token)
 
 
 def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
-    """Return the option's values as the parser reads them. Raises ValueError, whose text says what is needed."""
+    """Return an option's value as the parser stores it: None for an absent optional value, a tuple for several.
+
+    words: the values as given. name: the spelling of the option, since --no-x of an optional switch gives False.
+
+    Raises:
+        ValueError: the parser would refuse them; the text says what is needed.
+    """
     if flag.kind in ("true", "false", "optional"):
         if words:
             raise ValueError("no value")
@@ -110,13 +125,17 @@ def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
 
 
 def _whole_numbers(word: str) -> str:
+    """Return a word of comma-separated integers as it is; raise ValueError for any other."""
     for part in word.strip("()").split(","):
         int(part)
     return word
 
 
 def _pattern(word: str) -> str:
-    """Check a pattern, which Megatron-LM evaluates and which has these characters only."""
+    """Return a word of digits, commas, brackets, parentheses, + and * as it is; raise ValueError for any other.
+
+    Megatron-LM evaluates such a word as an expression.
+    """
     if not re.fullmatch(r"[\d,\[\]()+*]+", word):
         raise ValueError
     return word
@@ -136,6 +155,11 @@ _TYPES: dict[str | None, _Type] = {
 
 
 def _scalar(flag: Flag, word: str) -> Value:
+    """Return one value in the option's type.
+
+    Raises:
+        ValueError: it has another type or is no choice; the text says what is needed.
+    """
     read, needed = _TYPES.get(flag.type, _TEXT)
     try:
         value = read(word)
@@ -149,11 +173,12 @@ def _scalar(flag: Flag, word: str) -> Value:
 
 @cache
 def defaults(version: str) -> dict[str, Value]:
-    """Return the default of every destination."""
+    """Return the default of every destination in a version; of several options the last one's."""
     return {flag.dest: _default(flag) for flag in flags(version).flags.values()}
 
 
 def _default(flag: Flag) -> Value:
+    """Return an option's default from its printed text; the text itself if the option's type does not take it."""
     if flag.default in ("None", ""):
         return None
     if flag.default in ("True", "False"):
@@ -168,19 +193,23 @@ def _default(flag: Flag) -> Value:
 
 @cache
 def _data() -> dict[str, Any]:
+    """Return the content of flags.json; cached."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
 
 
 def versions() -> tuple[str, ...]:
-    """Return the versions, oldest first."""
+    """Return the names of all versions, oldest first, `main` last."""
     return tuple(_data()["versions"])
 
 
 def resolve(version: str) -> str:
-    """Spell a version as the table does: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; the next, 0.20 -> main.
+    """Return the table's name of a version: core_v0.19, core_r0.19.0, 0.19.2 -> core_v0.19.0; the next, 0.20 -> main.
 
-    Options do not change between patch releases. Raises InputError.
+    Patch releases count as their minor release, since options do not change between them.
+
+    Raises:
+        InputError: the table has no such version.
     """
     if version in versions():
         return version
@@ -201,14 +230,14 @@ def resolve(version: str) -> str:
 
 
 def at_least(release: str, since: str) -> bool:
-    """Say whether a release is that one or a later one. Raises InputError for one that is not in the table."""
+    """Return whether a release is `since` or later; raise InputError for one that is not in the table."""
     known = versions()
     return known.index(resolve(release)) >= known.index(resolve(since))
 
 
 @cache
 def flags(version: str) -> FlagTable:
-    """Return the options of one version. Raises InputError for a version that is not in the table."""
+    """Return the options of one version, cached; raise InputError for a version that is not in the table."""
     version = resolve(version)
     data = _data()
     bit = 1 << data["versions"].index(version)
@@ -230,8 +259,12 @@ def flags(version: str) -> FlagTable:
 
 
 def option(table: FlagTable, dest: str, value: object = True) -> str:
-    """Return the option of a destination; of a switch the one that sets `value`; of several the one that is spelled
-    like the destination. Raises KeyError where there is none.
+    """Return the name of the option that sets a destination to a value; of a switch the one for True or for False.
+
+    Of several, the one that is spelled like the destination.
+
+    Raises:
+        KeyError: no option does.
     """
     wanted = ("false",) if value is False else ("true", "store")
     spelled = "--" + dest.replace("_", "-")
@@ -247,6 +280,7 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
 
 @cache
 def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
+    """Return the options of each destination in a version; cached."""
     by_dest: dict[str, tuple[Flag, ...]] = {}
     for flag in flags(version).flags.values():
         by_dest[flag.dest] = (*by_dest.get(flag.dest, ()), flag)
@@ -254,5 +288,5 @@ def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
 
 
 def first_with(name: str) -> str | None:
-    """Return the first version that has the option."""
+    """Return the oldest version that has an option; None if none has. name: with its dashes."""
     return next((version for version in versions() if flags(version).known(name)), None)

@@ -52,29 +52,39 @@ MAMBA_SWITCHES = frozenset({"conv_bias", "gated_norm"})
 
 
 def hybrid(model: ModelDescriptor) -> bool:
-    """Return whether some layer is none of GPTModel's: all of them have an MLP, and attention or a gated delta net; the
-    latter without multi-token prediction (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs)."""
+    """Return whether some layer cannot be built by GPTModel, so that the model needs HybridModel.
+
+    GPTModel's layers all have an MLP, and attention or a gated delta net; the latter without multi-token prediction
+    (models/gpt/gpt_layer_specs.py, get_gpt_decoder_layer_specs).
+    """
     own = (str(Attention.GQA), str(Attention.MLA), *(() if model.num_nextn_predict_layers else (DELTA,)))
     return any(kind.mlp is Mlp.NONE or kind.mixer not in own for kind in dict.fromkeys(model.kind_of_layer))
 
 
 def symbols(kind: LayerKind) -> str:
-    """Return a layer's letters. Raises KeyError for a block that has none."""
+    """Return a layer's letters, its mixer's and its MLP's; raise KeyError for a mixer without one."""
     return MIXERS[kind.mixer] + MLPS[kind.mlp]
 
 
 def letters(model: ModelDescriptor) -> tuple[str, ...]:
-    """Return the letters of every layer. Raises KeyError."""
+    """Return the letters of every layer; raise KeyError for a mixer without one."""
     return tuple(symbols(kind) for kind in model.kind_of_layer)
 
 
 def layer_count(model: ModelDescriptor) -> int:
-    """Return how many layers Megatron-LM counts in a model."""
+    """Return the number of layers as Megatron-LM counts them: in HybridModel mixers and MLPs are layers of their own.
+
+    Raises:
+        KeyError: a hybrid model has a mixer without a letter.
+    """
     return sum(map(len, letters(model))) if hybrid(model) else model.num_hidden_layers
 
 
 def parts_of_layer(model: ModelDescriptor) -> int | None:
-    """Return of how many of Megatron-LM's layers each layer of a model is; None: some of one, some of two."""
+    """Return how many of Megatron-LM's layers each layer of the model is; None if they differ.
+
+    1 if GPTModel builds it, or if some block has no letter.
+    """
     if not hybrid(model) or not known(model):
         return 1
     counts = {len(each) for each in letters(model)}
@@ -82,12 +92,15 @@ def parts_of_layer(model: ModelDescriptor) -> int | None:
 
 
 def known(model: ModelDescriptor) -> bool:
-    """Return whether every block of a model has a letter."""
+    """Return whether every layer of a model has letters in HybridModel's pattern."""
     return all(kind.mixer in MIXERS and kind.beside is None for kind in model.kind_of_layer)
 
 
 def of_mixers(model: ModelDescriptor, values: Sequence[T], otherwise: T) -> tuple[T, ...]:
-    """Return a value for each of Megatron-LM's layers: a layer's own for its mixer, `otherwise` for its MLP."""
+    """Return a value for each of Megatron-LM's layers: the layer's own for its first letter, `otherwise` for a second.
+
+    values: one for each layer of the model; returned as they are for GPTModel.
+    """
     if not hybrid(model) or not known(model):
         return tuple(values)
     pairs = zip(letters(model), values, strict=True)
@@ -95,12 +108,16 @@ def of_mixers(model: ModelDescriptor, values: Sequence[T], otherwise: T) -> tupl
 
 
 def pattern(model: ModelDescriptor, chunks: Sequence[Sequence[str]]) -> str:
-    """Return --hybrid-layer-pattern of chunks of kinds, in model order, with predictions behind them."""
+    """Return the value of --hybrid-layer-pattern.
+
+    chunks: kinds of blocks of each chunk in model order; kinds that are no layers are skipped. Multi-token predictions
+    follow, each with the last layer's letters.
+    """
     kinds = {kind.name: symbols(kind) for kind in model.kind_of_layer}
     stages = STAGE.join("".join(kinds.get(kind, "") for kind in chunk) for chunk in chunks)
     return stages + (PREDICTION + symbols(model.kind_of_layer[-1])) * model.num_nextn_predict_layers
 
 
 def script(model: ModelDescriptor) -> str:
-    """Return the program that trains a model."""
+    """Return the file name of the program that trains a model: pretrain_hybrid.py or pretrain_gpt.py."""
     return SCRIPT if hybrid(model) else GPT_SCRIPT

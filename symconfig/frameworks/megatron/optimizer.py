@@ -25,7 +25,10 @@ _OF_MUON = {
 
 
 def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
-    """Return the optimizer of some options, by destination; None: one of which nothing is predicted."""
+    """Return the optimizer that the options ask for; None if it is not modelled or its settings are invalid.
+
+    names: values by destination.
+    """
     name = str(names.get("optimizer") or "adam")
     fields: dict[str, Any] = {"name": "muon" if name in MUON else name}
     if name == "adam" and precise(names):
@@ -49,10 +52,14 @@ def optimizer(names: Mapping[str, Value]) -> Optimizer | None:
 
 
 def precise(names: Mapping[str, Value]) -> bool:
-    """Return whether Transformer Engine's Adam keeps its states as asked; on the host they are in fp32."""
+    """Return whether the precision-aware optimizer is on.
+
+    False with an optimizer on the host, whose states are fp32.
+    """
     return bool(names.get(PRECISE)) and not names.get("optimizer_cpu_offload")
 
 
 def _width(names: Mapping[str, Value], dest: str) -> str:
+    """Return the precision in an option's value, `bf16` of `torch.bfloat16`; fp32 if it is not given."""
     word = str(names.get(dest) or "fp32").removeprefix("torch.")
     return _WIDTHS.get(word, word)

@@ -22,7 +22,11 @@ _WIDTHS = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0}
 
 
 def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
-    """Return options, by name without dashes, by the destination that Megatron-LM's parser has for each."""
+    """Return options' values by the destination in Megatron-LM's parser.
+
+    given: by name without dashes. A switch of kind `false` gives False whatever its value; a name that no version has
+    becomes itself with underscores.
+    """
     values = {}
     for name, value in given.items():
         version = first_with(f"--{name}")
@@ -32,7 +36,7 @@ def by_destination(given: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def precision(names: Mapping[str, Value]) -> Precision | None:
-    """Return the precision of the products; None: fp32, of which nothing is predicted."""
+    """Return the precision of matmuls; None for fp32, which is not modelled. names: values by destination."""
     if names.get("fp4") or names.get("fp4_format"):
         return "nvfp4"
     if names.get("fp8") or names.get("fp8_format"):
@@ -41,8 +45,9 @@ def precision(names: Mapping[str, Value]) -> Precision | None:
 
 
 def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
-    """Return the ZeRO stage: Megatron's distributed optimizer is stage 1; Megatron-FSDP has the stage of its sharding
-    strategy.
+    """Return the ZeRO stage: 1 for Megatron's distributed optimizer or dist_muon, 0 without.
+
+    With Megatron-FSDP it is that of its sharding strategy, 0 for an unknown or missing one.
     """
     if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
         return SHARDING_STAGES.get(str(names.get("data_parallel_sharding_strategy")), 0)
@@ -50,8 +55,11 @@ def zero_stage(names: Mapping[str, Value]) -> ZeroStage:
 
 
 def recomputed(names: Mapping[str, Value]) -> Recompute:
-    """Return the recompute that --recompute-*, --recompute-activations, --moe-layer-recompute and, before core,
-    --checkpoint-activations ask for.
+    """Return the recompute that the options ask for; `none` if they ask for nothing.
+
+    They are --recompute-*, --recompute-activations, --moe-layer-recompute and, in old releases,
+    --checkpoint-activations. Selective recompute is of core_attn by default; full recompute is uniform over 1 layer by
+    default.
     """
     kind = names.get("recompute_granularity")
     if names.get("recompute_activations"):
@@ -77,8 +85,10 @@ def recomputed(names: Mapping[str, Value]) -> Recompute:
 
 
 def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
-    """Return the bytes of a gradient's element as it is accumulated (arguments.py, validate_args: bf16 sums in fp32
-    unless it is told to reduce in bf16, or to keep its main gradients in it).
+    """Return the bytes of a gradient's element as it is accumulated: 2 or 4.
+
+    4 unless the options reduce in bf16, keep main gradients in 16 bits, or train in fp16 without fp32 accumulation
+    (arguments.py, validate_args); with Megatron-FSDP's own option, its width.
     """
     if zero >= 2 and names.get("megatron_fsdp_main_grads_dtype") is not None:
         return 4 if names["megatron_fsdp_main_grads_dtype"] == "fp32" else 2
@@ -90,7 +100,11 @@ def gradient_bytes(names: Mapping[str, Value], zero: int) -> int:
 
 
 def overlap(names: Mapping[str, Value], zero: int, pp: int, vpp: int) -> Overlap:
-    """Return which communication runs beside computation; Megatron-FSDP switches its own on."""
+    """Return which communication overlaps with computation.
+
+    Megatron-FSDP overlaps reductions from ZeRO 2 and gathers at ZeRO 3 without an option; p2p overlap is the default of
+    an interleaved pipeline.
+    """
     return Overlap(
         grad_reduce=bool(names.get("overlap_grad_reduce")) or zero >= 2,
         param_gather=bool(names.get("overlap_param_gather")) or zero >= 3,
@@ -113,10 +127,11 @@ def behaviour(
     latent: bool,
     experts: bool,
 ) -> Framework:
-    """Return Megatron-LM on this GPU as the options have it.
+    """Return Megatron-LM's behaviour in the cost model's terms, with these options on a GPU architecture.
 
-    gradient_bytes: of an element. replicas: ranks that share the gradients. experts, latent: whether the model has
-    experts, and latent attention.
+    names: values by destination. gradient_bytes: of an accumulated element. replicas: ranks that share the gradients.
+    latent, experts: whether the model has latent attention, and experts. An optimizer that is not modelled counts as
+    Adam.
     """
     local = names.get("transformer_impl") == "local" and architecture not in NO_ENGINE
     impl: TransformerImpl = "local" if local else "transformer_engine"
@@ -154,10 +169,10 @@ def behaviour(
 
 
 def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
-    """Return what CUDA graphs replay of a model with experts or without; None: nothing, or parts of a layer of which
-    nothing is predicted.
+    """Return which parts of a layer CUDA graphs replay; None if none, or a combination that is not modelled.
 
-    transformer_config.py: --cuda-graph-impl, or the switches that it replaced; without modules whole layers.
+    As transformer_config.py: --cuda-graph-impl, or the switches it replaced; without modules whole layers. experts:
+    whether the model has any.
     """
     if not graphs(names):
         return None
@@ -170,30 +185,30 @@ def graphed(names: Mapping[str, Value], experts: bool) -> Graphed | None:
 
 
 def graphs(names: Mapping[str, Value]) -> bool:
-    """Tell whether CUDA graphs are on."""
+    """Return whether an option switches CUDA graphs on."""
     return bool(names.get("enable_cuda_graph") or names.get("external_cuda_graph")) or names.get(
         "cuda_graph_impl"
     ) not in (None, "none")
 
 
 def graphed_modules(names: Mapping[str, Value]) -> frozenset[str]:
-    """Return the parts of a layer that CUDA graphs replay, in each version's way of saying them."""
+    """Return the modules of a layer that CUDA graphs replay, in any release's spelling; empty if none are named."""
     spellings = (names.get(dest) for dest in ("cuda_graph_modules", "cuda_graph_scope_deprecated", "cuda_graph_scope"))
     parts = {str(part) for value in spellings for part in (value if isinstance(value, tuple) else (value or "",))}
     return frozenset(word for part in parts for word in part.split(",") if word)
 
 
 def instances(names: Mapping[str, Value]) -> int:
-    """Return how many groups of replicas each hold a whole optimizer state."""
+    """Return the number of optimizer instances: groups of replicas with a whole optimizer state each; 1 by default."""
     value = names.get("num_distributed_optimizer_instances")
     return value if isinstance(value, int) and value > 0 else 1
 
 
 def kernels(names: Mapping[str, Value], base: Framework, latent: bool, experts: bool) -> Iterator[tuple[str, Any]]:
-    """Yield options of the implementation that are other than the usual ones.
+    """Yield (option of `kernels.changed`, value) for each kernel that differs from the usual one.
 
-    The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) keeps the softmax in fp32 as
-    the usual one does: core/fusions/fused_cross_entropy.py.
+    The fused cross-entropy of its own (--cross-entropy-fusion-impl native, the default) is not among them: it keeps the
+    softmax in fp32 as the usual one does (core/fusions/fused_cross_entropy.py).
     """
     backend = str(names.get("attention_backend") or "auto")
     if backend in ("unfused", "local") and base.implementation.attention.kernel is Kernel.FLASH:

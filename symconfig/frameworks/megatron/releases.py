@@ -45,7 +45,7 @@ NO_ENGINE = ("davinci",)
 
 @cache
 def megatron_release(version: str) -> tuple[int, int]:
-    """Return the release as numbers: core_v0.13.0 -> (0, 13); main is newer than any."""
+    """Return a release's first two numbers: core_v0.13.0 -> (0, 13); NEWEST for main and any other name."""
     if not version.startswith("core_v"):
         return NEWEST
     major, minor = version.removeprefix("core_v").split(".")[:2]

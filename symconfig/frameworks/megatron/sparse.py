@@ -36,13 +36,16 @@ _INDEXED = {"latent": True, "indexed": True}
 
 
 def choosing_layers(frequency: int, offset: int, layers: int) -> tuple[bool, ...]:
-    """Return which layers have an indexer (dsa.py, is_dsa_skip_topk_layer)."""
+    """Return for each layer whether it has an indexer (dsa.py, is_dsa_skip_topk_layer).
+
+    Layers up to the offset have one, then every `frequency`-th.
+    """
     start = max(offset, 1)
     return tuple(max(layer - start, 0) % frequency == 0 for layer in range(1, layers + 1))
 
 
 def as_numbers(own: Sequence[bool]) -> tuple[int, int] | None:
-    """Return the frequency and the offset that say which layers have an indexer; None: no two numbers do."""
+    """Return (frequency, offset) for which `choosing_layers` gives `own`, the smallest ones; None if there are none."""
     layers = len(own)
     pairs = ((frequency, offset) for frequency in range(1, layers + 1) for offset in range(layers + 1))
     return next((pair for pair in pairs if choosing_layers(*pair, layers) == tuple(own)), None)
