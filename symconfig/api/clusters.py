@@ -60,7 +60,6 @@ def in_sweep(document: Document, changes: Mapping[str, str]) -> Document:
             return value
 
     def within(fields: Any, path: KeyPath) -> Any:
-        """Return fields with their cluster as a name; anything else unchanged."""
         if not isinstance(fields, dict) or CLUSTER not in fields:
             return fields
         return {**fields, CLUSTER: of(fields[CLUSTER], (*path, CLUSTER))}

@@ -104,7 +104,6 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
 
 
 def _stale(error: SymconfigError, file: str) -> list[Finding]:
-    """Return a stale finding for each problem of an error in rendering; file: used if the problem names none."""
     return [Finding("stale", each.file or file, f"cannot be written any more: {each}") for each in error.problems]
 
 
@@ -171,7 +170,6 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
 
 
 def _names(plan: Plan, others: Iterable[Input]) -> dict[str, str]:
-    """Return {input: the job's name for it}."""
     return {kind: getattr(plan.job, kind) for kind in others}
 
 
@@ -191,5 +189,4 @@ def _solved(plan: Plan) -> list[Finding]:
 
 
 def _choice(candidate: Candidate) -> object:
-    """Return what identifies a candidate: target, degrees, batch and options."""
     return candidate.target, candidate.parallel, candidate.batch, candidate.options

@@ -48,5 +48,4 @@ def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
 
 
 def _beside_job(key: str, value: Any, folder: Path) -> Any:
-    """Return a path of `program` or `mesh` below the job file's folder if it exists there; other values unchanged."""
     return str(folder / value) if key in _PATHS and isinstance(value, str) and (folder / value).is_file() else value

@@ -112,7 +112,6 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
 
 
 def _cluster(given: Mapping[str, Any]) -> ClusterDescriptor:
-    """Return the cluster with its changes. Raises InputError if it is missing."""
     value = given.get("cluster")
     if value is None:
         hint = "a zoo name: what a GPU can do is the cluster's, also where a file gives the mesh"
@@ -141,7 +140,6 @@ def _mesh(given: Mapping[str, Any], cluster: ClusterDescriptor | None) -> Callab
 
 
 def _outer(mesh: Mesh, times: int) -> Mesh:
-    """Return the mesh with its outermost level `times` as large."""
     if times == 1 or not mesh.levels:
         return mesh
     last = mesh.levels[-1]
@@ -181,7 +179,6 @@ def _pins(
 
 
 def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
-    """Return the recomputation choices of "none", "full" or "auto" (the default). Raises InputError."""
     value = str(given.get("recompute") or "auto")
     if value not in RECOMPUTE:
         raise InputError(unknown("recompute", value, tuple(RECOMPUTE)))
@@ -219,13 +216,11 @@ def _gamma(
 
 
 def _named(text: str) -> tuple[str, str]:
-    """Return (level, value) of `level=value`; the level is "" for a value alone."""
     name, equals, value = text.partition("=")
     return (name.strip(), value) if equals else ("", text)
 
 
 def _group(level: str) -> str:
-    """Return the group of a mesh level: "network" or "node"."""
     return "network" if level in NETWORK else "node"
 
 
@@ -292,7 +287,6 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
 
 
 def _amount(match: re.Match[str], has: float) -> float:
-    """Return the bytes of a matched size; a share is of `has`."""
     number, unit = float(match[1]), match[2].lower()
     return number / 100 * has if unit == "%" else number * _UNITS[unit]
 

@@ -110,7 +110,6 @@ def _program(given: Mapping[str, Any]) -> Source:
 
     @cache
     def make(turns: int) -> Program:
-        """Return the program for one of `turns` microbatches."""
         if turns == 1 and not dims:
             return whole
         return load_program(path, {dim: size // turns for dim, size in sizes.items()})
@@ -167,7 +166,6 @@ def _whole_sizes(source: Source, turns: int) -> bool:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """Return the divisors of a number, rising."""
     small = [factor for factor in range(1, isqrt(number) + 1) if number % factor == 0]
     return tuple(sorted({*small, *(number // factor for factor in small)}))
 
@@ -185,7 +183,6 @@ def thinned(rising: Sequence[int], kept: int, most: int = MOST_TURNS) -> tuple[i
 
 
 def unknown(field: str, got: str, words: Sequence[str]) -> Problem:
-    """Return the problem of a value that is none of `words`."""
     return Problem("wrong value", field=field, got=got, need="one of " + ", ".join(words))
 
 

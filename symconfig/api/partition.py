@@ -47,7 +47,6 @@ class PartitionResult:
 
     @cached_property
     def solved(self) -> Solved:
-        """Return the solution as the reports take it."""
         partition = self.found
         return Solved(
             partition.costs, partition.axes, partition.rows, partition.cost, partition.ask.memory_limit, partition.gamma
@@ -59,16 +58,13 @@ class PartitionResult:
 
     @cached_property
     def collectives(self) -> tuple[Moved, ...]:
-        """Return the collectives of the partition."""
         return collectives(self.found.costs, self.found.axes, self.found.rows)
 
     @cached_property
     def spent(self) -> Spent:
-        """Return where the partition spends time and memory."""
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
     def _cases(self) -> tuple[Case, ...]:
-        """Return the cases of microbatches and recomputation that are tried."""
         return tuple(cases(self.asked.source.programs, self.found.ask))
 
     def baselines(self) -> list[Priced]:

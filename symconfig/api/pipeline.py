@@ -36,7 +36,6 @@ class PipelineResult:
         )
 
     def _asked_of(self, ask: Ask) -> PartitionJob:
-        """Return the job of one stage, without model and module."""
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 

@@ -129,7 +129,6 @@ class PlanResult:
         return symbolic(self.plan, self._candidate(candidate))
 
     def _candidate(self, candidate: int) -> Candidate:
-        """Return a candidate by its rank from 1. Raises InputError if out of range."""
         every = (self.plan.best, *self.plan.alternatives)
         if not 1 <= candidate <= len(every):
             raise InputError("out of range", field="candidate", got=str(candidate), need=f"1 to {len(every)}")

@@ -77,5 +77,4 @@ def _value(each: Published, name: str) -> object:
 
 
 def _words(source: RecipeSource) -> str:
-    """Return a source's searchable text in lower case."""
     return f"{source.title} {source.repository or ''} {source.release}".lower()

@@ -18,7 +18,6 @@ EXAMPLES = (
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
     add = parser.add_argument
     add("folder", metavar="DIR", help="of Megatron-LM, DeepSpeed, Hugging Face or PEFT; nothing in it is unpickled")
     add("--plan", metavar="NEW.json", help="the plan of the run that shall load it, or its folder")

@@ -25,7 +25,6 @@ _WORDS: Mapping[str, str] = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
     parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/how-to/install.md")
 
 

@@ -13,7 +13,6 @@ EXAMPLES = ("symconfig diff out again",)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
     parser.add_argument("before", metavar="A.json", help=PLAN)
     parser.add_argument("after", metavar="B.json", help="another one")
     parser.add_argument("--exit-code", action="store_true", help="exit 1 where they differ")

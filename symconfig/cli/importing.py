@@ -14,7 +14,6 @@ EXAMPLES = ("symconfig import config.json --out mine.yaml", "symconfig import co
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
     parser.add_argument("config", metavar="CONFIG.json")
     parser.add_argument("--out", metavar="FILE", help="write the descriptor there instead of to standard output")
     does = "read it as a model of this family (model_type), whatever it says itself; no code beside weights is run"

@@ -98,7 +98,6 @@ def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
-    """Return the targets and launchers; with a plan's name whether each target can express it."""
     from symconfig.report.targets import blocks, targets, to_dict
 
     carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
@@ -167,7 +166,6 @@ def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[Block]:
-    """Return a table of left-aligned columns as the only block."""
     from symconfig.report.grid import Grid
 
     return [Grid(heads, tuple(rows), left=tuple(range(len(heads))))]

@@ -90,7 +90,6 @@ class _Formatter(argparse.HelpFormatter):
     """A formatter that breaks lines as argparse does, but not those of examples, which are to be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Return the text wrapped; examples are returned unchanged."""
         return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
 
 

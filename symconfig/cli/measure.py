@@ -125,7 +125,6 @@ def _cluster(name: str | None, product: str | None, out: Path | None) -> Cluster
 
 
 def _existing(name: str) -> Path:
-    """Return the path of an existing file. Raises InputError if there is none."""
     path = Path(name)
     if not path.is_file():
         raise InputError("there is no such file", file=name)

@@ -44,11 +44,9 @@ class Option(NamedTuple):
 
     @property
     def dest(self) -> str:
-        """Return the option's attribute in parsed arguments."""
         return self.flag[2:].replace("-", "_")
 
     def add(self, parser: argparse._ActionsContainer) -> None:
-        """Add the option to a parser."""
         metavar = _METAVARS.get(self.field) or {int: "N", float: "X", tuple: "NAMES"}.get(self.kind, "NAME")
         many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {}
         parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
@@ -173,7 +171,6 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
 
 
 def add_jobs(parser: argparse.ArgumentParser) -> None:
-    """Add --jobs."""
     parser.add_argument(
         "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
     )
@@ -231,6 +228,5 @@ def _of_cluster(name: str, source: str | None) -> bool:
 
 
 def _no_variable(pair: str, instead: str) -> Problem:
-    """Return the problem of a cluster's field given as a script's variable."""
     what = f"{pair.partition('=')[0]} is a field of a cluster, and --set is for variables of the script here"
     return Problem(what, field="--set", got=pair, hint=instead.replace("{}", pair))

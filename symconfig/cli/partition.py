@@ -136,7 +136,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str | None) -> Document:
-    """Return the job file's document; an empty one without a file. Raises InputError."""
     from symconfig.api.graph_file import graph_file
 
     return graph_file(path, KEYS) if path is not None else Document({}, file="")
@@ -190,8 +189,6 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -
 
 
 def _solved(solve: Callable[[PartitionJob], Answer], request: PartitionJob) -> Answer:
-    """Return `solve(request)`, with progress on standard error."""
-
     with working() as progress:
         progress.say("partitioning")
         return solve(request)

@@ -169,12 +169,10 @@ def _range(text: str) -> range:
 
 
 def _names(text: str | None) -> tuple[str, ...]:
-    """Return the names in a text separated by commas; () for None."""
     return tuple(name.strip() for name in text.split(",")) if text is not None else ()
 
 
 def _step(text: str) -> int:
-    """Return a step number. Raises InputError."""
     if re.fullmatch(r"[0-9]{1,9}", text):
         return int(text)
     raise InputError("wrong value", got=text, need="a step from 0")

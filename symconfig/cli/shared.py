@@ -28,7 +28,6 @@ MOST_TOP = 1000  # candidates, or other ways, that are ranked
 
 
 def say(blocks: Sequence[Block]) -> None:
-    """Print blocks to standard output."""
     from symconfig.report.grid import show
 
     show(blocks, sys.stdout)
@@ -122,7 +121,6 @@ def within(least: int, most: int) -> Callable[[str], int]:
     """Return a function that reads an integer within bounds (included) or raises InputError."""
 
     def read(text: str) -> int:
-        """Return the text as an integer within the bounds. Raises InputError."""
         if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
             raise InputError("out of range", got=text, need=f"a whole number from {least} to {most}")
         return int(text)
@@ -163,7 +161,6 @@ def output(arguments: Namespace, name: str, kind: tuple[str, ...]) -> Path | Non
     """
 
     def check(out: Path) -> None:
-        """Raise InputError for a wrong ending, or an existing file without --force."""
         what, *endings = kind
         need = f"a name that ends in {endings[0]}"
         resources.check_output(out, f"--{name}", endings, f"this file is {what}", need)

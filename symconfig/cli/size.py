@@ -93,7 +93,6 @@ _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
 
 
 def _as_option(problem: Problem) -> Problem:
-    """Return the problem with its field as --price or --gpus-max if it is one of theirs."""
     field = problem.field or ""
     if field.startswith("prices."):
         return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
@@ -101,7 +100,6 @@ def _as_option(problem: Problem) -> Problem:
 
 
 def _share(text: str) -> float:
-    """Return a text as float. Raises InputError if it is no number; the range is checked later."""
     try:
         return float(text)
     except ValueError:

@@ -90,7 +90,6 @@ def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:
     started = time.monotonic()
 
     def tell(progress: Done) -> None:
-        """Report the progress of the sweep."""
         rate = progress.fresh / max(time.monotonic() - started, 1e-3)
         minutes = (progress.points - progress.rows) / rate / 60
         left = f"{minutes:.0f} min" if minutes >= 1 else f"{60 * minutes:.0f} s"

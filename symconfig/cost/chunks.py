@@ -82,7 +82,6 @@ def overlap(setting: Setting) -> tuple[Start, Start, Array]:
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:
-    """Return a chunk as a stage shape of one chunk. kinds: of blocks, in the order of the table."""
     layers = sum(is_layer(kind) for kind in chunk)
     return StageShape(index, tuple(chunk.count(kind) for kind in kinds), 1, (layers,))
 

@@ -50,7 +50,6 @@ class Exchange:
         return self._first_of(Phase.BACKWARD, Phase.REDUCTION)
 
     def _first_of(self, each: Phase, once: Phase) -> Array:
-        """Return the seconds of phase `each`, else of phase `once`, else 0: [s, n]."""
         return self.seconds.get(each, self.seconds.get(once, np.zeros_like(self.weights.dense)))
 
 

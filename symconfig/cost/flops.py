@@ -33,7 +33,6 @@ def block_flops(
 
 
 def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
-    """Return the FLOP of a block's operators in the given phases."""
     return sum(work_flops(work, values) for work in block.work if work.phase in phases)
 
 

@@ -97,7 +97,6 @@ def constants(kernels: Kernels) -> dict[str, Number]:
 
 
 def _kernel_constants(kernels: Kernels) -> dict[str, Quantity]:
-    """Return the kernels' constants by name, without those that are None."""
     stated = {name: getattr(kernels, name) for name in Kernels.model_fields}
     return {name: quantity for name, quantity in stated.items() if quantity is not None}
 

@@ -178,12 +178,10 @@ class Stages:
 
     @property
     def communication(self) -> Array:
-        """Return the exposed communication of both passes of a microbatch in seconds: [s, r, n]."""
         return self.forward_comm + self.backward_comm
 
     @property
     def seconds(self) -> Array:
-        """Return the seconds of both passes of a microbatch with their exposed communication: [s, r, n]."""
         return self.forward + self.backward + self.communication
 
 

@@ -46,12 +46,10 @@ class Cost:
 
     @property
     def step_s(self) -> Array:
-        """Return the seconds of a step: [r, o, n]."""
         return total(self.time)
 
     @property
     def stage_bytes(self) -> Array:
-        """Return the peak bytes of each stage: [s, r, o, n]."""
         return total(self.memory)
 
     def policy(self, row: int) -> Cost:

@@ -114,7 +114,6 @@ class Tape:
         return Term(self, self._write(Node(operation, first, second, float(value))))
 
     def _write(self, node: Node) -> int:
-        """Append a node and return its line."""
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -193,7 +192,6 @@ class Term:
         return f"Term({self.value!r})"
 
     def _line(self, other: Any) -> int:
-        """Return the line of another term, or of a plain number, which is written if it is new."""
         return other.line if isinstance(other, Term) else self.tape.number(other)
 
     @_elementwise
@@ -283,7 +281,6 @@ class Term:
         return whole
 
     def _above(self, first: int, second: int) -> bool:
-        """Return whether the first line's value is larger, and record it as a condition unless both are constants."""
         nodes = self.tape.nodes
         above = nodes[first].value > nodes[second].value
         if any(nodes[line].operation != NUMBER for line in (first, second)):
@@ -316,7 +313,6 @@ class Term:
 
 
 def _is_number(other: Any, number: float) -> bool:
-    """Return whether `other` is a plain number that equals `number`."""
     return not isinstance(other, Term) and bool(other == number)
 
 
@@ -334,7 +330,6 @@ def _scalar_operation(operation: str) -> Callable[[Any, Any], Any]:
 
 
 def _holds_terms(number: Any) -> bool:
-    """Return whether a value is a term or an array of objects."""
     return number.dtype.hasobject if isinstance(number, np.ndarray) else isinstance(number, Term)
 
 

@@ -192,6 +192,5 @@ def _extract(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str] | None,
 
 
 def _misread(what: str, text: str, hint: str = "4x100 Gb/s, or 400 Gb/s per GPU") -> Problem:
-    """Return the Problem of a network's text that cannot be read."""
     need = "ports and their speed, or the speed of a GPU or a node"
     return Problem(what, field="network", got=text, need=need, hint=hint)

@@ -108,7 +108,6 @@ class KernelsFile(Kernels):
 
     @property
     def constants(self) -> Kernels:
-        """Return the constants alone, without the file's schema."""
         return Kernels(**{name: getattr(self, name) for name in Kernels.model_fields})
 
 

@@ -255,7 +255,6 @@ KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def _is(value: Any, one: str) -> bool:
-    """Return whether a value is of one type such as int or list[int], whose items are then checked, too."""
     outer, _, inner = one.partition("[")
     if not isinstance(value, _OF_JSON[outer]) or (isinstance(value, bool) and outer != "bool"):
         return False

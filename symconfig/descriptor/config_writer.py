@@ -187,7 +187,6 @@ def _computed(model: ModelDescriptor) -> dict[str, object]:
 
 
 def _as_text(value: object) -> str:
-    """Return a value as text for a message: "none" for None, and a list of mixers by their blocks' names."""
     if isinstance(value, list) and value and all(isinstance(one, dict) and "block" in one for one in value):
         return ", ".join(str(one["block"]) for one in value)
     return "none" if value is None else shorten(value)

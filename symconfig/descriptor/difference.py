@@ -86,7 +86,6 @@ class Given:
         }
 
     def _field(self, value: Any, name: str, kind: type[BaseModel], path: KeyPath, owner: type[BaseModel]) -> Any:
-        """Return a field's value as a quantity, or as a section of the class `kind`."""
         return self.quantity(value, name, path, owner) if kind is Quantity else self.section(value, kind, path)
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
@@ -169,7 +168,6 @@ class _Changes:
     problems: list[Problem] = field(default_factory=list)
 
     def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
-        """Record a problem at a path of the document."""
         self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
     def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
@@ -221,7 +219,6 @@ def changed(
 
 
 def _unknown_names(changes: _Changes) -> None:
-    """Record a problem for each unknown field, with the nearest name, and delete it from `changes.fields`."""
     for name in [name for name in changes.fields if name not in FIELDS]:
         hint = nearest(name, FIELDS)
         need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
@@ -252,7 +249,6 @@ def _short_names(changes: _Changes) -> None:
 
 
 def _as_text(value: Any) -> str:
-    """Return a value as an error shows it, null for None."""
     return "null" if value is None else shorten(value)
 
 
@@ -327,7 +323,6 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
     """Return the places of the document's keys and of its values, also under the paths of the cluster's fields."""
 
     def moved(places: Mapping[KeyPath, Any]) -> dict[KeyPath, Any]:
-        """Return the places without those of levels, and with the new paths added."""
         kept = {path: place for path, place in places.items() if path[:1] != ("levels",) or len(path) == 1}
         for there, here in changes.places.items():
             kept |= {(*there, *path[len(here):]): place for path, place in places.items()
@@ -377,7 +372,6 @@ def _with_short_fields(cluster: ClusterDescriptor, changes: _Changes) -> Cluster
 
 
 def _with_network_speed(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster with another network between nodes. Raises InputError if it has no level of a network."""
     if not any(level.name in NETWORK for level in cluster.levels):
         need = f"a base with a level {' or '.join(sorted(NETWORK))}"
         raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)

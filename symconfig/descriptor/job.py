@@ -90,12 +90,10 @@ def _pins(value: Any) -> Any:
 
 
 def _lower(value: Any) -> Any:
-    """Return text in lower case, other values unchanged."""
     return value.lower() if isinstance(value, str) else value
 
 
 def _pin(name: str, value: Any) -> Any:
-    """Return a pin's value as text: integers and bools converted, case lowered except for stage layouts."""
     text = str(value) if isinstance(value, int) else value
     cased = not isinstance(text, str) or (name == "layout" and text.lower() not in ("equal", "ends"))
     return text if cased else _lower(text.strip())

@@ -70,7 +70,6 @@ def _syntax(text: str, file: str, error: json.JSONDecodeError) -> Problem:
 
 
 def _encodable(data: Any) -> bool:
-    """Return whether all strings can be encoded as UTF-8, without lone surrogates."""
     try:
         json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -105,11 +104,9 @@ def _places(
     stack: list[tuple[bool, Any]] = []  # (is an object, the key or index being read; None: a key comes next)
 
     def path() -> KeyPath:
-        """Return the path of the current key or index."""
         return tuple(key for _, key in stack)
 
     def report(what: str, place: Place, **parts: Unpack[ProblemParts]) -> None:
-        """Append a problem at the current path."""
         problems.append(Document(None, file, {}, {path(): place}).problem(what, path(), **parts))
 
     for token, place in _tokens(text):

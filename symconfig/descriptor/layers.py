@@ -58,7 +58,6 @@ class Mixer(Strict):
     )
 
     def __hash__(self) -> int:
-        """Return a hash that does not depend on the order of `sizes`."""
         return hash((self.block, tuple(sorted(self.sizes.items())), self.switches, self.layers, self.beside_attention))
 
     @property

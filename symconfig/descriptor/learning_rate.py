@@ -256,10 +256,8 @@ def short(training: Training, task: Task | AdapterTask, parameters: float, of: s
 
 
 def _rounded(value: float) -> float:
-    """Return the value rounded to two significant digits."""
     return float(f"{value:.{_DIGITS - 1}e}")
 
 
 def _size(parameters: float) -> str:
-    """Return a number of parameters as text: 7B, 350M."""
     return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"

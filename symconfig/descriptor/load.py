@@ -66,10 +66,6 @@ def load_model(name_or_path: str, base: Path | None = None) -> ModelDescriptor:
 
 
 def _model_named(name: str, base: Path | None, *, adapters: bool) -> ModelDescriptor:
-    """Load a model; one that comes from Hugging Face's cache by its id gets that id's name. Raises InputError.
-
-    adapters: False refuses a file that adds an adapter to a base.
-    """
     path = find(name, "models", base)
     model = _load_model(path, adapters=adapters)
     return hub.named(model, name) if hub.is_id(name) and path == hub.cached(name) else model
@@ -259,7 +255,6 @@ def _with_adapter(document: Document, path: Path) -> ModelDescriptor:
 
 
 def _zoo(kind: str) -> list[str]:
-    """Return the sorted names of the zoo's files of a kind: models, clusters, kernels."""
     folder = data_dir("model_zoo") / kind
     return sorted(path.stem for path in folder.glob("*.yaml"))
 
@@ -337,7 +332,6 @@ def find(name: str, kind: str, base: Path | None) -> Path:
 
 
 def _config_in(folder: Path) -> Path:
-    """Return the path of the folder's config.json. Raises InputError where there is none."""
     path = folder / "config.json"
     if not path.is_file():
         raise InputError("this folder has no config.json", file=str(folder))

@@ -20,7 +20,6 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """Return the axis as text: level, size, stride, as nvlink8@1."""
         return f"{self.level}{self.size}@{self.stride}"
 
 
@@ -47,7 +46,6 @@ class Mesh:
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs, the product of the levels' sizes."""
         return prod(level.size for level in self.levels)
 
     def axes(self, factors: tuple[tuple[int, ...], ...] | None = None) -> tuple[Axis, ...]:

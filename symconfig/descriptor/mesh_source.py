@@ -92,7 +92,6 @@ def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
 
 
 def _alike(inner: Level, outer: Level) -> bool:
-    """Return whether both levels are switched network levels with the same bandwidth after oversubscription."""
     switched = not (inner.mesh or outer.mesh) and {inner.name, outer.name} <= NETWORK
     return switched and _wire(inner) == _wire(outer)
 
@@ -136,7 +135,6 @@ def _check(cluster: ClusterDescriptor, gpus: int) -> None:
 
 
 def _uneven(domain: int, gpus: int) -> bool:
-    """Return whether more GPUs than one domain has do not fill whole domains."""
     return gpus > domain and gpus % domain != 0
 
 
@@ -148,7 +146,6 @@ def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
     sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
 
     def fits(count: int) -> bool:
-        """Return whether so many GPUs fill whole domains of every level."""
         return not any(_uneven(size, count) for size in sizes)
 
     below = next(count for count in range(gpus - 1, 0, -1) if fits(count))

@@ -379,7 +379,6 @@ class ModelDescriptor(ModelFields):
         return self.shared_block.holder(index) if calls and self.shared_block is not None else index
 
     def _calls(self, index: int) -> Turn:
-        """Return whether a layer holds the shared block, only calls it, or neither."""
         if self.shared_block is None or not self.shared_block.layers[index]:
             return Turn.NONE
         return Turn.HOLDS if self.holder(index) == index else Turn.CALLS
@@ -403,7 +402,6 @@ class ModelDescriptor(ModelFields):
         return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
 
     def _keys(self, index: int) -> Keys:
-        """Return which keys a layer reads: all, chosen by its indexer, or as an earlier layer chose."""
         if self.indexer is None or self.sliding_layers[index]:
             return Keys.ALL
         return Keys.CHOSEN if self.indexer.layers is None or self.indexer.layers[index] else Keys.AS_BEFORE

@@ -145,7 +145,6 @@ class Recipe(Strict):
         return "modules" in (self.options.offload or "")
 
     def _unpriced_offloads(self) -> list[str]:
-        """Return the offloads of the recipe, as words, that plans do not support."""
         offloads = (self.options.offload or "").split(", ")
         return [one.replace("_", " ") for one in offloads if one.startswith(_UNPRICED)]
 

@@ -31,7 +31,6 @@ class Lengths(Strict):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
-        """Check that mean <= max and mean < p95 <= max. Raises ValueError."""
         if not self.mean <= self.max:
             raise ValueError(f"mean is above max (got {self.mean:g}, need at most {self.max})")
         if self.p95 is not None and not self.mean < self.p95 <= self.max:

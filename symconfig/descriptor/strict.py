@@ -40,7 +40,6 @@ class Sparse(Strict):
 
     @model_serializer(mode="wrap")
     def _as_most(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Return the fields to write, without `rare` ones that have their default."""
         fields: dict[str, Any] = handler(self)
         for name in self.rare:
             if name in fields and getattr(self, name) == type(self).model_fields[name].default:

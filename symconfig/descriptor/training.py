@@ -27,7 +27,6 @@ Prefixes = Annotated[tuple[str, ...], BeforeValidator(_several)]
 
 
 def _is_number(text: str) -> bool:
-    """Return whether the text can be parsed as a float."""
     try:
         float(text)
     except ValueError:

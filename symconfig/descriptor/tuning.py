@@ -77,7 +77,6 @@ class Preference(Strict):
 
     @staticmethod
     def _counted(means: Loss) -> str:
-        """Return the field that counts the loss's examples: pairs, or answers for losses of single sequences."""
         return "pairs" if means.sequences > 1 else "answers"
 
     @model_validator(mode="after")

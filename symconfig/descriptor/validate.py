@@ -79,7 +79,6 @@ def as_json(document: Document) -> str:
 
 
 def _plain(value: object) -> bool:
-    """Return whether JSON can hold the value."""
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -171,7 +170,6 @@ def _need(item: Mapping[str, Any]) -> str:
 
 
 def _show(value: Any) -> str:
-    """Return a value as an error shows it: null, shortened text, or shortened JSON."""
     if value is None:
         return "null"
     return shorten(json.dumps(value, default=str) if isinstance(value, bool | list | dict | str) else value)

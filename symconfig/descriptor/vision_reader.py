@@ -79,7 +79,6 @@ class VisionReader(Reading):
         return vision
 
     def _left_out(self, why: str) -> None:
-        """Append the note that the vision tower is left out, and why."""
         self.notes.append(f"only the text model is described, and the vision tower is left out: {why}")
 
 

@@ -45,7 +45,6 @@ def kernels_yaml(kernels: Kernels) -> str:
 
 
 def _dump(fields: dict[str, Any]) -> str:
-    """Return the fields as YAML text, with non-ASCII characters escaped only if some cannot be printed."""
     text = yaml.safe_dump(fields, sort_keys=False, width=_WIDTH, allow_unicode=True)
     if text.replace("\n", "").isprintable():
         return text
@@ -66,5 +65,4 @@ def _value(value: Any) -> str:
 
 
 def _escape(ch: str) -> str:
-    """Return the YAML escape of a character: 4 hexadecimal digits, or 8 beyond U+FFFF."""
     return f"\\u{ord(ch):04x}" if ord(ch) < 0x10000 else f"\\U{ord(ch):08x}"

@@ -70,16 +70,13 @@ class Builder:
         return (*top.path, len(top.into) if isinstance(top.into, list) else (top.key or ""))
 
     def report(self, what: str, mark: Any, path: KeyPath = (), **parts: Unpack[ProblemParts]) -> Problem:
-        """Return a Problem at the place of a parser's mark; it is not recorded."""
         document = Document(None, self.file, {}, {path: _place(mark)})
         return document.problem(what, path, **parts)
 
     def stop(self, what: str, mark: Any, **parts: Unpack[ProblemParts]) -> InputError:
-        """Return, without raising it, an InputError of all recorded problems and this one."""
         return InputError([*self.problems, self.report(what, mark, (), **parts)])
 
     def too_deep(self, mark: Any) -> InputError:
-        """Return the InputError for more than MAX_DEPTH levels of nesting."""
         return self.stop("the file is nested too deeply", mark, need=f"at most {MAX_DEPTH} levels")
 
     def event(self, event: Any) -> None:
@@ -108,23 +105,18 @@ class Builder:
             self.close(self.stack.pop(), event)
 
     def alias(self, event: Any) -> None:
-        """Refuse an alias. Raises InputError."""
         self.refuse_name("aliases are not allowed", event)
 
     def anchored(self, event: Any) -> None:
-        """Refuse an anchor. Raises InputError."""
         self.refuse_name("anchors are not allowed", event)
 
     def refuse_name(self, what: str, event: Any) -> None:
-        """Raise InputError for an alias or an anchor, with the recorded problems."""
         raise self.stop(what, event.start_mark, got=shorten(event.anchor), hint="write the value out where it is used")
 
     def tagged(self, event: Any) -> None:
-        """Refuse a tag. Raises InputError."""
         raise self.stop("tags are not allowed", event.start_mark, got=shorten(event.tag))
 
     def further_document(self, event: Any) -> None:
-        """Refuse a second document in the file. Raises InputError."""
         raise self.stop("the file holds more than one document", event.start_mark, hint="remove what follows '---'")
 
     def placed(self, path: KeyPath, event: Any) -> None:
@@ -207,7 +199,6 @@ class Builder:
 
 
 def _place(mark: Any) -> Place:
-    """Return the mark's line and column, counted from 1."""
     return Place(mark.line + 1, mark.column + 1)
 
 

@@ -53,7 +53,6 @@ class Key:
         return tuple(self.name.split("."))
 
     def value(self, plan: Plan) -> Any:
-        """Return what the plan writes for this key; None: it is left out."""
         if self.write is None:
             return value_of(plan.best, self.field) if self.field else None
         return self.write(plan) if callable(self.write) else self.write
@@ -95,43 +94,34 @@ def train_batch_size(plan: Plan) -> int:
 
 
 def _optimizer(name: str, value: Callable[[Plan], Any], **more: Any) -> Key:
-    """Return a key of the section optimizer, left out where the JSON has no optimizer."""
     return Key(f"optimizer.{name}", lambda plan: value(plan) if own_optimizer(plan) else None, **more)
 
 
 def _precision(name: Precision) -> Key:
-    """Return the key that switches a precision on; left out for plans of another one."""
     return Key(f"{name}.enabled", lambda plan: plan.best.options.precision == name or None, field="options.precision",
                arguments=(name,), default=False)  # fmt: skip
 
 
 def _above_one(name: str, degree: str) -> Key:
-    """Return a key with one of the plan's degrees; left out for 1."""
     field = f"parallel.{degree}"
     return Key(name, lambda plan: size if (size := value_of(plan.best, field)) > 1 else None, field=field)
 
 
 def _experts(plan: Plan) -> Json | None:
-    """Return the section expert_parallel (AutoEP); None for ep 1."""
     ep = plan.best.parallel.ep
     return {"enabled": True, "autoep_size": ep, "preset_model": plan.model.model_type} if ep > 1 else None
 
 
 def _bucket(plan: Plan) -> int:
-    """Return a bucket size in elements: hidden size squared, within `MIN_BUCKET` and `MAX_BUCKET`."""
     return min(max(plan.model.hidden_size**2, MIN_BUCKET), MAX_BUCKET)
 
 
 def _offloaded(plan: Plan) -> Json | None:
-    """Return the section offload_optimizer, with a ratio below 1 for a share; None without offload."""
     share = plan.best.options.optimizer_offload
     return {"device": "cpu", "pin_memory": True, **({"ratio": share} if share < 1 else {})} if share else None
 
 
 def _live(plan: Plan) -> int:
-    """Return stage3_max_live_parameters in elements: two largest layers, or one and an embedding, at
-    least `MIN_LIVE`.
-    """
     layer = _largest_layer(plan)
     return max(2 * layer, layer + plan.model.vocab_size * plan.model.hidden_size, MIN_LIVE)
 
@@ -312,5 +302,4 @@ def precision_of(config: Any) -> Precision | None:
 
 
 def _on(device: Any) -> bool:
-    """Return whether an offload section names a device."""
     return isinstance(device, dict) and device.get("device", "none") not in ("none", AUTO)

@@ -67,7 +67,6 @@ def pattern(flags: tuple[bool, ...]) -> str:
 
 
 def _whole(item: Value) -> int:
-    """Return a whole number. Raises ValueError for any other value."""
     if isinstance(item, int):
         return int(item)
     raise ValueError("a list of 0 and 1")
@@ -93,11 +92,9 @@ class _Parser:
         self._next = 0
 
     def peek(self) -> str:
-        """Return the next token without consuming it; empty at the end."""
         return self._tokens[self._next] if self._next < len(self._tokens) else ""
 
     def _take(self, wanted: str) -> bool:
-        """Return whether the next token is `wanted`, and consume it if so."""
         if self.peek() != wanted:
             return False
         self._next += 1
@@ -170,21 +167,18 @@ class _Parser:
 
 
 def _number(item: _Nested) -> int:
-    """Return a whole number. Raises ValueError for a list."""
     if isinstance(item, int):
         return item
     raise ValueError("one list, not lists inside a list")
 
 
 def _bounded(one: list[int], other: list[int]) -> list[int]:
-    """Return the concatenated list. Raises ValueError if it is longer than any model."""
     if len(one) + len(other) > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS} layers")
     return one + other
 
 
 def _repeated(items: list[int], times: int) -> list[int]:
-    """Return the repeated list. Raises ValueError if it is longer than any model."""
     if len(items) * times > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS} layers")
     return items * times

@@ -134,14 +134,12 @@ class Only:
     dests: tuple[str, ...] | None = None
 
     def write_to(self, out: Writer, model: object) -> None:
-        """Refuse the field in `out` if its value is none of these, in releases from `since` on."""
         value = value_of(model, self.name)
         if value not in self.values and (not self.since or out.table.at_least(self.since)):
             edit = None if self.edit is None or value is None else self.edit.format(value)
             out.refuse(self.about or self.name, self.why, value, edit=edit)
 
     def read_from(self, out: Reader) -> None:
-        """Set the field in `out` to its first value, if `dests` is given and the release is from `since` on."""
         if self.dests is not None and (not self.since or out.args.table.at_least(self.since)):
             out.put(self.name, self.values[0], *self.dests)
 

@@ -74,13 +74,11 @@ def _ffn(value: int | None, out: Reader) -> int | None:
 
 
 def _head_dim(value: int | None, out: Reader) -> int | None:
-    """Return the head dimension; by default hidden size // heads, None where these are not known."""
     hidden, heads = out.get("hidden_size"), out.get("num_attention_heads")
     return value or (hidden // heads if isinstance(hidden, int) and isinstance(heads, int) and heads else None)
 
 
 def _groups(value: int, model: ModelDescriptor) -> int | None:
-    """Return the number of query groups; None (no option) where each head has its own."""
     return value if value != model.num_attention_heads else None
 
 
@@ -253,12 +251,10 @@ ENDS = (
 
 
 def _group_option(value: int | None, model: Any) -> int | None:
-    """Return the value; None (no option) unless experts are chosen within more than one group."""
     return value if (model.experts.n_group or 1) > 1 else None
 
 
 def _both_groups(value: int | None, out: Reader) -> object:
-    """Return the value; OPEN unless both router group options are given."""
     both = out.args.whole("moe_router_num_groups") and out.args.whole("moe_router_group_topk")
     return value if both else OPEN
 

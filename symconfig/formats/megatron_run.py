@@ -44,7 +44,6 @@ def _same(section: str, names: str) -> tuple[Link, ...]:
 
 
 def _best(name: str, option: str, when: Values | None = None, **more: Any) -> Link:
-    """Return a link of a field of the plan's options. when, more: as of `Link`."""
     return Link(f"best.options.{name}", option, when or {}, **more)
 
 
@@ -66,15 +65,10 @@ def iterations(plan: Plan) -> int:
 
 
 def _gc_interval(value: int | None, plan: Plan) -> int | None:
-    """Return --manual-gc-interval in steps: the job's, else 100.
-
-    Return None (no option) for 0, or by default on a single GPU.
-    """
     return (COLLECTED_EVERY if plan.best.parallel.world_size > 1 else None) if value is None else value or None
 
 
 def _folder(plan: Plan) -> str:
-    """Return the checkpoint folder with a slash at its end; empty without one."""
     return f"{plan.training.save.rstrip('/')}/" if plan.training.save else ""
 
 
@@ -92,7 +86,6 @@ def _stages_by_counts(plan: Plan) -> bool:
 
 
 def _sequence_parallel(plan: Plan) -> bool:
-    """Return whether sequence parallelism is on and tp above 1."""
     return plan.best.options.sequence_parallel and plan.best.parallel.tp > 1
 
 
@@ -102,12 +95,10 @@ def _grouped(architecture: str, plan: Plan) -> bool:
 
 
 def _fsdp(plan: Plan) -> bool:
-    """Return whether the plan runs Megatron-FSDP (ZeRO-2 or ZeRO-3)."""
     return plan.best.options.zero_stage >= 2
 
 
 def _replicated(plan: Plan) -> bool:
-    """Return whether gradients are reduced over more than one rank (dp x cp above 1)."""
     return plan.best.parallel.dp * plan.best.parallel.cp > 1
 
 
@@ -311,7 +302,6 @@ class Family:
         return tuple(dict.fromkeys((*linked, *self.also.split())))
 
     def meaning(self, run: object) -> tuple[object, ...]:
-        """Return the values of the family's fields in a run or candidate; None for those that it lacks."""
         return tuple(value_of(run, field) for field in self.fields.split())
 
 

@@ -41,17 +41,14 @@ def _ending(end: str) -> Any:
 
 
 def _experts(value: object) -> Any:
-    """Return a function that gives `value` for models with experts, else None."""
     return lambda run: value if run.model.experts else None
 
 
 def _without_reference(run: Any) -> object:
-    """Return True for runs without a reference model, else None."""
     return not run.rl.reference or None
 
 
 def _deepep(run: Any) -> object:
-    """Return whether the flex dispatcher runs on DeepEP; None without a flex dispatcher."""
     return run.actor.flex and run.actor.flex.by == "deepep"
 
 
@@ -131,7 +128,6 @@ RUN = {
 
 
 def _adapter(at: str) -> dict[str, Key]:
-    """Return the keys of an adapter in the section `at`."""
     names = (f"{at}.{name}" for name in ("dim", "alpha", "dropout", "target_modules"))
     return {**keys(at, enabled="adapter.enabled"), **lora(*names, unset=(8, 32, None))}
 

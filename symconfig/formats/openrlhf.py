@@ -40,7 +40,6 @@ def _trained(model: str, optimizer: str) -> dict[str, Key]:
 
 
 def _decays(run: Any) -> bool:
-    """Return whether the learning rate decays by a cosine."""
     return bool(run.training.lr_decay_style == "cosine")
 
 

@@ -59,7 +59,6 @@ class Renamed:
 
 
 def _value(flag: Flag, words: Sequence[str], name: str) -> Any:
-    """Return an option's parsed value as JSON data; list expressions become lists."""
     value = parsed(flag, words, name)
     if flag.type in _LISTS:
         value = layer_pattern(f"({value})")

@@ -14,12 +14,10 @@ ADVANTAGES = {"grpo": "grpo", "dapo": "grpo", "gspo": "gspo", "reinforce_plus_pl
 
 
 def _of(algorithm: str) -> Any:
-    """Return a function that tells whether a run has this algorithm."""
     return lambda run: run.rl.algorithm == algorithm
 
 
 def _regularised(value: object) -> Any:
-    """Return a function that gives `value` for runs with a reference model, else None."""
     return lambda run: value if run.rl.reference else None
 
 

@@ -89,7 +89,6 @@ class Tuner:
 
 
 def _unset(**values: str | float | bool) -> Keys:
-    """Return keys by field names, each with the program's default."""
     return keys("", **{name: (name, value) for name, value in values.items()})
 
 

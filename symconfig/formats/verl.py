@@ -23,7 +23,6 @@ _AGGREGATED = {"dapo": "token-mean", "gspo": "seq-mean-token-mean"}
 
 
 def _experts(run: Any) -> object:
-    """Return True for models with experts, else None."""
     return True if run.model.experts else None
 
 
@@ -207,7 +206,6 @@ _FSDP_READ = {
 
 
 def _read(kind: str, more: Mapping[str, Key]) -> dict[str, Key]:
-    """Return all keys that are read for one kind of workers: those written for it, common ones, and `more`."""
     merged = {name.removeprefix("+"): key for table in WRITTEN[kind].values() for name, key in table.items()}
     return {**more, **merged, **_READ}
 

@@ -13,5 +13,4 @@ class Kind:
     optimizer: str = ""
 
     def __str__(self) -> str:
-        """Return the kind as one word: `torch_dist:dp_reshardable`, or the format alone."""
         return f"{self.format}:{self.optimizer}" if self.optimizer else self.format

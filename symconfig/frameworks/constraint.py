@@ -162,7 +162,6 @@ class Answers:
         return tuple([one for one, verdict in zip(self.table, verdicts, strict=True) if verdict is not Verdict.HOLDS])
 
     def _verdict(self, place: int, columns: Mapping[str, Any]) -> Verdict:
-        """Return one constraint's verdict for the known columns, from the cache or computed and cached."""
         known, key = self.known[place], tuple([columns.get(name, UNKNOWN) for name in self.asking[place]])
         if key not in known:
             known[key] = self.table[place].verdict(self.fixed, Columns(**columns))
@@ -185,7 +184,6 @@ def other(name: str, value: int) -> tuple[str, ...]:
 
 
 def _of(point: Columns, pin: str) -> int:
-    """Return a point's value for a pin's name; mbs is the column micro."""
     return int(getattr(point, {"mbs": "micro"}.get(pin, pin)))
 
 

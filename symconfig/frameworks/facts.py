@@ -81,7 +81,6 @@ class Fixed:
         return self._known() == other._known() if isinstance(other, Fixed) else NotImplemented
 
     def _known(self) -> tuple[tuple[Any] | None, ...]:
-        """Return the facts as a comparable tuple: None for UNKNOWN, else the value in a tuple."""
         values = (getattr(self, name) for name in FIXED)
         return tuple(None if value is UNKNOWN else (value,) for value in values)
 

@@ -123,26 +123,22 @@ def changed(how: Implementation, **changes: Any) -> Implementation:
 
 
 def _name(names: Mapping[str, Any], value: object) -> str:
-    """Return the name of a value; StopIteration if it has none."""
     return next(name for name, meant in names.items() if meant is value)
 
 
 def _norm(given: dict[str, Any]) -> NormKernel:
-    """Return the norm kernel that fused_norm and wide_norm choose; wide_norm counts only without fused_norm."""
     if given["fused_norm"]:
         return NormKernel.FUSED
     return NormKernel.EAGER_WIDE if given["wide_norm"] else NormKernel.EAGER
 
 
 def _rotation(given: dict[str, Any]) -> RotationKernel:
-    """Return the kernel of rotary embeddings; fused_yarn counts only with fused_rope."""
     if not given["fused_rope"]:
         return RotationKernel.EAGER
     return RotationKernel.FUSED_STRETCHED if given["fused_yarn"] else RotationKernel.FUSED
 
 
 def _experts(given: dict[str, Any]) -> ExpertKernels:
-    """Return the experts' kernels; fused_experts takes precedence over sequential_experts, else they are grouped."""
     if given["fused_experts"]:
         return ExpertKernels.FUSED
     return ExpertKernels.IN_TURN if given["sequential_experts"] else ExpertKernels.GROUPED

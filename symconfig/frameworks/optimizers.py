@@ -68,11 +68,6 @@ def moments(optimizer: Optimizer) -> float:
 
 
 def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float:
-    """Return the bytes per parameter of the master weight.
-
-    4, unless states are narrow or the optimizer is precision-aware: then fp32 masters take 2, the bits that a bf16
-    weight lacks, except with mxfp8 and fp16.
-    """
     if not (optimizer.narrow or precise):
         return FP32_BYTES
     remainder = optimizer.main_params == "fp32" and precision not in ("mxfp8", "fp16")
@@ -80,5 +75,4 @@ def _master(optimizer: Optimizer, precision: str | None, precise: bool) -> float
 
 
 def _touched(framework: Framework, state: float) -> float:
-    """Return the bytes that a step moves per parameter if its state takes `state` bytes."""
     return framework.adam_bytes + 2 * (state - framework.bytes.optimizer)

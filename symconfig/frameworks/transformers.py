@@ -25,7 +25,6 @@ from symconfig.graph.implementation import (
 
 
 def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
-    """Return the kernel of each model_type, of rows from kernel to blank-separated names."""
     return {kind: kernel for kernel, kinds in rows.items() for kind in words(kinds)}
 
 
@@ -123,7 +122,6 @@ def written(how: Implementation, kind: str) -> Implementation:
 
 
 def _joined(kind: str) -> frozenset[str]:
-    """Return the names of the products that a family's class joins in one layer: qkv_proj, gate_up_proj."""
     rows = {"qkv_proj": _JOINED_HEADS, "gate_up_proj": _JOINED_GATES}
     return frozenset(name for name, kinds in rows.items() if kind in kinds)
 

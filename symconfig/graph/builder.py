@@ -76,7 +76,6 @@ class Builder:
         self.gradients = before
 
     def _add(self, operator: Operator) -> None:
-        """Append the operator with the active modules, module path, leg and gradients."""
         modules, path = tuple(self.modules), ".".join(self.parts)
         made = replace(operator, modules=modules, path=path, leg=self.legs[-1], gradients=self.gradients)
         self.operators.append(made)
@@ -316,7 +315,6 @@ class Context:
 
     @property
     def frozen(self) -> bool:
-        """Return whether the base model is frozen: whether it is trained with adapters."""
         return self.model.adapter is not None
 
     def weight(self, name: str, *dims: str, shared: bool = False, joined: bool = False) -> Weight:
@@ -337,7 +335,6 @@ class Context:
         return self.how.vocabulary.whole_look_up and not self.model.tie_word_embeddings
 
     def adapted(self, names: Sequence[str]) -> bool:
-        """Return whether one of these layers is a target of the model's adapter; False without an adapter."""
         return self.model.adapter is not None and any(name in self.model.adapter.target_modules for name in names)
 
     def separate(self, whole: str, aliases: Sequence[str]) -> bool:

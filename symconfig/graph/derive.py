@@ -33,12 +33,10 @@ from symconfig.graph.scheme import Scheme
 
 @lru_cache(maxsize=4096)
 def local(dims: tuple[str, ...], layout: Layout) -> Monomial:
-    """Return the number of elements on one rank of a tensor with these dims. Cached."""
     return d.local(d.elements(dims) / layout.parts())
 
 
 def _extent(dims: Sequence[str], parts: Mapping[str, tuple[str, ...]]) -> Monomial:
-    """Return the size per rank of loops: the product of their sizes over that of the axes that split them."""
     return d.local(d.elements(dims) / Monomial.of(*(axis for dim in dims for axis in parts.get(dim, ()))))
 
 
@@ -57,7 +55,6 @@ def tasks(op: Operator, scheme: Scheme) -> list[Task]:
 
 
 def _passes(op: Operator) -> tuple[Phase, ...]:
-    """Return the phases of an operator that is no product: FORWARD, and INPUT if it has a backward."""
     return (Phase.FORWARD, Phase.INPUT) if op.backward else (Phase.FORWARD,)
 
 
@@ -201,7 +198,6 @@ class Flow:
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
 
     def _produce(self, tensor: Tensor, op: Operator | None, layout: Layout) -> None:
-        """Record a tensor with its producer (None: the block's input) and layout, and no consumers yet."""
         self.tensors[tensor.name] = tensor
         self.produced[tensor.name] = (op, layout)
         self.uses[tensor.name] = []
@@ -275,7 +271,6 @@ class Flow:
         return result
 
     def _use(self, op: Operator, name: str) -> Use:
-        """Return the first use of the tensor among the operator's inputs."""
         return next(use for use in op.inputs if use.tensor.name == name)
 
     def held(self) -> list[Held]:

@@ -104,13 +104,11 @@ def size(dim: str) -> Monomial:
 
 
 def elements(dims: Iterable[str]) -> Monomial:
-    """Return the number of elements of a tensor with these dims, before any split. Cached."""
     return _elements(tuple(dims))
 
 
 @lru_cache(maxsize=1024)
 def _elements(dims: tuple[str, ...]) -> Monomial:
-    """Return the product of the dims' sizes. Cached."""
     return product(size(dim) for dim in dims)
 
 

@@ -58,15 +58,12 @@ class Layout:
 
     @staticmethod
     def of(places: Mapping[str, Place]) -> Layout:
-        """Return a layout with axes in alphabetical order, so that equal layouts compare equal."""
         return Layout(tuple(sorted(places.items())))
 
     def where(self, axis: str) -> Place | None:
-        """Return the place of an axis; None: the tensor is replicated over it."""
         return next((place for name, place in self.places if name == axis), None)
 
     def axes_on(self, place: Place) -> tuple[str, ...]:
-        """Return the axes with this place, in the order of AXES."""
         return tuple(axis for axis in AXES if self.where(axis) == place)
 
     def at(self, axes: Iterable[str], place: Place) -> Layout:
@@ -75,7 +72,6 @@ class Layout:
 
     @property
     def partial(self) -> tuple[str, ...]:
-        """Return the axes over which the tensor is a partial sum."""
         return self.axes_on(PARTIAL)
 
     def parts(self) -> Monomial:
@@ -178,12 +174,10 @@ def ever(now: Truth) -> bool:
 
 
 def _ever(along: Iterable[tuple[int, Truth]]) -> list[tuple[int, Truth]]:
-    """Return the pairs (axis, condition) whose condition is true anywhere."""
     return [(axis, now) for axis, now in along if ever(now)]
 
 
 def _all_ranks(along: Sequence[tuple[int, Truth]], ranks: Sequence[Any]) -> Any:
-    """Return the product of the ranks of the axes whose condition holds; an array if a condition is one."""
     count: Any = 1
     for axis, now in along:
         count = where(now, ranks[axis] * count, count)

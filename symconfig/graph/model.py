@@ -122,7 +122,6 @@ def derived(model: ModelDescriptor, how: Implementation, scheme: Scheme) -> Mapp
 
 @lru_cache(maxsize=64)
 def _derived(what: _Structure, how: Implementation, scheme: Scheme) -> Mapping[str, DerivedBlock]:
-    """Build and derive each kind of block; the cached part of `derived`."""
     built = blocks(what.model, how, scheme.shared_heads)
     return MappingProxyType({kind: derive(block, scheme) for kind, block in built.items()})
 

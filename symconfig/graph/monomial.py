@@ -86,7 +86,6 @@ ONE = Monomial()
 
 
 def product(factors: Iterable[Monomial]) -> Monomial:
-    """Return the product of the factors; ONE if there are none."""
     result = ONE
     for factor in factors:
         result = result * factor
@@ -95,7 +94,6 @@ def product(factors: Iterable[Monomial]) -> Monomial:
 
 @cache
 def _of(names: tuple[str, ...]) -> Monomial:
-    """Return the product of the symbols; cached."""
     powers: dict[str, int] = {}
     for name in names:
         powers[name] = powers.get(name, 0) + 1
@@ -108,7 +106,6 @@ def _times(a: Fraction, b: Fraction) -> Fraction:
 
 
 def _merged(ours: Powers, theirs: Powers, sign: int) -> Powers:
-    """Return the powers `ours` plus `sign` times `theirs`, sorted by name and without zeros."""
     powers = dict(ours)
     for name, power in theirs:
         powers[name] = powers.get(name, 0) + sign * power

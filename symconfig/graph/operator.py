@@ -97,15 +97,12 @@ class Tensor:
 
     @property
     def element_bytes(self) -> float:
-        """Return the bytes per element; by default of its type, which a framework may change."""
         return ELEMENT_BYTES[self.element] if isinstance(self.element, Element) else self.element
 
     def elements(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of elements. Raise KeyError for a dim that is not in `sizes`."""
         return prod([sizes[dim] for dim in self.dims])
 
     def bytes(self, sizes: Mapping[str, int]) -> float:
-        """Return the bytes of the whole tensor."""
         return self.elements(sizes) * self.element_bytes
 
 
@@ -123,12 +120,10 @@ class Weight(Tensor):
 
     @property
     def frozen(self) -> bool:
-        """Return whether the weight is not trained."""
         return not self.gradient
 
     @property
     def element_bytes(self) -> float:
-        """Return the bytes per element: FOUR_BIT_BYTES if quantised, else those of its type."""
         return FOUR_BIT_BYTES if self.quantised else ELEMENT_BYTES[self.kind]
 
     @property
@@ -159,7 +154,6 @@ class Use:
 
     @property
     def gradient(self) -> bool:
-        """Return whether the tensor has a gradient."""
         return self.tensor.gradient
 
     def renamed(self, *names: tuple[str, str]) -> Use:
@@ -169,7 +163,6 @@ class Use:
 
 
 def loops_of(uses: Iterable[Use]) -> tuple[str, ...]:
-    """Return the loops of all uses, each once in order of appearance."""
     return tuple(dict.fromkeys(loop for use in uses for loop in use.loops))
 
 
@@ -182,7 +175,6 @@ class Factors(NamedTuple, Generic[T]):
     k: T
 
     def of(self, extent: Callable[[T], S]) -> Factors[S]:
-        """Return the factors with `extent` applied to each."""
         return Factors(*map(extent, self))
 
     @property
@@ -333,7 +325,6 @@ class Operator:
 
     @property
     def backward(self) -> bool:
-        """Return whether the operator has a backward pass."""
         return self.gradients is not Gradients.NONE
 
     @property
@@ -349,17 +340,14 @@ class Operator:
 
     @property
     def activations(self) -> tuple[Use, ...]:
-        """Return the inputs that are not weights."""
         return tuple([use for use in self.inputs if not isinstance(use.tensor, Weight)])
 
     @property
     def weights(self) -> tuple[Weight, ...]:
-        """Return the weights among the inputs, frozen ones included."""
         return tuple([use.tensor for use in self.inputs if isinstance(use.tensor, Weight)])
 
     @property
     def trainable(self) -> bool:
-        """Return whether its backward computes the gradient of a weight."""
         return self.backward and any(not weight.frozen for weight in self.weights)
 
     def gives(self, use: Use) -> bool:

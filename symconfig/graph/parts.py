@@ -19,7 +19,6 @@ from symconfig.graph.operator import Tensor
 
 
 def _none(model: ModelDescriptor) -> Mapping[str, float]:
-    """Return no sizes."""
     return {}
 
 

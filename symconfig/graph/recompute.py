@@ -114,7 +114,6 @@ def _users(block: DerivedBlock) -> _Users:
 
 
 def _bits(places: Iterable[int]) -> int:
-    """Return the bit set of these indices."""
     return sum({1 << place for place in places})
 
 

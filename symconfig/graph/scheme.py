@@ -50,9 +50,6 @@ class Scheme:
         return {axis: dims for axis, dims in axes.items() if dims}
 
     def _expert_axes(self, loops: set[str], slots: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-        """Return the loops that etp, ep and edp split in an operator over slots; all three split the slots of a
-        permutation of tokens.
-        """
         if d.SEQUENCE in loops:  # a permutation of tokens into slots: slots lie where the tokens lie
             return dict.fromkeys(("etp", "ep", "edp"), slots)
         return {"etp": _present(loops, d.EXPERT_TENSOR_DIMS), "ep": (d.EXPERTS,), "edp": slots}
@@ -81,5 +78,4 @@ class Scheme:
 
 
 def _present(loops: set[str], candidates: tuple[str, ...] | list[str]) -> tuple[str, ...]:
-    """Return the candidates that are in `loops`, in their order."""
     return tuple(dim for dim in candidates if dim in loops)

@@ -33,7 +33,6 @@ class Phase(StrEnum):
 
     @property
     def once(self) -> bool:
-        """Return whether the phase runs once a step instead of with every microbatch."""
         return self in (Phase.REDUCTION, Phase.UPDATE)
 
 

@@ -246,7 +246,6 @@ def assumptions() -> Assumptions:
 
 @cache
 def _own() -> Assumptions:
-    """Return the assumptions that come with symconfig; cached."""
     with as_file(files("symconfig.measured") / "data" / "assumptions.yaml") as path:
         return _read(path)
 

@@ -83,7 +83,6 @@ class Calibration:
 
     @property
     def after(self) -> float:
-        """Return the mean absolute relative error of the step time over all rows, with the fitted constants."""
         return _mean([(e.n, e.after) for e in self.sources])
 
     @property
@@ -153,7 +152,6 @@ def left_priors(parameters: Sequence[Parameter], fitted: Fit, ids: Sequence[str]
 
 
 def _mean(parts: Sequence[tuple[int, float]]) -> float:
-    """Return the mean of (n, value) pairs, weighted by n."""
     return sum(n * value for n, value in parts) / sum(n for n, _ in parts)
 
 

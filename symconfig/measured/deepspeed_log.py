@@ -88,7 +88,6 @@ class DeepSpeedReader:
 
     @property
     def wants_all(self) -> bool:
-        """Return whether the reader is inside printed JSON, where it needs every line."""
         return bool(self._json)
 
     def read(self, number: int, line: str) -> None:
@@ -191,7 +190,6 @@ class DeepSpeedReader:
             self._remember(line, **{name: float(match[1]) * units[match[2]] for name, match in matches.items()})
 
     def _remember(self, line: str, **figures: float) -> None:
-        """Record memory figures (bytes) for the rank named in the line, or None; figures above 1e15 are dropped."""
         match = _RANK.search(line)
         rank = int(match[1]) if match else prefix(line)[0]
         self.collected.remember(rank, **{name: number for name, number in figures.items() if number < 1e15})

@@ -147,7 +147,6 @@ def _seconds(row: Row, what: Case) -> tuple[str, float] | None:
 
 
 def _layers(row: Row, prediction: Prediction) -> tuple[tuple[float, float], ...]:
-    """Return (predicted, measured) seconds of one layer's forward and backward, as far as the row states them."""
     m, p = row.measured, prediction
     pairs = ((p.layer_forward_s, m.layer_forward_ms), (p.layer_backward_s, m.layer_backward_ms))
     return tuple((seconds, ms / 1e3) for seconds, ms in pairs if ms is not None)

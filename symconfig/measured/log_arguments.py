@@ -116,7 +116,6 @@ def option_fields(names: Namespace) -> dict[str, Any]:
 
 
 def _precision(names: Namespace) -> str:
-    """Return the precision's name; raise InputError for fp32."""
     name = precision(names)
     if name is None:
         raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")

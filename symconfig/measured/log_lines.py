@@ -54,7 +54,6 @@ class LogLines:
             raise InputError(f"cannot be read: {error.strerror or error}", file=str(self.path)) from None
 
     def _blocks(self, stream: BufferedIOBase) -> Iterator[bytes]:
-        """Yield decompressed blocks of bytes; a damaged archive ends them and sets `broken`."""
         try:
             while block := stream.read1(BLOCK):
                 yield block

@@ -71,7 +71,6 @@ def as_row(
 
 
 def _stated(section: MeasuredBatch | MeasuredOptions | None) -> dict[str, Any]:
-    """Return the fields of a section that are set, under their aliases; empty for None."""
     return section.model_dump(exclude_none=True, by_alias=True) if section is not None else {}
 
 
@@ -100,7 +99,6 @@ def _note(log: TrainingLog, model: ModelDescriptor | None) -> str | None:
 
 
 def _gpus(log: TrainingLog, gpus: int | None) -> int | None:
-    """Return the number of GPUs as given, else from the log's world size; None if it is not known."""
     return gpus or log.degrees.get("world") or whole(log.arguments, "world_size") or whole(log.config, "world_size")
 
 

@@ -93,7 +93,6 @@ class MegatronReader:
 
     @property
     def wants_all(self) -> bool:
-        """Return whether the reader is inside the block of arguments, where it needs every line."""
         return self._block > 0
 
     def read(self, number: int, line: str) -> None:

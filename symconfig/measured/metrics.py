@@ -45,12 +45,10 @@ class Oom:
 
     @property
     def recall(self) -> float | None:
-        """Return the fraction of out-of-memory runs that are predicted as such, or None without any."""
         return self.caught / self.ran_out if self.ran_out else None
 
     @property
     def false_rate(self) -> float | None:
-        """Return the fraction of runs that fitted but are predicted to run out of memory, or None without any."""
         return self.alarms / self.ran if self.ran else None
 
 
@@ -214,7 +212,6 @@ def chosen(judged: Sequence[Judged]) -> Judged:
 
 
 def _candidate(item: Judged) -> Prospect:
-    """Return the row as a candidate of the planner, with its predicted time and memory scored."""
     what, predicted = item.case, item.prediction.predicted
     point = as_found(what.model, what.cluster, what.configuration)
     request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
@@ -222,6 +219,5 @@ def _candidate(item: Judged) -> Prospect:
 
 
 def _fit_probability(item: Judged) -> float:
-    """Return the probability that the row's predicted peak memory fits the GPU."""
     point = _candidate(item)
     return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)

@@ -24,7 +24,6 @@ def forget_zoo() -> None:
 
 @cache
 def _zoo_clusters() -> dict[str, ClusterDescriptor]:
-    """Return the zoo's clusters by name and alias; cached."""
     known = [load_cluster(name) for name in zoo_clusters()]
     return {name: cluster for cluster in known for name in (cluster.name, *cluster.aliases)}
 

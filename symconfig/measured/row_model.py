@@ -74,12 +74,10 @@ def model_of(row: Row, options: RowOptions, seq_length: int) -> ModelDescriptor:
 
 @cache
 def _zoo_names() -> dict[str, str]:
-    """Return the zoo's model names by their letters and digits in lower case; cached."""
     return {_letters(name): name for name in zoo_models()}
 
 
 def _letters(name: str) -> str:
-    """Return the name's letters and digits in lower case."""
     return "".join(filter(str.isalnum, name.lower()))
 
 

@@ -207,7 +207,6 @@ def known_word(word: object, words: Iterable[Any]) -> Any:
 
 
 def _not_understood(name: str, value: object, words: Iterable[Any]) -> InputError:
-    """Return the error for an option's value that is none of `words`."""
     need = ", ".join(map(str, words))
     return InputError("is not understood", field=f"options.{name}", got=str(value), need=need)
 

@@ -165,7 +165,6 @@ def _with_covers(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
 
 
 def _batch_size(collected: Collected, given: int | None) -> int | None:
-    """Return the global batch in sequences as printed, else as given; None if neither."""
     printed = collected.config.get("train_batch_size")
     if isinstance(printed, int) and not isinstance(printed, bool) and 0 < printed < 10**9:
         return printed

@@ -27,7 +27,6 @@ class Alike:
 
     @property
     def name(self) -> str:
-        """Return the numbers of the stages from 0: `2`, or `2 to 15`."""
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
 

@@ -93,7 +93,6 @@ def comparisons(plan: Plan) -> Iterator[str]:
 
 
 def _relative_words(loss: float) -> str:
-    """Return a relative difference of times in words: `3 % slower`, `3 % faster`, `as fast` below NOTHING."""
     if abs(loss) < NOTHING:
         return "as fast"
     return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"

@@ -123,7 +123,6 @@ class Columns:
         return self._each(lambda column: _priced(column[chosen]), **given)
 
     def _each(self, change: Callable[[Values], Values], **given: Values | int) -> Self:
-        """Return a copy with `change` applied to each array and the columns of `given` replaced."""
         columns = zip(COLUMNS, _of_all(self), strict=True)
         changed = {name: change(column) if isinstance(column, np.ndarray) else column for name, column in columns}
         return type(self)(**changed | given)

@@ -32,7 +32,6 @@ def digest(value: Any) -> str:
 
 
 def _whole(value: Any) -> Any:
-    """Return plain data with whole floats up to 2**53 as integers, and tuples as lists."""
     if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT_FLOATS:
         return int(value)
     if isinstance(value, dict):

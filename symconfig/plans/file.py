@@ -110,7 +110,6 @@ def edited(path: Path) -> tuple[str, ...]:
 
 
 def _text(file: Path) -> str:
-    """Return a file's text; raise InputError if it is larger than MAX_BYTES or not UTF-8."""
     try:
         return content(file, MAX_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -118,7 +117,6 @@ def _text(file: Path) -> str:
 
 
 def _file(path: Path) -> Path:
-    """Return the plan.json of a folder; a path that is no folder as it is."""
     return path / "plan.json" if path.is_dir() else path
 
 
@@ -157,12 +155,10 @@ def _data(text: str, file: str) -> Any:
 
 
 def _not_finite(word: str) -> float:
-    """Raise ValueError for NaN or Infinity, which json.loads would accept."""
     raise ValueError(f"{word} is not a number")
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the pairs of a JSON object as a dict; raise ValueError if a key is repeated."""
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one section")
@@ -224,7 +220,6 @@ class _Reader:
     def _add(
         self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
     ) -> None:
-        """Append a problem at a key path of the document."""
         self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
 
     def _input(self, name: str, kind: type[M]) -> M | None:

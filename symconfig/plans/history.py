@@ -61,7 +61,6 @@ class History:
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens the run has seen before the plan."""
         return sum(each.sequences * each.seq_length for each in self.segments)
 
     def tokens_of(self, sequences: Fraction, seq_length: int) -> Fraction:
@@ -131,7 +130,6 @@ class History:
         return " and ".join(self._sentences()) or "no step"
 
     def _sentences(self) -> Iterator[str]:
-        """Yield each segment in words, with its sequence length if these differ."""
         lengths = {each.seq_length for each in self.segments}
         for each in self.segments:
             yield f"{each} of {count(each.seq_length)} tokens" if len(lengths) > 1 else str(each)

@@ -49,13 +49,11 @@ def compact(chunks: Sequence[str]) -> str:
 
 
 def _counted(chunk: str) -> str:
-    """Return a chunk's letters with runs shortened where that is no longer: tttt as t*4."""
     runs = ((letter, sum(1 for _ in same)) for letter, same in groupby(chunk))
     return "".join(_shorter(letter * count, f"{letter}*{count}") for letter, count in runs)
 
 
 def _shorter(plain: str, repeated: str) -> str:
-    """Return the repeated spelling unless it is longer than the plain one."""
     return repeated if len(repeated) <= len(plain) else plain
 
 

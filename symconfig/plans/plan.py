@@ -320,5 +320,4 @@ class Plan:
         return {**data, "digests": digests(data)}
 
     def to_json(self) -> str:
-        """Return the text of plan.json."""
         return json_text(self.to_dict())

@@ -60,7 +60,6 @@ def _products(candidate: Candidate, job: Job, file: str, where: str) -> Iterator
 
 
 def _product(**factors: int) -> str:
-    """Return a product in words: `tp 2 x pp 4 = 8`."""
     return f"{' x '.join(f'{name} {value:,}' for name, value in factors.items())} = {prod(factors.values()):,}"
 
 
@@ -110,5 +109,4 @@ def _letters(candidate: Candidate, model: ModelDescriptor) -> list[str]:
 
 
 def _counts(kinds: tuple[str, ...]) -> str:
-    """Return the kinds with their numbers in words: `1 embedding + 32 dense + 1 head`; `nothing` if there are none."""
     return " + ".join(f"{count} {kind}" for kind, count in Counter(kinds).items()) or "nothing"

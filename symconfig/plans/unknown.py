@@ -54,7 +54,6 @@ UNKNOWN: Final = Unknown()
 
 
 def _any(value: Any) -> Any:
-    """Return whether any element of an array is true; a plain value as it is."""
     return value.any() if isinstance(value, np.ndarray) else value
 
 

@@ -55,7 +55,6 @@ def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
 @cache
 def _alone(name: str) -> Target | None:
     # A name with a dot or an underscore is no target's: it would be another module's.
-    """Return symconfig's own target of this name without importing the others; None if no module is named like it."""
     plain = name.replace("-", "").isalnum() and name.isascii()
     own = target(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
     return own if own is not None and own.name == name else None
@@ -163,5 +162,4 @@ def _launcher(word: str) -> Target:
 
 
 def _unknown(known: Mapping[str, Target], name: str, field: str) -> Problem:
-    """Return the problem that no `field` (target or launcher) has this name, with the known and similar ones."""
     return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

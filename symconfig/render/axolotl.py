@@ -65,7 +65,6 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _packs(plan: Plan) -> bool:
-    """Return whether the job's sequences are packed."""
     return plan.job.sequences is not None and plan.job.sequences.batching == "packed"
 
 

@@ -254,7 +254,6 @@ def provider(model: ModelDescriptor) -> tuple[str, str]:
 
 
 def _scaling(model: ModelDescriptor) -> str | None:
-    """Return the type of rope scaling; None without any."""
     return model.rope_scaling.rope_type if model.rope_scaling is not None else None
 
 

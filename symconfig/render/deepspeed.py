@@ -91,7 +91,6 @@ def _refuse_run(plan: Plan) -> None:
 
 
 def _qwen1(plan: Plan) -> bool:
-    """Return whether the model is Qwen-7B of the first generation, whose weights must be converted."""
     return plan.model.model_type == "qwen"
 
 

@@ -71,7 +71,6 @@ def _shown(char: str) -> bool:
 
 
 def _bytes(char: str) -> str:
-    """Return the character as bash escapes in `$'...'`."""
     return "\\" + char if char in "\\'" else "".join(f"\\x{byte:02x}" for byte in char.encode())
 
 

@@ -143,7 +143,6 @@ def _placed(
 
 
 def _folders(templates: ImmutableSandboxedEnvironment) -> tuple[str, ...]:
-    """Return the folders in which the environment looks up templates."""
     assert isinstance(templates.loader, FileSystemLoader)
     return tuple(templates.loader.searchpath)
 
@@ -191,9 +190,6 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    """Return the YAML node of a text: bare if every reader takes it for text, else quoted, or in block style over
-    several lines.
-    """
     plain = _A_WORD.fullmatch(text) and text.lower() not in _NO_TEXTS
     style = None if plain else "'"
     if "\n" in text:  # lines after a first one that is empty or begins with a blank count their indent from the parent

@@ -306,7 +306,6 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
 
 
 def _always(name: str) -> tuple[str]:
-    """Return the pin that switches this option off."""
     return (f"{name}={ALWAYS[name]}",)
 
 

@@ -168,7 +168,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield sentences about DeepSpeed, images and padding to read before the first start."""
     yield from deepspeed.notes(plan)
     yield from weights.notes(plan, "image_max_pixels")
     if stage(plan) != "pt":

@@ -119,7 +119,6 @@ class Arguments:
 
 
 def _later(version: str, than: str) -> bool:
-    """Return whether a version is later than another."""
     return megatron_release(version) > megatron_release(than)
 
 

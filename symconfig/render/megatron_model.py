@@ -80,7 +80,6 @@ def model_args(out: Arguments, model: ModelDescriptor, seq_length: int, tp: int,
 
 
 def _scaling(model: ModelDescriptor) -> str | None:
-    """Return the type of rope scaling; None without any."""
     return None if model.rope_scaling is None else model.rope_scaling.rope_type
 
 
@@ -183,7 +182,6 @@ def sparse_args(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _option(dest: str) -> str:
-    """Return a destination's option, with dashes."""
     return "--" + dest.replace("_", "-")
 
 
@@ -336,7 +334,6 @@ def _scalar(model: ModelDescriptor) -> float | None:
 
 
 def _of_embeddings(model: ModelDescriptor) -> str:
-    """Return the field that scales the embeddings."""
     return "scale_embeddings" if model.scale_embeddings else "embedding_multiplier"
 
 
@@ -355,9 +352,6 @@ def _unscaled(out: Arguments, model: ModelDescriptor) -> None:
 
 
 def _older(out: Arguments, name: str, why: str, got: float | None, edit: str | None) -> None:
-    """Refuse a factor: with a change of code, if there is one, else with the first release that has an
-    option for it.
-    """
     if edit is None:
         out.needs(name, MUP, why, got)
     else:

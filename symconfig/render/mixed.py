@@ -69,7 +69,6 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
 
 
 def _alone(each: Alone) -> str:
-    """Return a sentence part with the step time on one kind alone, or why it has no plan."""
     name = f"{each.share.cluster.name} alone ({count(each.share.gpus)} GPUs)"
     if each.best is None:
         return f"{name} has no plan: {each.why}"

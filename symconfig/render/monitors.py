@@ -75,5 +75,4 @@ def trainer_variables(plan: Plan) -> Iterator[Variable]:
 
 
 def _variable(name: str, value: str, what: str) -> Variable:
-    """Return the variable, with the reason that the job asks for it."""
     return Variable(name, value, f"{what}: {JOB}", literal=True)

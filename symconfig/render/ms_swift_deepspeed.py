@@ -121,7 +121,6 @@ def _without_padding(plan: Plan) -> bool:
 
 
 def _notes(plan: Plan) -> Iterator[str]:
-    """Yield a sentence about random weights (pretraining) or about padding."""
     if ms_swift.stage(plan) == "pt":
         yield "Training starts from the published weights: ms-swift has no random ones"
     else:

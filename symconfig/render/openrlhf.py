@@ -77,7 +77,6 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    """Return the options by section. Raises InfeasibleError for what OpenRLHF does not support."""
     others = (*refusals.problems(plan), *trainer.problems(plan), *_problems(plan))
     learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}

@@ -121,7 +121,6 @@ def _own(folder: Path, known: Mapping[str, Target]) -> Target:
 
 
 def _none(plan: object) -> tuple[()]:
-    """Return no files."""
     return ()
 
 

@@ -104,7 +104,6 @@ def words(plan: Plan) -> list[str]:
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    """Return the options by array of slime's scripts, without empty arrays. Raises InfeasibleError."""
     learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {name: list(lines) for name, lines in _sections(plan) if lines}
 
@@ -145,7 +144,6 @@ def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
 
 
 def _options(table: Keys, run: SimpleNamespace) -> list[tuple[str, ...]]:
-    """Return a table's options for a run as tuples of words; keys without a value are left out."""
     return learning.options({name.replace("_", "-"): value for name, value in write(table, run).items()})
 
 

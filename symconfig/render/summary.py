@@ -89,12 +89,10 @@ def number(value: float) -> str:
 
 
 def gib(value: float) -> str:
-    """Return bytes as GiB with one decimal and the unit."""
     return f"{value / GIB:.1f} GiB"
 
 
 def duration(value: float) -> str:
-    """Return seconds as "1.23 s", or below one second as "123.4 ms"."""
     return f"{value:.2f} s" if value >= 1 else f"{value * 1e3:.1f} ms"
 
 
@@ -128,7 +126,6 @@ def predicted_for(plan: Plan, backend: str) -> str:
 
 
 def share(part: float, whole: float = 1.0) -> str:
-    """Return the share in percent with one decimal; empty if `whole` is 0."""
     return f"{100 * part / whole:.1f} %" if whole else ""
 
 
@@ -156,7 +153,6 @@ def overlap(value: Overlap) -> str:
 
 
 def degrees(best: Candidate) -> tuple[Row, ...]:
-    """Return a row for each parallel degree."""
     return tuple(Row(short, (words, str(getattr(best.parallel, short)))) for short, words in _DEGREES)
 
 
@@ -208,7 +204,6 @@ def stages(best: Candidate) -> tuple[Row, ...]:
 
 
 def _peak(each: Alike) -> str:
-    """Return the range of peak memory of equal stages in GiB; one value if it shows none."""
     least, most = gib(each.least_bytes), gib(each.most_bytes)
     return most if least == most else f"{least} to {most}"
 
@@ -227,7 +222,6 @@ def memory(plan: Plan) -> tuple[Row, ...]:
 
 
 def time(plan: Plan) -> tuple[Row, ...]:
-    """Return a row for each part of the step time, with its share."""
     best = plan.best.predicted
     return tuple(Row(name, (duration(value), share(value, best.step_s))) for name, value in best.time.items())
 

@@ -205,10 +205,6 @@ def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
 
 
 def _recomputed(plan: Plan, deepspeed: str | None) -> Json:
-    """Return the arguments for recompute.
-
-    Without DeepSpeed it is on only if every n-th layer is recomputed, else it is off here.
-    """
     if deepspeed is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
     return {"gradient_checkpointing": deepspeed is not None and plan.best.options.recompute.granularity != "none"}

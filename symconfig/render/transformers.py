@@ -68,7 +68,6 @@ def texts(plan: Plan) -> Iterator[File]:
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:
-    """Return TrainingArguments as JSON data, with the DeepSpeed JSON's name unless the plan is for FSDP."""
     return trainer.arguments(plan, None if of_fsdp(plan) else DEEPSPEED)
 
 
@@ -100,7 +99,6 @@ def words(plan: Plan) -> tuple[str, ...]:
 
 
 def _word(value: Any) -> str:
-    """Return a value as HfArgumentParser reads it; a list becomes its only item, or "all"."""
     if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
         return str(value[0]) if len(value) == 1 else "all"
     return json.dumps(value) if isinstance(value, dict) else str(value)

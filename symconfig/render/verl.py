@@ -98,7 +98,6 @@ def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
 
 
 def _value(value: object) -> str:
-    """Return a value in Hydra's grammar."""
     if isinstance(value, list | tuple):
         return "[" + ",".join(map(_value, value)) + "]"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -57,10 +57,8 @@ def fated(fate: Fate, plan: str) -> str:
 
 
 def _indented(step: str) -> list[str]:
-    """Return the lines of a step, indented by two spaces."""
     return [f"  {line}" for line in step.split("\n")]
 
 
 def _filled(line: str, folder: str) -> str:
-    """Return a line with the placeholder CHECKPOINT replaced by the folder."""
     return line.replace(_PLACEHOLDER, folder)

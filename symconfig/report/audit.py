@@ -171,7 +171,6 @@ def model(described: Described) -> str:
 
 
 def _resemblance(described: Described) -> str:
-    """Return the zoo's most similar model and the differing fields, as text; "none of the zoo's" if there is none."""
     if described.nearest is None:
         return "none of the zoo's"
     name, fields = described.nearest
@@ -245,7 +244,6 @@ def way(audit: Audit, better: Plan) -> list[Block]:
 
 
 def _searched(better: Plan) -> Iterator[str]:
-    """Yield the sentence with the number of candidates evaluated."""
     yield f"{count(better.search.candidates)} candidates were weighed; no better one was found."
 
 

@@ -88,7 +88,6 @@ def _step(judged: Judged) -> dict[str, Any]:
 
 
 def _place(place: Place | None) -> dict[str, Any]:
-    """Return {file, line, column}; all None without a place."""
     names = ("file", "line", "column")
     return dict.fromkeys(names) if place is None else picked(place, *names)
 

@@ -36,16 +36,12 @@ def blocks(cases: Sequence[Case]) -> list[Block]:
 
 
 def _row(case: Case) -> tuple[str, ...]:
-    """Return a change's row: kept plan, new plan, and gain; "runs again" or "runs safely" where only the new plan
-    does.
-    """
     kept = "runs again" if case.kept.plan is None else "runs safely"
     gain = f"{case.gain:.3f}" if case.gain is not None else kept if case.replanned.plan else ""
     return (case.name, *_cells(case.kept), *_cells(case.replanned), gain)
 
 
 def _cells(one: Outcome) -> tuple[str, str, str]:
-    """Return (degrees, tokens per second, GiB) of an outcome; "does not run" and empty cells without a plan."""
     if one.plan is None:
         return ("does not run", "", "")
     best = one.plan.fastest
@@ -53,7 +49,6 @@ def _cells(one: Outcome) -> tuple[str, str, str]:
 
 
 def _speed(one: Outcome) -> str:
-    """Return the tokens per second as text; 0 without a plan."""
     return count(round(one.tokens_per_s or 0.0))
 
 
@@ -78,6 +73,5 @@ def to_dict(cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def _plain(one: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON; plan and tokens_per_s are None without a plan."""
     plan = None if one.plan is None else one.plan.fastest.to_dict()
     return {"plan": plan, "tokens_per_s": one.tokens_per_s, "why": one.why or None, "only_with": list(one.eased)}

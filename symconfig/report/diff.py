@@ -78,7 +78,6 @@ def _sum(name: str, before: float, after: float, shown: Any) -> tuple[str, ...]:
 
 
 def _signed(delta: float, shown: Any) -> str:
-    """Return a change as text, with its sign."""
     return f"{'+' if delta >= 0 else ''}{shown(delta)}"
 
 

@@ -63,7 +63,6 @@ class Health:
 
     @property
     def healthy(self) -> bool:
-        """Return whether all required packages, data folders, models and clusters are there."""
         base = all(self.packages[name] for name in BASE)
         return base and all(folder.path for folder in self.folders) and bool(self.models) and bool(self.clusters)
 
@@ -91,7 +90,6 @@ def examine() -> Health:
 
 
 def _version(package: str) -> str | None:
-    """Return a package's installed version; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -109,7 +107,6 @@ def _data(name: str) -> Path | None:
 
 
 def _zoo(kind: str) -> tuple[str, ...]:
-    """Return the names of the zoo's models or clusters, sorted; () without the zoo."""
     path = _data("model_zoo")
     return tuple(sorted(file.stem for file in (path / kind).glob("*.yaml"))) if path else ()
 

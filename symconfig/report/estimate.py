@@ -125,7 +125,6 @@ def to_dict(estimate: Estimate, fits_on: FitsOn, *, known: bool) -> dict[str, An
 
 
 def _on(one: Estimate | Problem) -> dict[str, Any]:
-    """Return the estimate on another cluster as JSON; only `why` for a Problem."""
     if isinstance(one, Problem):
         return {"fits": None, "missing_bytes": None, "step_s": None, "why": str(one)}
     predicted = one.plan.best.predicted

@@ -95,7 +95,6 @@ def stages(plan: Plan) -> Grid:
 
 
 def _peak(each: Alike) -> str:
-    """Return a stage's peak GiB as text, or the range over equal stages."""
     least, most = gib(each.least_bytes), gib(each.most_bytes)
     return most if least == most else f"{least} to {most}"
 
@@ -165,7 +164,6 @@ def tables(explanation: Explanation) -> list[Block]:
 
 
 def _phases(lines: Sequence[OperatorLine]) -> tuple[str, ...]:
-    """Return the milliseconds of an operator in each phase; "" where it has none."""
     taken = {line.phase: milliseconds(line.seconds) for line in lines}
     return tuple(taken.get(phase, "") for phase in _PHASES)
 
@@ -231,7 +229,6 @@ def strategy_tables(strategies: Strategies, *, every: bool = False) -> list[Bloc
 
 
 def _table(kind: str, times: int, lines: Sequence[StrategyLine], above: int) -> Grid:
-    """Return the table of one block; above: tensors left out because an earlier block has them."""
     travels = (": ".join(filter(None, (_used(line), _exchanged(line)))) for line in lines)
     rows = _joined((line.tensor, _made(line), way) for line, way in zip(lines, travels, strict=True))
     title = f"Block {kind}" + (f" (x {times})" if times > 1 else "")
@@ -272,6 +269,5 @@ def _others(strategy: Strategy) -> list[str]:
 
 
 def _exchanged(line: StrategyLine) -> str:
-    """Return a tensor's collectives with their axes by phase, as text."""
     phases = grouped((one.phase, f"{one.kind} {'.'.join(one.axes)}") for one in line.collectives)
     return "; ".join(f"{phase} {', '.join(kinds)}" for phase, kinds in phases.items())

@@ -83,7 +83,6 @@ def _row(fallback: Fallback, nodes: int, best: Candidate, lost: str, loads: tupl
 
 
 def _tokens_per_s(best: Candidate) -> float:
-    """Return the tokens per second of all GPUs."""
     return best.predicted.tokens_per_s_per_gpu * best.parallel.world_size
 
 

@@ -21,7 +21,6 @@ def blocks(checked: Checked) -> list[Block]:
 
 
 def _rows(finding: Finding) -> list[tuple[str, str, str, str]]:
-    """Return a finding's row, and two rows for the written and the present line if it has them."""
     place = "" if finding.line is None else str(finding.line)
     rows: list[tuple[str, str, str, str]] = [(finding.kind, finding.path, place, finding.said)]
     if finding.written is not None:

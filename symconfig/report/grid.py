@@ -228,7 +228,6 @@ def _shared(natural: Sequence[int], least: Sequence[int], width: int, gap: str) 
 
 
 def _total(widths: Sequence[int], gap: str = _GAPS[0]) -> int:
-    """Return the width of a line of columns, gaps included."""
     return sum(widths) + len(gap) * (len(widths) - 1)
 
 
@@ -238,7 +237,6 @@ def _least_of(column: Sequence[str], *, split: bool, words: bool) -> int:
     """
 
     def least(text: str, heads: bool = False) -> int:
-        """Return the length of a text's longest unbreakable part, at most LONGEST_WORD."""
         parts = [word.rstrip() for word in pieces(text, heads=heads)]
         parts = [part for word in parts for part in name_parts(word)] if split else parts
         return max((min(len(part), LONGEST_WORD) for part in parts), default=0)

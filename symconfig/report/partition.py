@@ -147,7 +147,6 @@ def stored(report: Contents) -> Grid:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return the first two names and how many more there are."""
     every = list(dict.fromkeys(names))
     text = ", ".join(every[:2])
     return short(text + (f" and {len(every) - 2} more" if len(every) > 2 else ""), _NAME)
@@ -160,7 +159,6 @@ def storage(node: Node, row: Sequence[int], report: Contents) -> tuple[str, str,
     axes, dims = report.partition.axes, {option.name for option in node.options if option.parts}
 
     def words(least: int) -> str:
-        """Return the shards of a tensor sharded from ZeRO stage `least` on, as text; "whole" if none."""
         kept = [("flat", gathered(axes, [node.options[o].zero >= least for o in row]))]
         kept += [(report.named(name), parts) for name, parts in does(node, row, axes) if name in dims]
         over = ((name, "/".join(f"{part.size}·{part.level}" for part in parts)) for name, parts in kept if parts)

@@ -41,7 +41,6 @@ class Contents:
 
     @property
     def timed(self) -> bool:
-        """Return whether costs are seconds (objective time) and not relative."""
         return self.partition.ask.objective is Objective.TIME
 
     def amount(self, cost: float) -> str:
@@ -53,12 +52,10 @@ class Contents:
         return ("+" if cost >= 0 else "") + self.amount(cost)
 
     def named(self, dim: str) -> str:
-        """Return the letter of a dim, or its name if it has none."""
         return self.names.get(dim, dim)
 
     @property
     def unit(self) -> str:
-        """Return the unit of costs in tables."""
         return "ms" if self.timed else "cost"
 
 

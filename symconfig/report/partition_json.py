@@ -74,7 +74,6 @@ def to_dict(report: Contents) -> dict[str, Any]:
 
 
 def levels(mesh: Mesh) -> list[dict[str, Any]]:
-    """Return the mesh's levels as JSON."""
     return [asdict(level) for level in mesh.levels]
 
 
@@ -120,7 +119,6 @@ def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reas
 
 
 def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return a tensor's role and layout as JSON; `gradient` is None without one."""
     gradient = _layout(port, layout(port, row, axes, backward=True)) if port.tensor.gradient else None
     role = "output" if port.output else "input"
     return {"tensor": port.tensor.name, "role": role, **_layout(port, layout(port, row, axes)), "gradient": gradient}
@@ -182,5 +180,4 @@ def _compared(one: Priced) -> dict[str, Any]:
 
 
 def _finite(value: float) -> float | None:
-    """Return a finite value as float; None for others."""
     return float(value) if isfinite(value) else None

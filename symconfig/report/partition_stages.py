@@ -124,5 +124,4 @@ def _stage(staged: Staged, number: int) -> dict[str, Any]:
 
 
 def _names(pipeline: Pipeline, number: int) -> Sequence[str]:
-    """Return the names of a stage's operators in order."""
     return [pipeline.program.operators[index].name for index in pipeline.operators(number)]

@@ -29,7 +29,6 @@ class Progress:
         self._terminal = stream.isatty()
 
     def __call__(self, phase: str, share: float) -> None:
-        """Show a phase with its share done, as percent; the share is clipped to 0 to 1."""
         self.say(f"{phase}: {100 * min(max(share, 0.0), 1.0):.0f} %")
 
     def say(self, phase: str) -> None:
@@ -49,7 +48,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Clear the line if one was drawn."""
         if self._width:
             self._stream.write("\r" + " " * self._width + "\r")
             self._stream.flush()

@@ -113,7 +113,6 @@ def _changes(replan: Replan) -> Iterator[Block]:
 
 
 def _kept(new: Any, kept: Kept) -> Iterator[Block]:
-    """Yield the comparison of the kept plan with the one without kept choices."""
     pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
     costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
     both = table.compared((("free", kept.free.best), ("kept", new.best)))

@@ -40,7 +40,6 @@ def _headline(plan: Plan) -> str:
 
 
 def _gpus(plan: Plan) -> int:
-    """Return the GPUs of all roles together."""
     step, trained = plan.rl[0], plan.best.parallel.world_size
     alone = plan.job.rl is not None and plan.job.rl.placement == "split"
     apart = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0
@@ -91,7 +90,6 @@ def whole_step(plan: Plan) -> list[Block]:
 
 
 def _footer(plan: Plan) -> str:
-    """Return the sentences under the tables, and how much longer than the shortest step plan 1 is."""
     longer = plan.rl[0].step_s / min(step.step_s for step in plan.rl) - 1
     plain = f"Plan 1 takes {percent(longer)} longer than the shortest step that is shown; it is plainer."
     weighed = "Engines were weighed around the planner's best plans of an update alone, so a better one may exist."
@@ -118,7 +116,6 @@ def uneven_loads(of: Mapping[str, tuple[float, float]], task: Task, held: str) -
 
 
 def _replicas(step: PlannedRl) -> str:
-    """Return the text for the engine's replicas."""
     number = step.rollout_gpus // step.replica_gpus
     return f"each of {number} replicas" if number > 1 else "one replica"
 

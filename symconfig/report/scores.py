@@ -43,7 +43,6 @@ def _errors(sources: Sequence[Figures], quantity: str, counted: str, title: str)
 
 
 def _worst(each: Figures) -> tuple[str, str]:
-    """Return (worst error with its sign, the row's id)."""
     return signed(each["worst"]), each["max_id"]
 
 
@@ -79,7 +78,6 @@ def out_of_memory(sources: Sequence[Figures]) -> Grid:
 
 
 def _share(value: float | None) -> str:
-    """Return a share as percent; "-" for None."""
     return _NOTHING if value is None else percent(value)
 
 
@@ -105,7 +103,6 @@ def sweeps(sources: Sequence[Figures]) -> Grid:
 
 
 def _regret(regret: float | None, ran_out: bool) -> str:
-    """Return a regret as percent; for None whether the pick ran out of memory or was not timed."""
     if regret is not None:
         return percent(regret)
     return "runs out of memory" if ran_out else "not timed"

@@ -71,14 +71,12 @@ def _not_met(one: OfCluster, question: Question) -> str:
 
 
 def _span(span_s: float) -> str:
-    """Return a time in days, or in hours below a day, as text."""
     days = span_s / DAY_S
     number, unit = (days, "day") if days >= 1 else (days * 24, "hour")
     return f"{number:g} {unit}{'s' * (number != 1)}"
 
 
 def _days(span_s: float) -> str:
-    """Return a time in days as text."""
     days = span_s / DAY_S
     return f"{days:.2f}" if days < 10 else f"{days:,.1f}"
 

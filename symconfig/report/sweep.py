@@ -53,7 +53,6 @@ def headline(swept: Swept, points: Points) -> str:
 
 
 def _be(number: int, single: Literal["is", "was"]) -> str:
-    """Return "is" or "was" for 1, "are" or "were" for other numbers."""
     return single if number == 1 else {"is": "are", "was": "were"}[single]
 
 
@@ -97,7 +96,6 @@ def _cells(record: Record) -> dict[str, str]:
 
 
 def _number(record: Record, name: str) -> float:
-    """Return a record's value as float; it must be a number."""
     value = record[name]
     assert isinstance(value, int | float)
     return float(value)

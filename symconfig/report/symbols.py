@@ -69,7 +69,6 @@ def _shown(symbolic: Symbolic, formulas: Formulas, *, every: bool) -> list[Formu
 
 
 def _value(one: Formula) -> str:
-    """Return a formula's value as text."""
     return f"{one.value:.6g}"
 
 

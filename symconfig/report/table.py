@@ -309,7 +309,6 @@ def loss(best: Candidate, other: Candidate) -> tuple[str, str]:
 
 
 def _memory_difference(best: Candidate, other: Candidate) -> str:
-    """Return the difference in memory as text; "" below 0.005 GiB."""
     delta = other.predicted.device_bytes - best.predicted.device_bytes
     if abs(delta) < 0.005 * GIB:
         return ""

@@ -32,7 +32,6 @@ class Carried:
 
     @property
     def carries(self) -> str:
-        """Return "yes", "another" or "no"; "yes" if no plan was given, too."""
         return "yes" if not self.problems else "another" if self.another else "no"
 
 
@@ -48,7 +47,6 @@ def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
 
 
 def _problems(plan: Plan, target: str, templates: Path | None) -> tuple[Problem, ...]:
-    """Return why a target cannot render the plan; () if it can. Renders it."""
     try:
         render(plan, target, (), templates)
     except SymconfigError as error:

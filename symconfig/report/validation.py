@@ -221,10 +221,8 @@ def _row(source: str, item: Judged) -> dict[str, Any]:
 
 
 def _off(pair: tuple[float, float] | None) -> float | None:
-    """Return predicted / measured - 1; None without a pair."""
     return tidy(pair[0] / pair[1] - 1) if pair else None
 
 
 def _maybe(value: float | None) -> float | None:
-    """Return a rounded value; None for None."""
     return None if value is None else tidy(value)

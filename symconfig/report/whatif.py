@@ -58,12 +58,10 @@ def line(one: Line) -> Grid:
 
 
 def _value(vary: Vary, value: float) -> str:
-    """Return a value as text: a whole number, or a factor with "x"."""
     return count(round(value)) if vary.whole else f"{value:.4g}x"
 
 
 def _seconds(value: float | None) -> str:
-    """Return seconds as text; "" for None."""
     return "" if value is None else seconds(value)
 
 

@@ -73,7 +73,6 @@ def model_sizes(model: ModelDescriptor) -> str:
 
 
 def _parameters(number: int) -> str:
-    """Return a number of parameters in billions, or in millions below 0.1 billion."""
     return f"{number / _BILLION:.2f} B" if number >= _BILLION / 10 else f"{number / _MILLION:.0f} M"
 
 

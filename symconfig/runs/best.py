@@ -279,5 +279,4 @@ def _capable(
 
 
 def _for_target(job: Job, target: Target) -> Job:
-    """Return the job with a target and the fields that it assumes; `edited` is cleared."""
     return job.model_copy(update={**target.assumes, "target": target.name, "edited": ()})

@@ -59,7 +59,6 @@ class Channels:
                 self.ready[n] = self.until[stage]
 
     def _occupy(self, stage: int, kind: str, chunk: int, start_s: float, seconds: float) -> None:
-        """Record a window on a stage's channel and set the channel busy until its end."""
         self.until[stage] = start_s + seconds
         self.windows.append(Window(stage, kind, chunk, start_s, start_s + seconds))
 

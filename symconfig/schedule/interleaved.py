@@ -80,7 +80,6 @@ def passes(shape: Shape, stage: int, warm: int) -> Iterator[Task]:
 
 
 def order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield a stage's tasks of interleaved 1F1B."""
     return passes(shape, stage, warm_up(*shape[:2], shape.group, stage))
 
 

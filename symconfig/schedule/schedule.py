@@ -26,7 +26,6 @@ class Shape(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """Return the number of chunks of the model, pp * vpp."""
         return self.pp * self.vpp
 
 

@@ -89,7 +89,6 @@ def _v_order(m: int, pp: int, stage: int, down: int, up: int) -> Iterator[Task]:
 
 
 def v_limit(shape: Shape) -> str | None:
-    """Return a sentence unless each stage has two chunks; None if it has."""
     return None if shape.vpp == 2 else f"ZB-V gives each stage two chunks (got vpp {shape.vpp}, need 2)"
 
 
@@ -128,7 +127,6 @@ class _Stage:
         return kind, self.chunk[phase], microbatch
 
     def pair(self, forward: int, backward: int) -> Iterator[Task]:
-        """Yield the next forward of one direction, paired with the next backward of another."""
         yield self.run(PAIRED, forward)
         yield self.run(BACKWARD, backward)
 

@@ -50,7 +50,6 @@ def not_simulated(schedule: Schedule, shape: Shape) -> str | None:
 
 
 def _task_count(schedule: Schedule, shape: Shape) -> int:
-    """Return the number of tasks of a step: a forward and a backward of each microbatch in each chunk."""
     return 2 * shape.chunks * shape.m
 
 

@@ -60,17 +60,14 @@ class Timeline:
 
     @property
     def pp(self) -> int:
-        """Return the number of stages."""
         return self.shape.pp
 
     @property
     def vpp(self) -> int:
-        """Return the number of chunks of each stage."""
         return self.shape.vpp
 
     @property
     def m(self) -> int:
-        """Return the number of microbatches of the step, those left out of the simulation included."""
         return self.shape.m
 
     @property

@@ -62,12 +62,10 @@ class Times:
 
     @property
     def pp(self) -> int:
-        """Return the number of stages."""
         return int(self.forward.shape[0])
 
     @property
     def vpp(self) -> int:
-        """Return the number of chunks of each stage."""
         return int(self.forward.shape[1])
 
 

@@ -48,7 +48,6 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
 
     @asynccontextmanager
     async def running(made: Starlette) -> AsyncIterator[None]:
-        """Start the workers with the application, and close them at its end."""
         made.state.workers = Workers(bounds or Bounds())
         try:
             yield
@@ -75,7 +74,6 @@ def app(guard: Guard, bounds: Bounds | None = None) -> Starlette:
 
 
 async def _page(request: Request) -> Response:
-    """Return the HTML page with its content security policy."""
     text, policy = served()
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
@@ -91,7 +89,6 @@ async def _zoo(request: Request) -> Response:
 
 
 async def _description(request: Request) -> Response:
-    """Return the OpenAPI description as JSON."""
     return JSONResponse(description())
 
 
@@ -109,7 +106,6 @@ async def _submit(http_request: Request) -> Response:
 
 
 async def _request(request: Request) -> Response:
-    """Return the state of a request."""
     return JSONResponse(_known(request).to_dict())
 
 
@@ -125,13 +121,11 @@ async def _cancel(http_request: Request) -> Response:
 
 
 async def _answer(request: Request) -> Response:
-    """Return a request's answer as JSON, without page and files."""
     done = _done(request)
     return JSONResponse({name: value for name, value in done.items() if name not in ("page", "files")})
 
 
 async def _data(request: Request) -> Response:
-    """Return the data of a request's page. Raises Refused (404) if it has none."""
     done = _done(request)
     if "page" not in done:
         raise Refused(404, "; ".join(done["problems"]) or "there is no page of it")
@@ -155,13 +149,11 @@ async def _files(request: Request) -> Response:
 
 
 def _workers(request: Request) -> Workers:
-    """Return the application's workers."""
     workers: Workers = request.app.state.workers
     return workers
 
 
 def _known(http_request: Request) -> Work:
-    """Return the request of the URL's id. Raises Refused (404) if unknown."""
     request = _workers(http_request).find(http_request.path_params["id"])
     if request is None:
         raise Refused(404, "there is no such request")
@@ -169,7 +161,6 @@ def _known(http_request: Request) -> Work:
 
 
 def _done(http_request: Request) -> dict[str, Any]:
-    """Return the answer of the URL's request. Raises Refused (404) if unknown, (409) if it has no answer."""
     request = _known(http_request)
     if request.answer is None:
         raise Refused(409, "it failed" if request.state == "failed" else f"it is {request.state}")

@@ -32,7 +32,6 @@ class Patient(H11Protocol):
         self._unset_keepalive_if_required()
 
     def _unset_keepalive_if_required(self) -> None:
-        """Stop the idle timeout only if the connection closes or a request is being answered."""
         if self.transport.is_closing() or (self.cycle is not None and not self.cycle.response_complete):
             super()._unset_keepalive_if_required()
 

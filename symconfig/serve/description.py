@@ -79,7 +79,6 @@ _ID = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"
 
 
 def _answers(what: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an operation that answers 200 with a schema."""
     return {"responses": {"200": {"description": what, "content": {"application/json": {"schema": schema}}}}}
 
 

@@ -145,7 +145,6 @@ class Workers:
 
 
 def _failed(why: str) -> dict[str, Any]:
-    """Return the answer of a request that failed."""
     return {"error": "FailedError", "exit_code": 70, "problems": [why]}
 
 
@@ -202,7 +201,6 @@ def serve(pipe: Connection, memory_bytes: int) -> None:
         last = 0.0
 
         def say(words: str, share: float) -> None:
-            """Send progress to the server, at most ten times a second."""
             nonlocal last
             now = time.monotonic()
             if now - last > 0.1:

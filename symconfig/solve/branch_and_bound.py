@@ -206,7 +206,6 @@ def _batches(piece: Piece, found: Incumbents) -> Iterator[Batch]:
 
 
 def _kind(pipeline: tuple[int, int, NDArray[np.intp]]) -> tuple[bool, bool]:
-    """Return whether a pipeline has several stages, and several chunks a stage."""
     return pipeline[0] > 1, pipeline[1] > 1
 
 

@@ -38,7 +38,6 @@ class Costed:
 
     @property
     def cost(self) -> Cost:
-        """Return seconds and bytes by part, computed on first use unless some layers alone are recomputed."""
         return self.by_block or Cost(self._time, self._memory)
 
     @cached_property
@@ -62,10 +61,6 @@ def sizes(prospect: Prospect, copies: int) -> Lattice:
 
 
 def _shape(prospect: Prospect, index: int, kinds: tuple[str, ...], counts: tuple[int, ...]) -> StageShape:
-    """Return the shape of one stage: blocks by kind, layers, and groups for uniform recompute of several layers.
-
-    counts: blocks of each of the kinds in the stage.
-    """
     stage, together = prospect.split.stage(index), prospect.uniform_layers
     if together == 1:
         return StageShape(index, counts, 1, layers(stage))
@@ -115,7 +110,6 @@ class _Point:
 
 @lru_cache(maxsize=512)
 def _table_once(point: _Point) -> Table:
-    """Return the table of a point. Cached."""
     return table_of(point.prospect, point.where)
 
 

@@ -51,7 +51,6 @@ class Estimate:
 
     @property
     def fits(self) -> bool:
-        """Return whether the fullest stage fits in usable GPU memory."""
         return self.missing_bytes <= 0
 
     @property

@@ -230,7 +230,6 @@ def strategies(prospect: Prospect, cluster: ClusterDescriptor) -> Strategies:
 
 
 def _ranks(prospect: Prospect) -> dict[str, int]:
-    """Return the number of ranks of every mesh axis by name."""
     return {name: getattr(prospect.degrees, name) for name in ("tp", "pp", "cp", "ep", "etp", "dp", "edp")}
 
 
@@ -253,20 +252,17 @@ class _Grid:
     ranks: Mapping[str, int]
 
     def several(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """Return those of the axes that have more than one rank."""
         return tuple(axis for axis in axes if self.ranks.get(axis, 1) > 1)
 
     def level(self, axes: tuple[str, ...]) -> str:
         return level(self.prospect, self.cluster, axes)
 
     def strategy(self, dims: tuple[str, ...], layout: Layout, flat: tuple[str, ...] = ()) -> Strategy:
-        """Return the strategy of a tensor with these dims; axes with one rank are left out."""
         axes = tuple(self.several(layout.axes_on(dim)) for dim in dims)
         parts = tuple(prod(self.ranks[axis] for axis in mine) for mine in axes)
         return Strategy(parts, axes, self.several(layout.partial), self.several(flat))
 
     def exchanged(self, kind: Kind, axes: tuple[str, ...], phase: str) -> Iterator[Exchanged]:
-        """Yield the collective over those of the axes with more than one rank; nothing if there are none."""
         mine = self.several(axes)
         if mine:
             yield Exchanged(kind.value, mine, self.level(mine), phase)
@@ -299,7 +295,6 @@ def _lines(block: Block, grid: _Grid) -> Iterator[StrategyLine]:
 
 
 def _phase(phase: Phase) -> str:
-    """Return the name of a phase; the weight gradient counts as backward."""
     return "backward" if phase is Phase.WEIGHT else phase.value
 
 

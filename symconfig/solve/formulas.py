@@ -190,5 +190,4 @@ def _number(value: float) -> tuple[str, int]:
 
 
 def _within(part: tuple[str, int], level: int) -> str:
-    """Return the text of a part, in brackets if its precedence is below `level`."""
     return part[0] if part[1] >= level else f"({part[0]})"

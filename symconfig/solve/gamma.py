@@ -43,7 +43,6 @@ class Gammas:
         return result
 
     def add(self, index: int, cost: float, prospect: Prospect) -> None:
-        """Insert a partition into the list of a gamma, which keeps the `top` cheapest."""
         self.seen += 1
         row = self.best[index]
         row.append((cost, self.seen, prospect))

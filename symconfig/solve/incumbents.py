@@ -41,7 +41,6 @@ class Incumbents:
     tally: Tally | None = None  # records every point; None: not recorded
 
     def __post_init__(self) -> None:
-        """Set `worst_s` to the upper bound, and record refused degrees only with a tally."""
         self.refused.degrees = None if self.tally is None else {}
         self.worst_s = self.below_s
 

@@ -195,7 +195,6 @@ def _can_split(request: Request, pp: int) -> bool:
 
 
 def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
-    """Return the divisors of `whole` that the pins allow for a degree."""
     return [value for value in divisors(whole) if request.pins.allows(name, value)]
 
 

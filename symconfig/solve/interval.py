@@ -104,7 +104,6 @@ def own_blocks(model: ModelDescriptor) -> bool:
 
 @cache
 def _data() -> Any:
-    """Return the parsed file data/accuracy.json. Cached."""
     return json.loads((files("symconfig.solve") / "data" / "accuracy.json").read_text(encoding="utf-8"))
 
 

@@ -88,7 +88,6 @@ class Limits:
 
     @cached_property
     def least_stages(self) -> int:
-        """Return the fewest pipeline stages that the target runs: 1, or 2 if pp = 1 is refused."""
         return 1 if self.runs(pp=1) else 2
 
     @cached_property
@@ -98,7 +97,6 @@ class Limits:
 
     @cached_property
     def pipeline(self) -> bool:
-        """Return whether the target runs pipeline parallelism."""
         return self.runs(pp=2)
 
     @cached_property
@@ -108,7 +106,6 @@ class Limits:
 
     @cached_property
     def activation_offload(self) -> bool:
-        """Return whether the target can offload activations."""
         return self.runs(activation_offload=True)
 
     @cached_property
@@ -131,21 +128,17 @@ class Limits:
         return self._answers.failing(self._verdicts(facts))
 
     def _possible(self, **facts: Any) -> tuple[Constraint, ...]:
-        """Return the constraints that a point with these and the chosen columns may fail."""
         return self._answers.possible(self._verdicts(facts))
 
     def _verdicts(self, facts: Mapping[str, Any]) -> Verdicts:
-        """Return the verdict of each constraint for these and the chosen columns."""
         return self._answers.retold(self._of_chosen, {**self.chosen, **facts}, facts)
 
     @cached_property
     def _of_chosen(self) -> Verdicts:
-        """Return the verdict of each constraint for the chosen columns alone. Cached."""
         return self._answers.verdicts(self.chosen)
 
     @cached_property
     def _answers(self) -> Answers:
-        """Return the table of constraints with the facts that are fixed. Cached."""
         return answers(self.table, self.fixed)
 
     def choosing(self, chosen: Mapping[str, Any]) -> Limits:

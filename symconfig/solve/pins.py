@@ -49,7 +49,6 @@ class Pins:
     dealt: str | None = None  # EQUAL or ENDS
 
     def allows(self, name: str, value: int) -> bool:
-        """Return whether the range pinned for a degree, if any, contains the value."""
         low, high = self.ranges.get(name, (0, 2**62))
         return low <= value <= high
 
@@ -167,7 +166,6 @@ def number_range(value: str) -> tuple[int, int] | None:
 
 
 def _fraction(value: str) -> float | None:
-    """Return a number from 0 to 1; None for other text."""
     try:
         number = float(value)
     except ValueError:

@@ -128,7 +128,6 @@ class Symbolic:
         return self.traced.at(numbers)
 
     def _of(self, term: Any) -> Any:
-        """Return a cost as a SymPy expression of symbols and named quantities, or as a float if it is a number."""
         return self.formulas.sympy(term.line, self._made) if isinstance(term, Term) else float(term)
 
 

@@ -89,7 +89,6 @@ def fewest_recomputed(problem: StageProblem, least: int = 0) -> StageProblem:
 
 
 def _fits(prospect: Prospect, parts: Costed) -> bool:
-    """Return whether a candidate's stages fit in GPU memory and its offloaded states in host memory."""
     room = prospect.machine.host_memory_bytes_per_gpu * HOST_SHARE
     on_host = host_bytes(parts.sums, parts.points, parts.setting).max()
     return max(parts.peaks) <= peak_budget(prospect.request, prospect.machine) and bool(on_host <= room)

@@ -151,7 +151,6 @@ def _grid(request: Request, scheme: Scheme) -> Columns:
     together = request.pins.leaves("cp_comm", scheme.cp_comm)
 
     def allowed(name: str, values: list[int]) -> list[int]:
-        """Return the values that the pins allow for a degree."""
         return [value for value in values if pins.allows(name, value)]
 
     axes = [

@@ -38,7 +38,6 @@ class Split:
     last_layers: int | None = None
 
     def stage(self, index: int) -> Chunks:
-        """Return the chunks of a stage, in model order."""
         return self.chunks[index :: self.pp]
 
     def counts(self, kinds: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -53,7 +52,6 @@ class Split:
 
     @property
     def longest_chunk(self) -> int:
-        """Return the number of layers of the longest chunk."""
         return max(map(layers, set(self.chunks)))
 
     @property

@@ -273,7 +273,6 @@ def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
 
 
 def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
-    """Return the kinds of the blocks of every chunk, given the chunks' boundaries."""
     return tuple(problem.sequence[start:end] for start, end in pairwise(ends))
 
 

@@ -71,7 +71,6 @@ class At:
 
     @property
     def step_s(self) -> Any:
-        """Return the step in seconds, the sum of its parts."""
         return sum(self.time.values())
 
 
@@ -111,7 +110,6 @@ def traced(prospect: Prospect) -> Traced:
 
 
 def _machine(machine: Machine, tape: Tape) -> Machine:
-    """Return the machine with a symbol for each of its numbers."""
     names = [one.name for one in fields(Machine) if one.name != "levels"]
     known: dict[str, Any] = {name: tape.symbol(name, getattr(machine, name)) for name in names}
     levels: dict[str, Any] = {name: tape.symbol(name, float(value)) for name, value in machine.levels.items()}
@@ -119,14 +117,12 @@ def _machine(machine: Machine, tape: Tape) -> Machine:
 
 
 def _framework(framework: Framework, tape: Tape) -> Framework:
-    """Return the framework with symbols for those constants of FRAMEWORK that are not 0."""
     some = {name: getattr(framework, name) for name in FRAMEWORK}
     known: dict[str, Any] = {name: tape.symbol(name, value) for name, value in some.items() if value}
     return replace(framework, **known)
 
 
 def _objects(*terms: Any) -> Any:
-    """Return the terms as an array of objects, [terms]."""
     objects = np.empty(len(terms), dtype=object)
     objects[:] = terms
     return objects

@@ -38,7 +38,6 @@ class Rows:
 
     @property
     def size(self) -> int:
-        """Return the number of rows."""
         return int(self.step_s.size)
 
     def at(self, chosen: NDArray[np.intp] | slice) -> Rows:
@@ -150,6 +149,5 @@ def _recompute(choice: Choice, layers: int) -> str:
 
 
 def _offload_words(offload: Offload) -> list[str]:
-    """Return the offloads of optimizer and parameters in words; empty if there are none."""
     moved = [f"optimizer offload {100 * offload.optimizer:.0f} %"] if offload.optimizer else []
     return [*moved, *(["parameter offload"] if offload.weights else [])]

@@ -102,7 +102,6 @@ def without_exchange(made: Times) -> Times:
 
 
 def _run(prospect: Prospect, parts: Costed, made: Times, schedule: Schedule | None) -> Timeline:
-    """Return the simulated timeline; schedule: None: the one that the target runs."""
     m, group = shape(parts)
     return simulate(schedule or own_schedule(prospect), made, m, group)
 

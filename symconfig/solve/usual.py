@@ -210,7 +210,6 @@ def _rare(rows: Sequence[Layout]) -> Iterator[str]:
 
 
 def _few(count: int, of: Sequence[object]) -> bool:
-    """Return whether a count is below the share RARE of the rows."""
     return count < RARE * len(of)
 
 

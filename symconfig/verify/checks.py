@@ -96,7 +96,6 @@ class Stopwatch:
         self._start = time.perf_counter()
 
     def check(self, name: str, status: Status, text: str) -> Check:
-        """Return a check with the seconds since the last one, and restart the time."""
         now = time.perf_counter()
         seconds, self._start = now - self._start, now
         return Check(name, status, text, seconds)

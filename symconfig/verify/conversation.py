@@ -64,7 +64,6 @@ def converse(
 
 
 def last_lines(text: str) -> tuple[str, ...]:
-    """Return the last LAST_LINES lines that are not blank."""
     return tuple([line for line in text.splitlines() if line.strip()][-LAST_LINES:])
 
 

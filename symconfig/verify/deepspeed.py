@@ -31,7 +31,6 @@ OWN_BUCKET = "reduce_bucket_size"  # Transformers takes hidden_size squared, sym
 
 
 def applies(plan: Plan) -> bool:
-    """Return whether the plan's target is DeepSpeed."""
     return plan.best.target.backend == "deepspeed"
 
 
@@ -70,7 +69,6 @@ def checks(folder: Path, plan: Plan, options: Options) -> Iterator[Check]:
 
 
 def _missing(*packages: str) -> str:
-    """Return the names of packages that are not installed, "" if all are."""
     return ", ".join(name for name in packages if importlib.util.find_spec(name) is None)
 
 
@@ -146,7 +144,6 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
 
 
 def _native_request(native: Json, plan: Plan) -> Json:
-    """Return the runner's request for the native configuration."""
     return {"config": native, "world_size": plan.best.parallel.world_size}
 
 

@@ -67,7 +67,6 @@ def main() -> None:
 
 
 def _answer(request: Json, rank: int) -> Json:
-    """Return a rank's answer; an exception becomes `ok: false`. Sets RANK in the environment."""
     os.environ["RANK"] = str(rank)
     try:
         return {"ok": True, "error": None, **build(request, rank)}

@@ -18,7 +18,6 @@ Json = dict[str, Any]
 
 
 def main() -> None:
-    """Read the requests and print one line of JSON with an answer for each."""
     os.environ |= {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     requests = json.load(sys.stdin)["requests"]
     logging.disable(logging.WARNING)
@@ -27,7 +26,6 @@ def main() -> None:
 
 
 def _answer(request: Json) -> Json:
-    """Return DeepSpeed's resolved values of one request; an exception becomes `ok: false` with the error."""
     try:
         config = _filled(request) if request.get("trainer") else request["config"]
         return {"ok": True, "error": None, "resolved": _resolve(config, request["world_size"]), "config": config}
@@ -104,7 +102,6 @@ def _filled(request: Json) -> Json:
 
 
 def _autos(value: Any, path: str = "") -> list[str]:
-    """Return the dotted paths of all values that are "auto"."""
     if isinstance(value, dict):
         return [name for key, item in value.items() for name in _autos(item, f"{path}.{key}".strip("."))]
     return [path] if value == "auto" else []

@@ -58,7 +58,6 @@ class Rendered:
 
 
 def applies(plan: Plan) -> bool:
-    """Return whether the plan's target is Megatron-LM."""
     return plan.best.target.backend == "megatron"
 
 
@@ -142,7 +141,6 @@ def unfit(source: MegatronSource | None, plan: Plan) -> str | None:
 
 
 def _wanted(plan: Plan) -> str:
-    """Return the Megatron-LM version that the plan is for."""
     return flags.resolve(plan.best.target.version)
 
 

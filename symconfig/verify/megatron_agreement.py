@@ -25,12 +25,10 @@ def _switched(field: str, where: str, neutral: Any = None) -> Row:
 
 
 def _fsdp(r: Resolved) -> bool:
-    """Return whether Megatron-FSDP is on, under either name of its option."""
     return bool(r.arg("use_megatron_fsdp") or r.arg("use_custom_fsdp"))
 
 
 def _zero_stage(r: Resolved) -> int:
-    """Return the ZeRO stage of Megatron's arguments: FSDP's, else 1 with a distributed optimizer, else 0."""
     if _fsdp(r):
         return SHARDING_STAGES.get(r.arg("data_parallel_sharding_strategy"), 0)
     # What shares Muon by whole matrices is the distributed optimizer by another name (validate_args).
@@ -38,7 +36,6 @@ def _zero_stage(r: Resolved) -> int:
 
 
 def _precision(r: Resolved) -> str:
-    """Return the training precision as plans name it; fp4 and fp8 come before the 16-bit type beneath them."""
     if r.arg("fp4"):
         return "nvfp4"
     if r.arg("fp8"):
@@ -47,10 +44,6 @@ def _precision(r: Resolved) -> str:
 
 
 def _flex_backend(r: Resolved) -> str | None:
-    """Return the backend of the flex token dispatcher, deepep by default, or None without that dispatcher.
-
-    None, too, for dense models.
-    """
     if not r.arg("num_experts") or r.arg("moe_token_dispatcher_type") != "flex":
         return None
     backend: str = r.arg("moe_flex_dispatcher_backend") or "deepep"
@@ -84,7 +77,6 @@ def _grad_bytes(r: Resolved) -> int:
 
 
 def _full(plan: Plan) -> bool:
-    """Return whether the plan recomputes whole layers."""
     return plan.best.options.recompute.granularity == "full"
 
 

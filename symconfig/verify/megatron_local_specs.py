@@ -141,13 +141,11 @@ class _Parts:
         return self._spec(module=module, submodules=submodules, **more)
 
     def mamba(self) -> Any:
-        """Return the spec of Mamba's mixer with Megatron's own linear layers."""
         module = importlib.import_module("megatron.core.ssm.mamba_mixer")
         inner = module.MambaMixerSubmodules(in_proj=self.columns, out_proj=self.rows)
         return self.spec(module.MambaMixer, inner)
 
     def delta(self) -> Any:
-        """Return the spec of a gated delta net with Megatron's own linear layers and norm."""
         module = importlib.import_module("megatron.core.ssm.gated_delta_net")
         inner = module.GatedDeltaNetSubmodules(in_proj=self.columns, out_norm=self.norm, out_proj=self.rows)
         return self.spec(module.GatedDeltaNet, inner)
@@ -164,13 +162,11 @@ class _Parts:
         return self.spec(module.SelfAttention, inner, params={"attn_mask_type": causal})
 
     def mlp(self) -> Any:
-        """Return a builder of an MLP with Megatron's own linear layers."""
         module = importlib.import_module("megatron.core.transformer.mlp")
         inner = module.MLPSubmodules(linear_fc1=self.columns, linear_fc2=self.rows)
         return partial(module.MLP.as_mlp_submodule, submodules=inner)
 
     def experts(self, config: Any) -> Any:
-        """Return the spec of MoE without Transformer Engine and grouped GEMM."""
         specs = importlib.import_module("megatron.core.models.gpt.moe_module_specs")
         return specs.get_moe_module_spec(use_te=False, num_experts=config.num_moe_experts or 1, moe_grouped_gemm=False)
 

@@ -199,7 +199,6 @@ def device(name: str = "meta") -> Any:
 
 
 def _is_gpu(device: Any) -> bool:
-    """Return whether a device argument means a GPU: "cuda…" or a number."""
     return str(device).startswith("cuda") or (isinstance(device, int) and not isinstance(device, bool))
 
 
@@ -231,7 +230,6 @@ def _shared_storages() -> None:
 
 
 def _fill(emptied: Any, remade: Any) -> None:
-    """Resize an emptied storage and copy the recomputed one into it."""
     storage, made = emptied.untyped_storage(), remade.untyped_storage()
     storage.resize_(made.nbytes())
     storage.copy_(made)

@@ -43,7 +43,6 @@ class Resolved:
         return self._config[name] if name in self._config else self._args.get(name, neutral)
 
     def arg(self, name: str, neutral: Any = None) -> Any:
-        """Return the value of `name` from Megatron's arguments; `neutral` if this version has no such argument."""
         return self._args.get(name, neutral)
 
 
@@ -52,7 +51,6 @@ Got = Callable[[ModelDescriptor, Resolved], Any]
 
 
 def descend(model: Any, field: str) -> Any:
-    """Return the attribute at a dotted path. Raise AttributeError if a part is missing or None."""
     for part in field.split("."):
         model = getattr(model, part)
     return model
@@ -75,7 +73,6 @@ def latent_experts(model: ModelDescriptor) -> bool:
 
 
 def dense(model: ModelDescriptor) -> bool:
-    """Return whether at least one layer has a dense MLP."""
     return not all(model.moe_layers)
 
 
@@ -84,7 +81,6 @@ def rope(model: ModelDescriptor) -> bool:
 
 
 def scaled(*types: str) -> Callable[[ModelDescriptor], bool]:
-    """Return a test whether a model has RoPE scaling of one of these types."""
     return lambda model: model.rope_scaling is not None and model.rope_scaling.rope_type in types
 
 
@@ -116,7 +112,6 @@ def scaling_got(model: ModelDescriptor, r: Resolved) -> str | None:
 
 
 def factor_got(model: ModelDescriptor, r: Resolved) -> Any:
-    """Return the scaling factor that Megatron applies; a constant for llama3."""
     kind = scaling_got(model, r)
     if kind == "linear":
         return r.arg("rotary_seq_len_interpolation_factor")
@@ -184,7 +179,6 @@ def window_need(model: ModelDescriptor, r: Resolved) -> list[int] | None:
 
 
 def windows_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it needs a sliding window."""
     return [window and masks(model, r) for window in model.sliding_layers]
 
 
@@ -210,7 +204,6 @@ def _of_pattern(model: ModelDescriptor, r: Resolved) -> list[str]:
 
 
 def mixers_need(model: ModelDescriptor, r: Resolved) -> list[str]:
-    """Return the letter of each layer's token mixer, "*" for attention and "" for none."""
     return [each.strip("-E").replace("+", "*") for each in hybrid.letters(model)]
 
 
@@ -237,7 +230,6 @@ def indexer_need(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return the same for Megatron's sparse attention; [] if it is not set."""
     if r("experimental_attention_variant") != sparse.NAME:
         return []
     own = sparse.choosing_layers(r(sparse.FREQUENCY), r(sparse.OFFSET), model.num_hidden_layers)
@@ -245,24 +237,20 @@ def indexer_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
 
 
 def mlps_need(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether it has an MLP or experts."""
     return [each[-1:] in ("-", "E") for each in hybrid.letters(model)]
 
 
 def mlps_got(model: ModelDescriptor, r: Resolved) -> list[bool]:
-    """Return for each layer whether Megatron gives it an MLP; all have one without a hybrid pattern."""
     if not r.arg("hybrid_layer_pattern"):
         return [True for _ in range(model.num_hidden_layers)]
     return [each[-1:] in ("-", "E") for each in _of_pattern(model, r)]
 
 
 def sizes_need(model: ModelDescriptor, r: Resolved) -> list[int]:
-    """Return the sizes of the model's mixers that Megatron has options for."""
     return [mixer.sizes[name] for mixer in model.mixers for name in hybrid.SIZES.get(mixer.block, {}).values()]
 
 
 def sizes_got(model: ModelDescriptor, r: Resolved) -> list[Any]:
-    """Return Megatron's values of the same options."""
     return [r(dest) for mixer in model.mixers for dest in hybrid.SIZES.get(mixer.block, {})]
 
 
@@ -278,18 +266,15 @@ def renormalised(model: ModelDescriptor, r: Resolved) -> bool:
 
 
 def aux_loss_got(model: ModelDescriptor, r: Resolved) -> float:
-    """Return the weight of the auxiliary loss, 0 if load balancing is off."""
     return 0.0 if r("moe_router_load_balancing_type") == "none" else float(r("moe_aux_loss_coeff", 0.0) or 0.0)
 
 
 def padded(model: ModelDescriptor, r: Resolved) -> int:
-    """Return the vocabulary size padded to the multiple that Megatron divides over its tensor-parallel ranks."""
     multiple = int(r.arg("make_vocab_size_divisible_by")) * int(r.arg("tensor_model_parallel_size"))
     return -(-model.vocab_size // multiple) * multiple
 
 
 def all_biased(model: ModelDescriptor, r: Resolved) -> bool:
-    """Return whether all linear layers have a bias, which is one option in Megatron."""
     return bool(r("add_bias_linear"))
 
 
@@ -319,6 +304,5 @@ def softmax_scale_need(model: ModelDescriptor, r: Resolved) -> float | None:
 
 
 def softmax_scale_got(model: ModelDescriptor, r: Resolved) -> float | None:
-    """Return Megatron's scale of attention scores, 1/sqrt(head_dim) by default; None with MLA."""
     scale = r("softmax_scale")
     return None if mla(model) else float(model.head_dim) ** -0.5 if scale is None else float(scale)

@@ -189,7 +189,6 @@ def _ddp_config(args: Any) -> Any:
 
 
 def _optimizer_config(args: Any) -> Any:
-    """Return the optimizer config by Megatron's own function, else copied by name; newer versions return a tuple."""
     trainer = importlib.import_module("megatron.training.training")
     if hasattr(trainer, "get_megatron_optimizer_config"):
         return trainer.get_megatron_optimizer_config(args)
@@ -279,7 +278,6 @@ def _predictions(config: Any) -> Any:
 
 
 def _call(function: Any, config: Any, offered: dict[str, Any]) -> Any:
-    """Call a function with the config and those offered arguments that this version accepts."""
     taken = inspect.signature(function).parameters
     return function(config, **{name: value for name, value in offered.items() if name in taken})
 

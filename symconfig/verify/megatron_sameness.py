@@ -229,6 +229,5 @@ def _equal(need: Any, got: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """Return the value's repr, cut to 120 characters."""
     text = repr(value)
     return text if len(text) <= 120 else text[:117] + "..."

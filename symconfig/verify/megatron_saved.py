@@ -74,7 +74,6 @@ def saved(plan: Plan, stage: int) -> tuple[SavedTensor, ...]:
 
 
 def _kept(block: BlockCost, policy: Policy, chunk: int, layer: int | None) -> Iterator[SavedTensor]:
-    """Yield the block's tensors that recomputing and offloading leave on the GPU, with bytes."""
     for held, size, stays, moved in zip(
         block.derived.held, block.held_bytes, policy.kept, policy.offloaded, strict=True
     ):
@@ -93,7 +92,6 @@ class Group:
 
     @property
     def compared(self) -> Compared:
-        """Return the group's bytes as predicted and as Megatron keeps them."""
         layers = f", {count(self.layers)} layer{'s' if self.layers > 1 else ''}" if self.layers else ""
         return Compared(f"{self.name}{layers}", self.ours_bytes, self.real_bytes, "bytes")
 
@@ -173,12 +171,10 @@ def _passed(plan: Plan, layers: Sequence[Group], real: Mapping[str, Any]) -> str
 
 
 def difference(row: Compared) -> str:
-    """Return the relative difference in percent with a sign, or a text if Megatron keeps nothing."""
     return f"{100 * row.difference:+.2f} %" if row.real else "without anything to compare"
 
 
 def whole(layers: Sequence[Group]) -> Compared:
-    """Return the sum of all groups, in bytes."""
     ours, real = (sum(getattr(group, side) for group in layers) for side in ("ours_bytes", "real_bytes"))
     return Compared("all of the stage", ours, real, "bytes")
 

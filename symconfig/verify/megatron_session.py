@@ -98,7 +98,6 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """Return whether the job neither crashed nor was left out, and every phase passed."""
         return self.crash is None and bool(self.phases) and all(phase.ok for phase in self.phases)
 
     @property

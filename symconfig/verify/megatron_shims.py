@@ -43,7 +43,6 @@ class Inert(types.ModuleType):
         return value
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the function unchanged if called as a decorator, else this object."""
         return args[0] if len(args) == 1 and callable(args[0]) and not kwargs else self
 
     def __mro_entries__(self, bases: tuple[type, ...]) -> tuple[type, ...]:
@@ -70,7 +69,6 @@ def install(source: Path) -> None:
 
 
 def _inert_function(name: str) -> Any:
-    """Return a function that does nothing, for any name of the empty package; AttributeError for dunder names."""
     if name.startswith("__"):
         raise AttributeError(name)
     return lambda *args, **kwargs: None

@@ -42,7 +42,6 @@ class MegatronSource:
 
     @property
     def release(self) -> tuple[int, int]:
-        """Return the major and minor version."""
         major, minor = self.version.split(".")[:2]
         return int(major), int(minor)
 
@@ -79,7 +78,6 @@ def find(named: Path | None = None) -> MegatronSource | None:
 
 
 def _installed() -> list[Path]:
-    """Return the folders that hold an installed `megatron` package; [] without one."""
     try:
         spec = importlib.util.find_spec("megatron")
     except (ImportError, ValueError):
@@ -96,14 +94,12 @@ def installed_core() -> MegatronSource | None:
 
 
 def _at(root: Path, origin: str, chosen: bool) -> MegatronSource | None:
-    """Return the source in a folder, or None if it lacks the trainer's arguments or the package's version."""
     if not all(map(os.path.isfile, (root / _ARGUMENTS, root / _PACKAGE_INFO))):  # nor in a home that is closed to us
         return None
     return MegatronSource(root.resolve(), _version(root), origin, chosen)
 
 
 def _version(root: Path) -> str:
-    """Return major.minor.patch from the package's source text; missing parts are 0."""
     text = (root / _PACKAGE_INFO).read_text(encoding="utf-8")
     parts = dict(re.findall(r"^(MAJOR|MINOR|PATCH)\s*=\s*(\d+)", text, flags=re.MULTILINE))
     return ".".join(parts.get(name, "0") for name in ("MAJOR", "MINOR", "PATCH"))

@@ -86,7 +86,6 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any) -> Any:
-        """Save the input, one fp32 number per token and the weight; return an output without values."""
         ctx.save_for_backward(input, input.new_empty(*input.shape[:-1], 1, dtype=torch.float32), weight)
         return torch.empty_like(input)
 
@@ -97,7 +96,6 @@ class _RmsNorm(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _rms_norm() -> None:
-    """Patch rms_norm to save what torch's fused GPU kernel saves; its values are not computed."""
     torch.nn.functional.rms_norm = lambda input, shape, weight=None, eps=None: _RmsNorm.apply(input, weight)
 
 

@@ -136,7 +136,6 @@ class Recorder:
             after.remove()
 
     def _enter(self, module: Any, inputs: Any) -> None:
-        """Push the module's name; one outside the chunk gets its caller's."""
         self.running.append(self.names.get(module) or self._inside())
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
@@ -150,11 +149,9 @@ class Recorder:
         return self.running[-1] if self.running else ""
 
     def _note(self, tensor: Any) -> None:
-        """Record the running module as the maker of the tensor's storage."""
         self.made[_storage(tensor)._cdata] = self._inside()
 
     def _pack(self, tensor: Any) -> Kept:
-        """Wrap a tensor that autograd saves with the running module; a weak reference is recorded."""
         kept = Kept(tensor, self._inside())
         self.packed.append(weakref.ref(kept))
         return kept
@@ -204,7 +201,6 @@ class Operators(TorchDispatchMode):  # type: ignore[misc]
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yield the tensors within nested tuples and lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

@@ -41,7 +41,6 @@ class DryRun:
 
 
 def applies(plan: Plan) -> bool:
-    """Return True: scripts are checked for every plan."""
     return True
 
 
@@ -157,5 +156,4 @@ def _same_arguments(folder: Path, ran: DryRun, watch: Stopwatch, title: str) -> 
 
 
 def _at(words: list[str], place: int) -> str:
-    """Return the repr of the word at an index, or "missing"."""
     return repr(words[place]) if place < len(words) else "missing"

@@ -102,7 +102,6 @@ class Table:
 
     @cached_property
     def forbidden(self) -> NDArray[np.bool_]:
-        """Return where some axis has the digit FORBIDDEN: [numbers]."""
         return np.asarray((self.digits == FORBIDDEN).any(axis=0))
 
     @cached_property

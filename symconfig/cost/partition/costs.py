@@ -100,7 +100,6 @@ class Costs:
 
     @property
     def timed(self) -> bool:
-        """Return whether costs are seconds (objective `time`)."""
         return self.objective is Objective.TIME
 
     def node(self, index: int, rows: Rows) -> NodeCost:
@@ -127,7 +126,6 @@ class Costs:
         return known[1]
 
     def _worked(self, node: Node, rows: Rows) -> Passes:
-        """Return an operator's seconds: of its message if it receives or sends, else of its computation."""
         assert node.operator is not None
         if node.operator.work in (Work.RECEIVE, Work.SEND):
             assert self.between is not None
@@ -160,7 +158,6 @@ class Costs:
         return 2.0 if self._is_recomputed(node) else 1.0
 
     def _is_recomputed(self, node: Node) -> bool:
-        """Return whether a node is recomputed: it is in a repeated part, and only borders are kept."""
         return self.training.keep is Keep.BORDERS and node.run >= 0
 
     def kept_times(self, node: Node) -> float:
@@ -308,7 +305,6 @@ class Costs:
         return self._activation_link(rule, given, taken, both)
 
     def _exposed_cost(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
-        """Return the exposed cost of a parameter's four transfers, read from the tables of layout pairs."""
         moved = []
         for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
             table, place = read(self.rates, number)
@@ -357,7 +353,6 @@ class Costs:
         return self.training.hide * own.forward, self.training.hide * own.backward
 
     def _amount(self, port: Port, element_bytes: float) -> float:
-        """Return the size of a port's whole tensor: bytes for the objective `time`, else elements."""
         return port.elements * (element_bytes if self.timed else 1.0)
 
     def legs(self, link: Link) -> tuple[Leg, ...]:
@@ -399,7 +394,6 @@ class Costs:
         return keep is Keep.SHARDS or (keep is Keep.BORDERS and not link.inside)
 
     def link_times(self, link: Link, sink: Node) -> float:
-        """Return for how many instances the link's tensor is alive at once; see `kept_times`."""
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times * self.training.alive)

@@ -26,12 +26,10 @@ class Transfer:
     rates: Sequence[Rate]
 
     def moves(self) -> Iterator[Move]:
-        """Yield the collectives of the transfer along single axes, in order."""
         return moves(self.given, self.taken, self.amount, self.rates)
 
     @cached_property
     def cost(self) -> Array | float:
-        """Return the summed cost of the transfer's collectives, before any overlap."""
         return change(self.given, self.taken, self.amount, self.rates)
 
 
@@ -62,7 +60,6 @@ class Exchange(NamedTuple):
 
     @property
     def cost(self) -> Array | float:
-        """Return the exposed cost per step, for one link."""
         return self.times * self.shown
 
 

@@ -67,19 +67,15 @@ class Rate:
     send: Affine
 
     def ring(self, amount: Array | float, group: Group = 0) -> Array:
-        """Return what this axis adds to an all-gather or a reduce-scatter over the axes of `group`."""
         return self._added_by_axis(self.by_ring, amount, group)
 
     def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
-        """Return what this axis adds to an all-reduce over the axes of `group`."""
         return self._added_by_axis(self.by_all_reduce, amount, group)
 
     def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
-        """Return what this axis adds to an all-to-all over the axes of `group`."""
         return self._added_by_axis(self.by_all_to_all, amount, group)
 
     def _added_by_axis(self, prices: Prices, amount: Array | float, group: Group) -> Array:
-        """Return the cost over the group and this axis minus the cost over the group alone."""
         return prices(amount, group + self.step) - prices(amount, group)
 
 
@@ -111,7 +107,6 @@ class Groups:
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """Return the number of ranks in each group: [groups]."""
         return reduce(np.multiply, self.members.values(), np.ones(1, np.int64))
 
 
@@ -170,7 +165,6 @@ def between_stages(mesh: Mesh, cluster: ClusterDescriptor) -> Affine:
 
 
 def _message_s(size: int, stride: int, numbers: dict[str, Number]) -> Affine:
-    """Return the seconds of a message within a group of `size` ranks at this stride, affine in the bytes."""
     none, many = (float(formulas.send_s(amount, float(size), float(stride), **numbers)) for amount in (0.0, _MANY))
     return Affine(none, many / _MANY)
 

@@ -84,10 +84,6 @@ def _complete(kind: str, table: Architecture) -> Architecture:
 
 
 def _rename(keys: dict[str, Any], other: Mapping[str, str]) -> None:
-    """Rename the keys in place by `other`, which maps an alias to its key.
-
-    If the key is there already, it keeps its value and the alias is dropped.
-    """
     for name, key in other.items():
         if name in keys:
             keys.setdefault(key, keys[name])

@@ -100,7 +100,6 @@ def link(
             reader.key_of[name] = key
 
     def keys_of(model: ModelDescriptor) -> dict[str, Any]:
-        """Return the key with the value that `write` returns, empty for None."""
         value = write(model)
         return {} if value is None else {key: value}
 

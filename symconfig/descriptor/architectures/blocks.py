@@ -147,7 +147,6 @@ nemotron_h = _scan(named(_SCAN), _USE)
 
 
 def _bamba_width(values: Values) -> int:
-    """Return the channels of one Mamba-2 head: mamba_d_head, or for "auto" the inner width divided by the heads."""
     inner = values.get("mamba_d_ssm") or int(values["mamba_expand"] * values["hidden_size"])
     heads, width = values["mamba_n_heads"], values["mamba_d_head"]
     return int(inner // heads if width == "auto" else width)
@@ -162,7 +161,6 @@ falcon_h1 = replace(_scan(_BAMBA, (*_OWN, "projectors_bias"), "mamba_rms_norm"),
 
 
 def _heads(model: ModelDescriptor) -> int:
-    """Return the number of heads of the model's Mamba-2 mixer."""
     return model.mixer("mamba2").sizes["mamba_num_heads"]
 
 
@@ -185,7 +183,6 @@ delta = Block("gated_delta_net", named(_DELTA))
 
 
 def _olmo_width(values: Values) -> int:
-    """Return linear_key_head_dim, or where it is null or 0 three quarters of hidden_size divided by the key heads."""
     keys = values["linear_num_key_heads"] or values["num_attention_heads"]
     return int(values["linear_key_head_dim"] or int(0.75 * values["hidden_size"] / keys))
 
@@ -226,7 +223,6 @@ lightning = Block("lightning_attention", named("block_size"))
 
 
 def _or_none(key: str) -> Size:
-    """Return a Size of one key that is 0 where the key is null."""
     return Size((key,), lambda values: values[key] or 0)
 
 

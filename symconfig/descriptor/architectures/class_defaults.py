@@ -35,7 +35,6 @@ FIRST_STATE = ("hrm_text",)
 
 @cache
 def _file() -> Mapping[str, Any]:
-    """Return the parsed transformers.json, cached."""
     rows: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return rows
 

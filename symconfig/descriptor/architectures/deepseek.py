@@ -52,7 +52,6 @@ def _low_rank_scales(queries: str, keys: str) -> Rule:
     """
 
     def factor(rank: str) -> Callable[[Values], float]:
-        """Return a function from the file's values to sqrt(hidden_size / rank); a null rank counts as 1."""
         return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
 
     return rules.particulars({}, {queries: factor("q_lora_rank"), keys: factor("kv_lora_rank")})

@@ -57,7 +57,6 @@ def _hunyuan(reader: Reading) -> None:
 
 
 def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return moe_topk and num_experts; empty for a model without experts."""
     sparse = model.experts
     return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
 
@@ -122,7 +121,6 @@ def _chunks(values: Values, layers: int) -> list[str]:
 
 
 def _llama4_experts(values: Values, layers: int) -> list[bool]:
-    """Return for each layer whether it has experts: listed in moe_layers, else every interleave_moe_layer_step-th."""
     listed, step = values["moe_layers"], values["interleave_moe_layer_step"]
     return [index in listed if isinstance(listed, list) else (index + 1) % (step or 1) == 0 for index in range(layers)]
 
@@ -192,10 +190,6 @@ def _cohere(reader: Reading) -> None:
 
 
 def _cohere_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return the dense MLP's width, RMSNorm's epsilon (null for LayerNorm), and the experts' scores.
-
-    The width is null for a model without dense MLPs.
-    """
     return {
         "prefix_dense_intermediate_size": model.intermediate_size or None,
         "rms_norm_eps": model.norm_eps if model.norm is Norm.RMSNORM else None,

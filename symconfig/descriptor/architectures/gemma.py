@@ -18,10 +18,6 @@ _SHARED_HEADS = "num_global_key_value_heads"
 
 
 def _wide_heads(values: Values) -> Any:
-    """Return the key/value heads of layers without a window.
-
-    num_global_key_value_heads if that is set and keys are values, else num_key_value_heads.
-    """
     return (values["attention_k_eq_v"] and values[_SHARED_HEADS]) or values["num_key_value_heads"]
 
 
@@ -142,7 +138,6 @@ def _gemma3n(reader: Reading) -> None:
 
 
 def _gemma3n_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of per-layer inputs, the one intermediate_size, and each layer's MLP sparsity (0.0: none)."""
     shares = model.mlp_sparsity or (0.0,) * model.num_hidden_layers
     own = {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
     return {**_layer_inputs_keys(model), **own}

@@ -88,7 +88,6 @@ def _opt(reader: Reading) -> None:
 
 
 def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the embedding's width, and whether norms come before sublayers and the final norm is removed."""
     before = model.norm_before_sublayer
     keys = {"word_embed_proj_dim": model.hidden_size, "do_layer_norm_before": before}
     return {**keys, "_remove_final_layer_norm": before and not model.final_norm}
@@ -116,7 +115,6 @@ def _gpt_neo(reader: Reading) -> None:
 
 
 def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return attention_types with one kind per layer, and window_size if there is a window."""
     own = {"window_size": model.sliding_window} if model.sliding_window else {}
     return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
 

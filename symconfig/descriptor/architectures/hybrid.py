@@ -50,10 +50,6 @@ def _notes(names: str) -> dict[str, str]:
 
 
 def _kimi_layers(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: full for those in full_attn_layers, which counts from 1, else linear.
-
-    Without that list every fourth layer from the fifth on is full.
-    """
     listed = values["linear_attn_config.full_attn_layers"]
     attends = [i for i in range(1, layers) if i % 4 == 0] if listed is None else [i - 1 for i in listed]
     return [FULL if i in attends else LINEAR for i in range(layers)]
@@ -78,7 +74,6 @@ def _only_scans(reader: Reading) -> None:
 
 
 def _jamba(reader: Reading) -> None:
-    """Set the layers with experts by expert_layer_period and offset; with one expert at most there are none."""
     values, fields = reader.values, reader.fields
     if values["num_experts"] <= 1:
         return rules.without_experts(fields)
@@ -93,10 +88,6 @@ def _jamba_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _period_and_offset(name: str, layers: Sequence[bool]) -> dict[str, int]:
-    """Return NAME_period and NAME_offset of the layers that are true, from the first two of them.
-
-    With one such layer, or none, the period is longer than the model.
-    """
     which = [index for index, here in enumerate(layers) if here] or [len(layers)]
     period = which[1] - which[0] if len(which) > 1 else len(layers) + 1
     return {f"{name}_period": period, f"{name}_offset": which[0]}
@@ -124,7 +115,6 @@ def _bailing(reader: Reading) -> None:
 
 
 def _bailing_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return kda_safe_gate, and kda_lower_bound if the model has it."""
     bounds = {one.name: one.value for one in model.particulars if one.name == "kda_lower_bound"}
     return {"kda_safe_gate": bool(bounds), **bounds}
 
@@ -157,7 +147,6 @@ def _nemotron_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _lfm3(reader: Reading) -> None:
-    """Add a note if rope turns part of a head and there is a window: layers with a window turn whole heads."""
     if reader.fields.get("partial_rotary_factor", 1.0) != 1.0 and reader.fields.get("sliding_window"):
         reader.notes.append("layers with a window turn whole heads; all are taken to turn the part that the others "
                             "turn")  # fmt: skip
@@ -179,7 +168,6 @@ def _lfm2(reader: Reading) -> None:
 
 
 def _olmo(reader: Reading) -> None:
-    """Add the note that attention layers' norms after sublayers are taken to be before them."""
     reader.notes.append("layers with attention have their norms behind attention and MLP; all are taken to have them "
                         "before")  # fmt: skip
 
@@ -191,7 +179,6 @@ def _expand(key: str) -> Rule:
     """
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
-        """Return the key with the ratio, empty without Mamba-2 or for a fraction."""
         sizes = [mixer.sizes for mixer in model.mixers if mixer.block == "mamba2"]
         factors = [one["mamba_num_heads"] * one["mamba_head_dim"] / model.hidden_size for one in sizes]
         return {key: int(factors[0])} if factors and factors[0] and factors[0].is_integer() else {}

@@ -27,7 +27,6 @@ class Unfit(ValueError):
     """An error for sizes that do not fit each other. key: the config.json key with the wrong value."""
 
     def __init__(self, key: str, what: str) -> None:
-        """Keep the key of the value that does not fit."""
         super().__init__(what)
         self.key = key
 
@@ -45,7 +44,6 @@ def _steps(text: str, **widths: int) -> list[Fields]:
 
 
 def _merged_width(tower: Values, hidden: str = "hidden_size") -> int:
-    """Return the channels of one merged token: the tower's times spatial_merge_size squared."""
     return int(tower[hidden] * tower["spatial_merge_size"] ** 2)
 
 
@@ -186,12 +184,10 @@ USUAL_TOKENS = 16  # along a side of an image, where a tower takes any resolutio
 
 
 def _usual_size(values: Values) -> dict[str, Any]:
-    """Return the image's side in pixels for USUAL_TOKENS tokens, marked as changeable (any_resolution)."""
     return {"image_size": USUAL_TOKENS * values["patch_size"] * values["spatial_merge_size"], "any_resolution": True}
 
 
 def _positions(values: Values, extra: int = 0) -> dict[str, Any]:
-    """Return the number of position embeddings: one for each patch, and `extra`."""
     return {"num_position_embeddings": (values["image_size"] // values["patch_size"]) ** 2 + extra}
 
 

@@ -80,10 +80,6 @@ _ZAMBA2_LAYERS = by(lambda values, i, _: i in (*range(6, 43, 6), 47, 51), _CALLS
 
 
 def _calls_at(values: Any, i: int, layers: int) -> bool:
-    """Return whether layer i of Zamba calls the shared block.
-
-    Layer 2 does, and from layer 3 on those at attn_layer_offset in each attn_layer_period.
-    """
     after = i > 2 and (i - 3) % values["attn_layer_period"] == values["attn_layer_offset"]
     return i == 2 or after
 
@@ -151,13 +147,11 @@ def _zamba2(reader: Reading) -> None:
 
 
 def _types(model: ModelDescriptor) -> dict[str, Any]:
-    """Return layers_block_type with "hybrid" for layers that call the shared block; empty without one."""
     shared = model.shared_block
     return {} if shared is None else {"layers_block_type": [_CALLS if calls else LINEAR for calls in shared.layers]}
 
 
 def _zamba_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return Zamba's layer types, attention_head_dim, attention_hidden_size, and the keys of its state space."""
     own = {"attention_head_dim": model.head_dim, "attention_hidden_size": 2 * model.hidden_size}
     return {**_types(model), **own, **blocks.zamba.write(model)}
 

@@ -45,7 +45,6 @@ def scale(field: str, key: str, of: Callable[[float], float] = lambda value: val
     """
 
     def read(value: Any, reader: Reading) -> float | None:
-        """Return the factor; None for null and 1. Raises ValueError."""
         return None if value in (None, 1) else short(of(_factor(value)))
 
     return link(key, field, read, lambda model: of(getattr(model, field) or 1.0), "out of range")
@@ -170,7 +169,6 @@ def particulars(
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
-        """Return each key's value in the model's particulars, else the value that switches it off; None is left out."""
         stated = {one.name: one.value for one in model.particulars}
         return {key: value for key, idle in off.items() if (value := stated.get(named[key], idle)) is not None}
 
@@ -211,14 +209,12 @@ def shared_experts(number: str) -> Rule:
     """
 
     def read(shared: Any, reader: Reading) -> int:
-        """Return the total width of the shared experts. Raises ValueError."""
         shared = shared or 0
         if type(shared) is not int or shared < 0:
             raise ValueError("a whole number")
         return int(reader.fields["experts.moe_intermediate_size"] * shared)
 
     def write(model: ModelDescriptor) -> int | None:
-        """Return the number of shared experts, their total width over a routed expert's; None for a dense model."""
         sparse = model.experts
         return None if sparse is None else sparse.shared_expert_intermediate_size // sparse.moe_intermediate_size
 
@@ -248,7 +244,6 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
             reader.key_of["indexer.layers"] = "indexer_types"
 
     def write(model: ModelDescriptor) -> dict[str, Any]:
-        """Return indexer_types, one for each layer; "full" for all without a list."""
         own = model.indexer.layers if model.indexer else None
         return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 

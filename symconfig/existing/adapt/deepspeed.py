@@ -123,7 +123,6 @@ def _missing_batch_keys(reading: Reading, config: dict[str, Any]) -> Iterator[Ke
 
 
 def _stated_by_plan(plan: Plan) -> Supplied:
-    """Return the plan's model, number of GPUs and sequence length, as if a user had given them."""
     return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
 
 
@@ -164,7 +163,6 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
     }
 
     def differs(field: str) -> bool:
-        """Return whether the configuration's value of this field differs from the plan's."""
         where, _, name = field.partition(".")
         mine, wanted = pairs[where]
         return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
@@ -173,11 +171,6 @@ def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
 
 
 def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    """Yield the keys of the JSON for one field whose value differs from the rendered `config`.
-
-    A key that the plan does not have is removed, or set to False if it is an "enabled". Accumulation steps that are
-    derived are left out.
-    """
     for path in (key.path for key in KEYS if key.field == field):
         have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
         derived = have is None and path == (ACCUMULATION,) and not _by_argument(reading, path)
@@ -186,7 +179,6 @@ def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[Ke
 
 
 def _by_argument(reading: Reading, path: KeyPath) -> bool:
-    """Return whether an argument of the Trainer gives the value of this key."""
     return trainer.name_of(reading, path) is not None
 
 
@@ -239,12 +231,10 @@ class KeyWish:
 
     @property
     def name(self) -> str:
-        """Return the key's path with dots."""
         return dotted(self.path)
 
     @property
     def now(self) -> str | None:
-        """Return the value as JSON text; None if the key should be removed."""
         return None if self.value is None else trees.spelled(self.value, "json")
 
 

@@ -126,13 +126,11 @@ class Meaning:
 def _other(
     settings: tuple[tuple[str, tuple[str, ...]], ...], index: int, values: Sequence[str] | None
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return the settings with other values for the one at `index`, or without it (None)."""
     now = () if values is None else ((settings[index][0], tuple(values)),)
     return (*settings[:index], *now, *settings[index + 1 :])
 
 
 def _key(word: Word) -> str:
-    """Return the word's text, with the reason added if its value is unknown."""
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
 
 
@@ -150,12 +148,10 @@ class Draft:
 
     @property
     def texts(self) -> dict[str, Text]:
-        """Return the files that were read, by name."""
         return {text.file: text for text in self.reading.texts}
 
     @property
     def meaning(self) -> Meaning:
-        """Return the meaning of the draft as it is now."""
         return Meaning.by(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
@@ -183,7 +179,6 @@ class Draft:
             return None
 
     def index(self, setting: Setting) -> int:
-        """Return the index of this very option (by identity) among those of the reading."""
         return next(index for index, each in enumerate(self.reading.settings) if each is setting)
 
 
@@ -197,20 +192,14 @@ class Progress:
     notes: tuple[str, ...] = ()
 
     def went(self, draft: Draft, change: Change) -> Progress:
-        """Return the progress with a new draft and one change more."""
         return replace(self, draft=draft, changes=(*self.changes, change))
 
     def lacking(self, unplaced: Unplaced) -> Progress:
-        """Return the progress with one unplaced value more.
-
-        Return it unchanged if the same option and value is listed already.
-        """
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))
 
     def noted(self, note: str) -> Progress:
-        """Return the progress with one note more; unchanged if it has the same."""
         return self if note in self.notes else replace(self, notes=(*self.notes, note))
 
 
@@ -248,7 +237,6 @@ def why_apart(reading: Reading) -> str:
 
 
 def _program(reading: Reading) -> str:
-    """Return the file name of the program; "the program" if there is none."""
     return Path(reading.program.text).name if reading.program is not None else "the program"
 
 

@@ -51,7 +51,6 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
     first = reading.texts[0]
 
     def reread(files: Mapping[str, bytes]) -> Reading:
-        """Return the configuration as it reads with these files' bytes in place of those on disk."""
         if first.file == ARGUMENTS:  # a line, which is in no file
             return taken(files.get(first.file, first.data).decode())
         with instead(files):

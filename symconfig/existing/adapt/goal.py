@@ -55,7 +55,6 @@ class Wish:
 
     @property
     def now(self) -> str | None:
-        """Return the values joined by blanks; None if the option should be removed."""
         return None if self.values is None else " ".join(self.values)
 
 
@@ -132,27 +131,22 @@ class Goal:
 
     @classmethod
     def of(cls, plan: Plan, reading: Reading) -> Self:
-        """Return the options that the plan renders for its own Megatron-LM release. `reading` is not used."""
         table = flags.flags(megatron.version(plan))
         words = [word for group in megatron.groups(plan) for option in group.options for word in option]
         return cls(plan, table, settings(words, "plan.json"))
 
     @property
     def wanted(self) -> Namespace:
-        """Return the plan's options by destination."""
         return Namespace(self.settings, self.table)
 
     @property
     def gpus(self) -> int:
-        """Return the plan's number of GPUs."""
         return self.plan.best.parallel.world_size
 
     def names(self, reading: Reading) -> Namespace:
-        """Return the configuration's options by destination, as the plan's release parses them."""
         return Namespace(reading.settings, self.table)
 
     def dest(self, setting: Setting) -> str | None:
-        """Return the destination of an option; None for one that this release does not have."""
         flag = self.table.flags.get(setting.name)
         return None if flag is None else flag.dest
 
@@ -187,9 +181,6 @@ class Goal:
         return tuple(hidden)
 
     def _hidden(self, dest: str, name: str, why: str, place: Place) -> tuple[str, Unplaced]:
-        """Return the destination and what to set by hand: the plan's option, or the removal of `name` where the plan
-        has none.
-        """
         goal = self.wanted.setting(dest)
         if goal is None:
             return dest, Unplaced(name, None, why, place)
@@ -215,7 +206,6 @@ class Goal:
         ]
 
     def meaning(self, names: Namespace, gpus: int) -> Run:
-        """Return the run that these options describe, with the plan's model, length and cluster. Raises InputError."""
         stated = Supplied(
             model=self.plan.model, seq_length=self.plan.best.batch.seq_length, vocab_size=self.plan.model.vocab_size
         )

@@ -54,10 +54,6 @@ class Count:
 
     @property
     def right(self) -> bool:
-        """Return whether the word has the needed number already.
-
-        For CUDA_VISIBLE_DEVICES, whether it lists that many GPUs.
-        """
         if self.at == _SEEN:  # whichever they are
             return len(self.word.text.split(",")) == self.number
         return self.word.text == self.now
@@ -249,7 +245,6 @@ def moved(progress: Progress, before: frozenset[str], was: str, now: str) -> Pro
 
 
 def _source(draft: Draft, check: Place) -> str:
-    """Return the check's source text; empty if it is in no file of the draft."""
     text = draft.texts.get(check.file)
     return text.at(check) if text is not None else ""
 

@@ -67,7 +67,6 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
 
 
 def _words(settings: Sequence[Setting]) -> set[str]:
-    """Return the names and values of the options, in one set."""
     return {word for setting in settings for word in (setting.name, *setting.texts)}
 
 
@@ -80,7 +79,6 @@ def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress
     apart = _other_meanings(progress.draft, goal)
 
     def sound(draft: Draft) -> bool:
-        """Return whether the draft still has the plan's model, and no further option family differs from the plan."""
         try:
             check(goal.known(draft.reading, goal.hidden(draft.reading)), plan)
         except InputError:

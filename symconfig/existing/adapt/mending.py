@@ -66,7 +66,6 @@ def mended(
     old_errors, old_warnings = inspect(original, plan, original.world.gpus)
 
     def inspected(reading: Reading) -> tuple[Findings, Findings, Findings]:
-        """Return the errors, the warnings, and those warnings that the original had not."""
         errors, warnings = inspect(reading, plan)
         return errors, warnings, {key: each for key, each in warnings.items() if key not in old_warnings}
 

@@ -55,7 +55,6 @@ class Unplaced:
     place: Place | None = None
 
     def __str__(self) -> str:
-        """Return what to do by hand, with the place and the reason."""
         where = f"{self.place}: " if self.place is not None else ""
         what = f"remove {self.option}" if self.now is None else f"put {f'{self.option} {self.now}'.strip()}"
         return f"{where}{what} by hand, because {self.why}"
@@ -70,7 +69,6 @@ class Flaw:
     before: bool
 
     def __str__(self) -> str:
-        """Return the problem, the rule, and whether the original had it."""
         whose = "It was there before." if self.before else "The plan's values bring it."
         return f"{self.problem} [{self.rule}] {whose}"
 
@@ -150,7 +148,6 @@ class Adapted:
 
 
 def _stands(place: Place | None) -> dict[str, Any]:
-    """Return the keys "file" and "line" of a place; both None without one."""
     return {"file": place and place.file, "line": place and place.line}
 
 

@@ -74,12 +74,10 @@ def _other_model(mine: Mapping[str, object], plan: Plan, file: str | None) -> It
 
 
 def _shown(value: object) -> str:
-    """Return the value as text; "nothing" for None."""
     return "nothing" if value is None else str(value)
 
 
 def _length(names: Namespace, got: int, wanted: int) -> Problem:
-    """Return the problem of a sequence length that is not the plan's, at the option's place if it is given."""
     setting = names.setting("seq_length")
     if setting is None:
         return Problem(WHAT, field="seq_length", got=str(got), need=str(wanted), hint=HINT)

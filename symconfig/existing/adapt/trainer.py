@@ -101,7 +101,6 @@ def given(progress: Progress, name: str, value: str) -> Progress:
 
 
 def _find(reading: Reading, name: str) -> Setting | None:
-    """Return the option of this name, with dashes or underscores; None if it is not given."""
     return Arguments(reading.settings).find(name)
 
 
@@ -120,10 +119,6 @@ def _in_same_case(old: str, new: str) -> str:
 
 
 def _ways(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that replace an argument's value, or remove it (None), on the command line or in YAML.
-
-    Nothing is removed from YAML.
-    """
     tree = draft.reading.tree_at(setting.place)
     if tree is None:
         yield from together([_in_words(draft, each, value) for each in alike(draft.reading, setting)])
@@ -132,7 +127,6 @@ def _ways(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[E
 
 
 def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits of an option on a command line: removed for None, else its only value replaced."""
     if value is None:
         yield from words.removed(setting, draft.texts)
     elif len(setting.values) == 1:
@@ -140,7 +134,6 @@ def _in_words(draft: Draft, setting: Setting, value: str | None) -> Iterator[tup
 
 
 def _added(draft: Draft, anchor: Setting, name: str, value: str) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that add an argument behind `anchor`, in the anchor's YAML or on its command line."""
     tree = draft.reading.tree_at(anchor.place)
     if tree is None:
         yield from words.added(anchor, (f"--{name}", value), draft.texts)

@@ -129,7 +129,6 @@ def path_at(tree: Tree, place: Place) -> KeyPath | None:
 
 
 def _children(tree: Tree, parent: KeyPath) -> dict[str, Span]:
-    """Return the spans of an object's direct keys, in the order of the file."""
     children = {
         str(path[-1]): span for path, span in tree.spans.items() if len(path) == len(parent) + 1 and path[:-1] == parent
     }
@@ -144,12 +143,10 @@ def _before(tree: Tree, path: KeyPath) -> Span | None:
 
 
 def _first(span: Span) -> Place:
-    """Return where an entry starts: at its key, or at its value in a list."""
     return span.value if span.key is None else span.key
 
 
 def _entry(tree: Tree, key: str, value: Any, quoted: bool) -> str:
-    """Return `key: value` on one line; the key in quotes in JSON, or where `quoted`."""
     name = json.dumps(key) if tree.syntax == "json" or quoted else key
     return f"{name}: {spelled(value, tree.syntax)}"
 
@@ -183,7 +180,6 @@ def _content_end(data: bytes, place: Place) -> int:
 
 
 def _line_start(data: bytes, at: int) -> int:
-    """Return the offset of the start of the line."""
     return data.rfind(b"\n", 0, at) + 1
 
 
@@ -195,5 +191,4 @@ def _line_end(data: bytes, at: int) -> int:
 
 
 def _newline(data: bytes) -> str:
-    """Return the file's line end: CRLF if any line has it, else LF."""
     return "\r\n" if b"\r\n" in data else "\n"

@@ -123,7 +123,6 @@ def _all_values(draft: Draft, setting: Setting, values: Sequence[str]) -> Iterat
 
 
 def _without(draft: Draft, setting: Setting) -> Draft | None:
-    """Return the draft without the option, in every run; None where no edit removes just that."""
     goal = draft.meaning.setting(draft.index(setting), None)
     ways = together([words.removed(each, draft.texts) for each in alike(draft.reading, setting)])
     return draft.tried(ways, lambda meaning: meaning == goal)

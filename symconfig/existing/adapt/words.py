@@ -140,5 +140,4 @@ class _Line:
 
     @property
     def indentation(self) -> str:
-        """Return the text before the option on its line."""
         return self.before.decode("utf-8", "replace")

@@ -231,7 +231,6 @@ class MegatronConfiguration(Configuration):
             yield self._of_recipe(", ".join(open_), "overrides that say them")
 
     def _of_recipe(self, what: str, hint: str) -> Problem:
-        """Return the problem that the recipe, which is not read, decides `what`."""
         word = self.reading.recipe
         assert word is not None, "is asked for of a recipe"
         what = f"decides what its overrides leave open, and symconfig does not read it: {what}"
@@ -249,11 +248,9 @@ class DeepSpeedConfiguration(Configuration):
         self.version = DEEPSPEED_RELEASE if known else ""
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return the findings in the DeepSpeed JSON; [] without one."""
         return _of_json(self.reading, self.gpus, self.supplied)
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run. Raises InputError, also for an unknown trainer."""
         if self.backend == UNKNOWN:
             start = self.reading.start
             raise InputError(start.problem("this trainer is not known", hint="symconfig list targets"))
@@ -286,24 +283,18 @@ class RlConfiguration(MegatronConfiguration):
 
     @property
     def parsed(self) -> bool:
-        """Return False: the trainer, not Megatron-LM's parser, reads the options."""
         return False
 
     @property
     def complete(self) -> bool:
-        """Return whether an option that is not given has its default, also as far as the trainer's reader knows."""
         return super().complete and self.reader.whole
 
     @property
     def trained_gpus(self) -> int | None:
-        """Return the GPUs without those of a separate inference engine, at least 1; None if not known."""
         return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
 
     @property
     def dealt(self) -> bool:
-        """Return whether a fine-tuning program passes Megatron-Core options, and so distributes layers
-        by them alone.
-        """
         return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
@@ -319,9 +310,6 @@ class RlConfiguration(MegatronConfiguration):
         return Namespace((*self.settings, *settings(named, self.reading.file)), names.table)
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return the broken rules: of Megatron-LM where they hold of the trainer, of its DeepSpeed JSON, and of the
-        trainer.
-        """
         broken = super().findings(cluster) if self.settings else []
         own = [self._respelled(finding) for finding in broken if rl_rules.holds(finding)]
         own += _of_json(self.reading, self.gpus, self.supplied)
@@ -333,12 +321,10 @@ class RlConfiguration(MegatronConfiguration):
         problem, trainer = finding.problem, self.reader.TRAINER
 
         def spelled(text: str | None) -> str | None:
-            """Return the text with each --option spelled as the trainer's key; None for None."""
             return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)
 
         return replace(finding, problem=replace(problem, field=spelled(problem.field), hint=spelled(problem.hint)))
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run of the trainer's reader. Raises InputError. The number of GPUs must be known."""
         assert self.gpus is not None, "is asked for where the GPUs are known"
         return replace(self.reader, gpus=self.gpus, cluster=cluster).run()

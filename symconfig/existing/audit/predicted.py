@@ -57,18 +57,15 @@ def little_room(judged: Judged) -> Iterator[Problem]:
 
 
 def engine_share_too_large(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if a phase with the inference engine exceeds the GPU's memory."""
     yield from _too_full(judged.plan, _GENERATES, "a smaller share, or offload of the actor's parameters and optimizer")
 
 
 def log_probabilities_too_large(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if a phase of log-probabilities or values exceeds the GPU's memory; none with assumed lengths."""
     if not judged.by_assumed_lengths:
         yield from _too_full(judged.plan, _READS, "fewer tokens in a micro-batch of log-probabilities")
 
 
 def update_out_of_memory(judged: Judged) -> Iterator[Problem]:
-    """Yield a problem if a phase of an update exceeds the GPU's memory; none if sequence lengths were assumed."""
     if not judged.by_assumed_lengths:
         ways = "fewer tokens in a micro-batch, or more ranks for a sequence"
         updates = [phase.name for phase in judged.plan.steps[0].phases if phase.name not in (*_GENERATES, *_READS)]
@@ -110,16 +107,12 @@ def phase_has_little_room(judged: Judged) -> Iterator[Problem]:
 
 
 def _too_full(plan: Plan, names: Sequence[str], hint: str) -> Iterator[Problem]:
-    """Yield one problem about the fullest of the named phases that exceed the GPU's memory (not only
-    what is usable).
-    """
     over = [phase for phase in plan.steps[0].phases if phase.name in names and phase.bytes > _memory(plan)]
     if over:
         yield _fullest(plan, over, "runs out of memory", hint)
 
 
 def _memory(plan: Plan) -> float:
-    """Return the GPU's memory in bytes."""
     return plan.cluster.gpu.memory_bytes.value
 
 

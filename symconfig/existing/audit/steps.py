@@ -135,7 +135,6 @@ def differs(name: str, one: Configuration, other: Configuration) -> bool:
 
 
 def _value(c: Configuration, field: str) -> object:
-    """Return a field of a configuration or, if it is a degree, of its degrees."""
     return getattr(c.degrees if field in DEGREES else c, field)
 
 
@@ -252,7 +251,6 @@ def _extras(now: Extras, then: Extras) -> Iterator[str]:
 
 
 def _ends(c: Configuration) -> str:
-    """Return how the layers are distributed over stages in words: the layout, other counts at the ends, or "equal"."""
     if c.layout:
         return c.layout
     ends = [f"{count} layers {end}" for end, count in (("first", c.first_layers), ("last", c.last_layers)) if count]

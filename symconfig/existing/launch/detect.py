@@ -79,9 +79,6 @@ def parse(text: Text, syntax: Literal["json", "yaml"]) -> Tree:
 
 
 def is_deepspeed(data: Any) -> bool:
-    """Return whether the data are a DeepSpeed JSON: one of its own keys, or one of its sections and no other
-    dialect.
-    """
     if not isinstance(data, dict):
         return False
     own = any(isinstance(data.get(key), dict) for key in _DEEPSPEED_SECTIONS) and dialect_of(data) is None

@@ -142,5 +142,4 @@ def _reason(error: Exception) -> str:
 def _refused(
     path: Path, what: str, *, got: str | None = None, need: str | None = None, hint: str | None = None
 ) -> InputError:
-    """Return an InputError about the path."""
     return InputError(what, file=str(path), got=got, need=need, hint=hint)

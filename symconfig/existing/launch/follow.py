@@ -137,7 +137,6 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
 
 
 def _counts(tree: Tree) -> Iterator[tuple[str, int]]:
-    """Yield (key, number) for the numbers of processes and machines in Accelerate's file."""
     for name in ("num_processes", "num_machines"):
         if type(value := tree.get(name)) is int:
             yield name, value

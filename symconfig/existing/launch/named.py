@@ -73,7 +73,6 @@ def given(reading: Reading, names: Sequence[str]) -> Setting | None:
 
 
 def dark(setting: Setting, why: str) -> Unread:
-    """Return the note that a setting is not understood, for the reason `why`."""
     what = " ".join((setting.spelled, *(word.text for word in setting.values)))
     return Unread(setting.place, what, why)
 
@@ -99,12 +98,10 @@ def tree_of(setting: Setting, around: Around, texts: Sequence[Text], *below: str
 
 
 def with_unread(reading: Reading, *items: Unread) -> Reading:
-    """Return the reading with these notes added."""
     return replace(reading, unread=(*reading.unread, *items))
 
 
 def with_texts(reading: Reading, *more: Text) -> tuple[Text, ...]:
-    """Return the reading's files with those added that are not among them."""
     known = {text.file for text in reading.texts}
     return (*reading.texts, *(text for text in more if text.file not in known))
 

@@ -182,7 +182,6 @@ def refuse_command(reading: Reading, before: Sequence[Setting]) -> None:
 
 
 def _what(program: Program) -> str:
-    """Return the message that the program is not supported."""
     return f"is a configuration of {program.name}, which symconfig does not read"
 
 

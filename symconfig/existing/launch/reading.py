@@ -62,7 +62,6 @@ class Word:
 
     @property
     def text(self) -> str:
-        """Return the known characters; incomplete if `unknown` is set."""
         return "".join(piece.text for piece in self.pieces)
 
     @classmethod
@@ -112,7 +111,6 @@ class Setting:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return the values as texts; empty for a switch."""
         return tuple(word.text for word in self.values)
 
     @property
@@ -288,7 +286,6 @@ class Reading:
 
     @property
     def file(self) -> str:
-        """Return the name of the configuration's file."""
         return self.texts[0].file
 
     @property

@@ -71,7 +71,6 @@ class _TreeBuilder(Builder):
         self.expanded = 0
 
     def place(self, event: Any) -> Place:
-        """Return the place of a parser's event, without blanks at its end."""
         return self.trimmed(
             self.text.between(*(mark.index + self.skipped for mark in (event.start_mark, event.end_mark)))
         )
@@ -82,12 +81,10 @@ class _TreeBuilder(Builder):
         return replace(place, end=place.start + len(written))
 
     def placed(self, path: KeyPath, event: Any) -> None:
-        """Record the place of the value at a path."""
         super().placed(path, event)
         self.spans[path] = Span(self.key_places.get(path), self.place(event))
 
     def new_key(self, top: Open, event: Any) -> None:
-        """Record the place of a mapping's key."""
         super().new_key(top, event)
         self.key_places[(*top.path, event.value)] = self.place(event)
 
@@ -110,7 +107,6 @@ class _TreeBuilder(Builder):
         super().close(done, event)
 
     def value_of(self, event: Any) -> Any:
-        """Return a scalar's value; text if it is quoted or has an unknown tag."""
         tag = event.tag or ""
         core = tag.startswith(_CORE) and tag in _KNOWN_TAGS and tag != _CORE + "str"
         value = plain(event.value) if (event.implicit[0] or core) else event.value
@@ -118,13 +114,11 @@ class _TreeBuilder(Builder):
         return value
 
     def tagged(self, event: Any) -> None:
-        """Record a tag that is not YAML's own in `unread`."""
         if event.tag not in _KNOWN_TAGS and event.tag != "!":
             what = shorten(event.tag.replace(_CORE, "!!"))
             self.unread.append(Unread(self.place(event), what, "is a tag that another program gives its meaning"))
 
     def anchored(self, event: Any) -> None:
-        """Record an anchor at the current path. Raises the builder's error for an anchor of a key."""
         top = self.stack[-1] if self.stack else None
         if top is not None and isinstance(top.into, dict) and top.key is None:
             raise self.stop("an anchor of a key cannot be read", event.start_mark, got=shorten(event.anchor))
@@ -182,13 +176,11 @@ class _TreeBuilder(Builder):
                     self.bring((*done.path, key), value, place, mark)
 
     def further_document(self, event: Any) -> None:
-        """Finish the current document and reset the state for the next one."""
         self.end_document()
         self.data, self.spans, self.key_places, self.named, self.unread = None, {}, {}, {}, []
         self.keys, self.values = {}, {}
 
     def end_document(self) -> None:
-        """Append the current document to `whole`, unless it is empty."""
         if self.spans:
             self.whole.append(_Document(self.data, self.spans, tuple(self.unread)))
 

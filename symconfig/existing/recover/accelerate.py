@@ -81,11 +81,9 @@ def _config(given: Mapping[str, Any], precision: Any) -> dict[str, Any]:
 
 
 def _plain(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with `prefix` removed from each key that has it; keys without it are kept as they are."""
     return {str(key).removeprefix(prefix): value for key, value in values.items()}
 
 
 def _section(data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the section `name` of a file; empty if it is absent or no mapping."""
     part = data.get(name)
     return part if isinstance(part, dict) else {}

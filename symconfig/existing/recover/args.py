@@ -56,12 +56,10 @@ class Args:
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def number(self, otherwise: float, *dests: str) -> float:
-        """Return the value as a float; `otherwise` if it is absent or no number."""
         value = self.value(*dests)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
 
     def switch(self, *dests: str) -> bool:
-        """Return the truth of the value or of its default; False if there is none."""
         return bool(self.value(*dests))
 
     def word(self, *dests: str) -> str:
@@ -80,10 +78,6 @@ class Args:
         return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
 
     def place(self, *dests: str) -> Place | None:
-        """Return where the first given destination stands in the file.
-
-        None if none is given or the namespace was printed.
-        """
         return None if self._options is None else self._options.place(*dests)
 
     def option(self, dest: str) -> str:
@@ -155,7 +149,6 @@ class Fields:
         self.problems.append(self.args.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
 
     def assume(self, what: str, value: object, why: str, *dests: str) -> None:
-        """Append to `assumed` that `value` stands in for `what`, with the reason and the place of `dests`."""
         self.assumed.append(Assumed(what, str(value), why, self.args.place(*dests)))
 
     def holds(self, *dests: str) -> bool:

@@ -36,11 +36,9 @@ class Arguments:
         return None
 
     def given(self, *names: str) -> bool:
-        """Return whether any of `names` is given."""
         return self.find(*names) is not None
 
     def place(self, *names: str) -> Place | None:
-        """Return where the argument stands in the file; None if it is not given."""
         setting = self.find(*names)
         return setting.place if setting else None
 
@@ -106,13 +104,11 @@ class Arguments:
         return text.lower() in TRUE
 
     def _not(self, names: Sequence[str], text: str, need: str) -> None:
-        """Record in `problems` that the argument has the value `text` instead of what it needs."""
         setting = self.find(*names)
         if setting is not None:
             self._wrong(setting, "has a wrong value", got=shorten(text) or "nothing", need=need)
 
     def _wrong(self, setting: Setting, what: str, **words: str | None) -> None:
-        """Append a problem of the setting to `problems` unless it is there already."""
         problem = setting.problem(what, **words)
         if problem not in self.problems:
             self.problems.append(problem)

@@ -94,5 +94,4 @@ def at(config: Any, path: KeyPath) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Return a deep copy of nested dictionaries; other values are shared."""
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value

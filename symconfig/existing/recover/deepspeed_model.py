@@ -209,12 +209,10 @@ def _zoo_of(model: ModelDescriptor) -> str | None:
 
 @cache
 def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
-    """Return the zoo's models that have an adapter; cached."""
     return tuple(model for model in map(load_model, _with_base(zoo_models())) if model.adapter is not None)
 
 
 def _with_base(names: Iterable[str]) -> list[str]:
-    """Return the names without the zoo's own models of the Hub, which have no adapter."""
     known = {name for name, _ in hub.of_zoo()}
     return [name for name in names if name not in known]
 
@@ -230,7 +228,6 @@ def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
 
 
 def _modules(model: ModelDescriptor) -> frozenset[str]:
-    """Return the adapted modules under the training class's names; as given if one has no name there."""
     try:
         return frozenset(target_modules(model))
     except InfeasibleError:  # one adapter on a fused layer has no name there

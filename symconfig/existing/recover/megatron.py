@@ -98,7 +98,6 @@ class Reader:
         return recovered
 
     def _seq_length(self) -> int:
-        """Return the sequence length in tokens from the options, else the supplied one, else 0."""
         return self.names.whole("seq_length", self.names.whole("encoder_seq_length", self.supplied.seq_length or 0))
 
     def _problems(self) -> Iterator[Problem]:
@@ -153,7 +152,6 @@ class Reader:
             )
 
     def _problem(self, dest: str, what: str, **words: str | None) -> Problem:
-        """Return a problem about an argument, with its place if it is given. words: got, need and hint."""
         setting = self.names.setting(dest)
         if setting is not None:
             return setting.problem(what, **words)
@@ -335,11 +333,9 @@ def stages(
 
 
 def _divided(number: int, by: int) -> int | None:
-    """Return number / by; None if it does not divide."""
     return None if number % by else number // by
 
 
 def _whole(names: Mapping[str, Value], dest: str) -> int | None:
-    """Return the value as a positive integer; None if it is absent or anything else."""
     value = names.get(dest)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -98,7 +98,6 @@ def _sentences(item: Any) -> list[tuple[str, str]]:
 
 
 def _problem(out: Fields, field: str, what: str) -> Problem:
-    """Return the problem that a field makes no valid model, at the option that it comes from (--num-layers if none)."""
     sources = out.sources.get(field) or ("num_layers",)
     got = out.values.get(field)
     return out.args.problem(f"makes no model: {what}", *sources, got=got)

@@ -31,7 +31,6 @@ class Letters:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """Return the layers of all stages in order."""
         return tuple(layer for stage in self.stages for layer in stage)
 
 
@@ -72,7 +71,6 @@ def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...],
 
 
 def _pairs(stage: str) -> bool:
-    """Return whether letters alternate between mixer and MLP, beginning with a mixer."""
     return all((letter in _MLPS) == bool(place % 2) for place, letter in enumerate(stage))
 
 
@@ -123,7 +121,6 @@ def _of_pattern(out: Fields, text: str) -> None:
 
 
 def _experts(layers: tuple[str, ...]) -> tuple[bool, ...]:
-    """Return for each layer whether it has experts (letter "E")."""
     return tuple("E" in layer for layer in layers)
 
 

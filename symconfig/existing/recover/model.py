@@ -101,7 +101,6 @@ def refuse_undescribed(out: Fields) -> None:
 
 
 def _is_default(out: Fields, dest: str) -> bool:
-    """Return whether the argument is not given, or has an empty, zero or false value."""
     if not out.args.given(dest):
         return True
     value = out.args.value(dest)
@@ -143,7 +142,6 @@ def factor_fields(out: Fields) -> None:
 
 
 def _rounded(value: float) -> float:
-    """Return the value rounded to nine significant digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 
@@ -324,12 +322,10 @@ def _activation(out: Fields) -> None:
 
 
 def _formatted(value: Value) -> str:
-    """Return the value as text; a float without trailing zeros."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _biases(out: Fields) -> None:
-    """Record in `out` which linear layers have biases."""
     args = out.args
     biased = args.switch("add_bias_linear")
     for field in ("mlp_bias", "attention_out_bias"):

@@ -82,7 +82,6 @@ class Namespace(Mapping[str, Value]):
         return None if setting is None else setting[1]
 
     def given(self, dest: str) -> bool:
-        """Return whether the option is given, also with an unreadable value, which is then recorded in `missed`."""
         return self._unreadable(dest) or dest in self._given
 
     def _unreadable(self, dest: str) -> bool:

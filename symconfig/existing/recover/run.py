@@ -61,7 +61,6 @@ class Impossible(Problem):
 
     @classmethod
     def of(cls, problem: Problem, rule: str) -> Impossible:
-        """Return the problem as an Impossible one of `rule`."""
         return cls(**{item.name: getattr(problem, item.name) for item in fields(problem)}, rule=rule)
 
     def __str__(self) -> str:
@@ -119,12 +118,10 @@ class Run:
 
     @property
     def parallel(self) -> Degrees:
-        """Return the degrees of parallelism."""
         return self.configuration.degrees
 
     @property
     def batch(self) -> Batch:
-        """Return the batch: sequences per microbatch and step, microbatches per step, sequence length in tokens."""
         c = self.configuration
         return Batch(c.micro, c.global_batch, c.global_batch // (c.micro * c.degrees.dp), c.seq_length)
 

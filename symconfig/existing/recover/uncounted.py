@@ -42,7 +42,6 @@ class Sorted:
 
 @cache
 def destinations() -> Sorted:
-    """Return the contents of destinations.json, with destinations that links read added to `read`; cached."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     indifferent = {why: frozenset(names) for why, names in data["indifferent"].items()}
     read = frozenset(data["read"]) | LINKED | DECIDED.difference(*indifferent.values(), data["without"])
@@ -83,5 +82,4 @@ def _default(dest: str, version: str) -> Value:
 
 
 def _equal(one: Value, other: Value) -> bool:
-    """Return whether two values are equal; None, False, 0, "" and () are."""
     return one == other or (one in _NOTHING and other in _NOTHING)

@@ -52,7 +52,6 @@ def weight_bytes(given: str) -> float:
 
 
 def _called(known: str, given: str, place: Place | None) -> Assumed:
-    """Return the assumption that `given` is the model `known`, judged by its name only."""
     return Assumed("model", known, f"of the name {given}; its weights were not looked at", place)
 
 
@@ -139,7 +138,6 @@ def _choices(mine: Meaning, theirs: Meaning) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    """Return a field's value as text for a person."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, tuple):

@@ -39,12 +39,10 @@ DERIVED: Mapping[str, Callable[[DeepSpeedFacts], Any]] = {
 
 
 def _key(facts: DeepSpeedFacts, path: str) -> Any:
-    """Return the value at a dotted path; None where there is none."""
     return facts.get(*path.split("."))
 
 
 def _value(facts: DeepSpeedFacts, name: str) -> Any:
-    """Return a fact by name: a property of the facts, a derived value, or else the value at a dotted path."""
     if name in FACTS:
         return getattr(facts, name)
     return DERIVED[name](facts) if name in DERIVED else _key(facts, name)

@@ -44,7 +44,6 @@ def _of(kind: Kind, alike: bool | None = None) -> Check[DeepSpeedFacts]:
 
 
 def _problem(facts: DeepSpeedFacts, mismatch: Mismatch) -> Problem:
-    """Return the problem of a mismatch, at the key or at its value."""
     of_key = mismatch.kind in ("removed", "unknown", "ignored", "deprecated")
     hint = f"{mismatch.need} instead" if mismatch.kind == "deprecated" and mismatch.need else mismatch.alike
     need = None if mismatch.kind == "deprecated" else mismatch.need
@@ -119,7 +118,6 @@ def deepspeed_dropped_auto(facts: DeepSpeedFacts) -> Iterator[Problem]:
 
 
 def _counted(tp: int) -> str:
-    """Return a clause about AutoTP ranks that count as data ranks; empty for tp 1."""
     return f", among which this release counts the {tp} AutoTP ranks of a group" if tp > 1 else ""
 
 

@@ -79,12 +79,10 @@ class DeepSpeedFacts:
         return value if isinstance(value, dict) else {}
 
     def number(self, *path: str) -> int | float | None:
-        """Return the number at a path; None for anything else."""
         value = self.get(*path)
         return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
     def whole(self, *path: str, otherwise: int = 0) -> int:
-        """Return the whole number at a path; `otherwise` for anything else."""
         value = self.number(*path)
         return value if isinstance(value, int) else otherwise
 
@@ -117,17 +115,14 @@ class DeepSpeedFacts:
 
     @property
     def tensor_parallel(self) -> int:
-        """Return the AutoTP degree, at least 1."""
         return max(self.whole("tensor_parallel", "autotp_size"), 1)
 
     @property
     def sequence_parallel(self) -> int:
-        """Return the Ulysses degree, at least 1."""
         return max(self.whole("sequence_parallel_size"), 1)
 
     @property
     def expert_parallel(self) -> int:
-        """Return the AutoEP degree, at least 1."""
         return max(self.whole("expert_parallel", "autoep_size"), 1)
 
     @property

@@ -42,7 +42,6 @@ def _rows(facts: MegatronFacts, forced: bool) -> Iterator[tuple[Row, str | None]
 
 
 def environment_contradicts(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each variable that must have a value and is set to another, or to one that is refused."""
     for row, value in _rows(facts, forced=True):
         wrong = value != row.value if row.refused is None else value in row.refused
         if value is not None and wrong:
@@ -65,7 +64,6 @@ def environment_missing(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def environment_advised(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each variable that should have a value and has not."""
     for row, value in _rows(facts, forced=False):
         if value is None or row.value not in value.split(","):
             yield facts.about(

@@ -57,7 +57,6 @@ class MegatronFacts(Mapping[str, Value]):
         return self.names.table.version
 
     def at_least(self, version: str) -> bool:
-        """Return whether the version is this one or a later one."""
         return self.names.table.at_least(version)
 
     @property
@@ -99,10 +98,6 @@ class MegatronFacts(Mapping[str, Value]):
         return False
 
     def __getitem__(self, dest: str) -> Value:
-        """Return the option's value or default.
-
-        Raises NotKnown if its value is unknown, misspelt, or unread text may give it.
-        """
         whole = self.complete or (self.dealt and dest in STAGES)
         known = self.names.given(dest) or (whole and dest not in self.misspelt)
         if dest in self.names.dark or not known:
@@ -139,12 +134,10 @@ class MegatronFacts(Mapping[str, Value]):
         return float(value)
 
     def text(self, dest: str) -> str | None:
-        """Return the value as text; None if it is None. Raises NotKnown."""
         value = self[dest]
         return None if value is None else str(value)
 
     def known(self, number: int | None) -> int:
-        """Return `number`. Raises NotKnown if it is None."""
         if number is None:
             raise NotKnown
         return number
@@ -174,7 +167,6 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs. Raises NotKnown."""
         return self.known(self.world_size)
 
     @property
@@ -215,7 +207,6 @@ class MegatronFacts(Mapping[str, Value]):
 
     @property
     def low_precision(self) -> bool:
-        """Return whether FP8 or FP4 is on."""
         return self["fp8"] is not None or self["fp4"] is not None
 
     def variable(self, name: str) -> str | None:

@@ -27,7 +27,6 @@ class LauncherFacts:
 
 
 def carriage_returns(facts: LauncherFacts) -> Iterator[Problem]:
-    """Yield a problem for each script with CRLF line ends, at the first of them."""
     for text in facts.scripts:
         if b"\r\n" in text.data:
             place = text.place(text.data.index(b"\r\n"), text.data.index(b"\r\n") + 2)
@@ -45,7 +44,6 @@ VALUES: Mapping[str, Callable[[LauncherFacts], Any]] = {
 
 
 def _problem(facts: LauncherFacts, about: list[str], what: str, **more: Any) -> Problem:
-    """Return a problem without a place. more: the row's keys, of which got, need and hint are used."""
     return Problem(what, field=" ".join(about), **{key: more[key] for key in TEXTS if key in more})
 
 

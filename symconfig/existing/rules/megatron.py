@@ -57,7 +57,6 @@ def _options(others: Any) -> str:
 
 
 def _by_dest(others: Any) -> Mapping[str, Any]:
-    """Return the wanted value by destination; an empty one for destinations given as text."""
     return others if isinstance(others, dict) else dict.fromkeys(others.split())
 
 

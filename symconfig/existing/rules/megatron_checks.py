@@ -228,21 +228,15 @@ def _stage_split(facts: MegatronFacts) -> tuple[str, ...]:
 
 
 def _end_stage_layers(facts: MegatronFacts) -> dict[str, int]:
-    """Return the layers of the first and of the last stage by destination, as far as they are given."""
     return {dest: value for dest in (FIRST, LAST) if (value := facts.maybe(dest)) is not None}
 
 
 def _options_as_given(facts: MegatronFacts, dests: tuple[str, ...] | dict[str, int]) -> str:
-    """Return the options of these destinations as the user spelled them, joined by blanks.
-
-    Those not given are left out.
-    """
     settings = (facts.names.setting(dest) for dest in dests)
     return " ".join(setting.spelled for setting in settings if setting is not None)
 
 
 def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield one problem if the split into stages is given in more than one of the ways of `WAYS`."""
     ways = [way for way in WAYS if any(facts[dest] for dest in way)]
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
@@ -252,10 +246,6 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def layers_over_stages(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if equal stages do not divide the layers.
-
-    Yield nothing where a pattern, a layout or the end stages split them.
-    """
     if STAGE in spelled(facts.names):
         return  # a pattern says the stages itself
     if _stage_split(facts) in ((), ACCOUNTS):

@@ -20,37 +20,30 @@ def _hint(facts: MegatronFacts, name: str) -> str | None:
 
 
 def _about(facts: MegatronFacts, setting: Setting, what: str) -> Problem:
-    """Return the problem of an option, with the range of versions that have it and the option that is
-    probably meant.
-    """
     known = [version for version in versions() if flags(version).known(setting.name)]
     need = None if not known else known[0] if len(known) == 1 else f"{known[0]} to {known[-1]}"
     return setting.problem(what, need=need, hint=_hint(facts, setting.name))
 
 
 def unknown_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option in no known release, if Megatron-LM's own program of a release is started."""
     if facts.own_program and facts.released:
         for setting in facts.names.unknown:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
 
 
 def option_of_a_fork(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option in no known release, if a fork's program or an older release is started."""
     if not (facts.own_program and facts.released):
         for setting in facts.names.unknown:
             yield _about(facts, setting, "is not an option of any release of Megatron-LM from core_v0.11 on")
 
 
 def option_of_another_version(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option that only other versions have, if the user gave the version."""
     if facts.version_given:
         for setting in facts.names.foreign:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}")
 
 
 def options_of_several_versions(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option that only other versions have, if the version was inferred from the options."""
     if not facts.version_given:
         for setting in facts.names.foreign:
             yield _about(facts, setting, f"is not an option of Megatron-LM {facts.version}, which has the others")
@@ -89,7 +82,6 @@ def old_option(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def repeated_option(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem for each option that overrides an earlier one of the same destination."""
     for setting in facts.names.repeated:
         yield setting.problem("is given more than once, and the last one wins in silence", need="it once")
 
@@ -108,5 +100,4 @@ def both_ways(facts: MegatronFacts) -> Iterator[Problem]:
 
 
 def refused_value(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield the parser's problems of option values that name what is needed instead; others are left out."""
     yield from (problem for problem in facts.names.problems if problem.need is not None)

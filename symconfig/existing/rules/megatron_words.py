@@ -44,7 +44,6 @@ def absent(facts: MegatronFacts, dest: str) -> bool:
 
 
 def _gpu(facts: MegatronFacts) -> str:
-    """Return the GPU's architecture. Raises NotKnown without a cluster."""
     if facts.architecture is None:
         raise NotKnown
     return facts.architecture
@@ -57,7 +56,6 @@ def _layout(facts: MegatronFacts) -> list[str]:
 
 
 def _levels(facts: MegatronFacts) -> int | None:
-    """Return the product of the hierarchical context-parallel sizes; None without any."""
     levels = facts[LEVELS]
     return prod(int(str(level)) for level in levels) if isinstance(levels, tuple) and levels else None
 
@@ -72,7 +70,6 @@ def _weightless_losses(facts: MegatronFacts) -> bool:
 
 
 def _vocabulary_step(facts: MegatronFacts) -> int:
-    """Return the number of which the padded vocabulary is a multiple."""
     return facts.number("make_vocab_size_divisible_by") * facts.tp
 
 
@@ -114,11 +111,6 @@ DERIVED: Mapping[str, Callable[[MegatronFacts], Any]] = {
 
 
 def _value(facts: MegatronFacts, name: str) -> Any:
-    """Return a fact by name: a property, an environment variable ("$NAME", "" if unset), a derived value, or an
-    option's value.
-
-    Raises NotKnown.
-    """
     if name in FACTS:
         return getattr(facts, name)
     if name.startswith("$"):

@@ -57,7 +57,6 @@ class Known:
         self._facts, self._readers = facts, readers
 
     def __getattr__(self, name: str) -> Any:
-        """Return the fact of this name; UNKNOWN if there is no such fact or the configuration does not tell it."""
         read = self._readers.get(name)
         try:
             return UNKNOWN if read is None else read(self._facts)
@@ -71,17 +70,14 @@ def _size(dest: str) -> Read:
 
 
 def _on(name: str) -> Read:
-    """Return a reader of a switch, by the name of its fact."""
     return lambda facts: facts.on(DESTINATIONS[name])
 
 
 def _own(name: str) -> Read:
-    """Return a reader of a property of `MegatronFacts`."""
     return lambda facts: getattr(facts, name)
 
 
 def _head_dim(facts: MegatronFacts) -> Any:
-    """Return --kv-channels, at least 1; by default hidden size // heads."""
     given = facts.maybe("kv_channels")
     heads = max(facts.number("num_attention_heads"), 1)
     return facts.number("hidden_size") // heads if given is None else max(given, 1)
@@ -112,7 +108,6 @@ def group(facts: MegatronFacts) -> int:
 
 
 def _zero(facts: MegatronFacts) -> int:
-    """Return the ZeRO stage; 3 for torch's FSDP2."""
     return 3 if facts.on("use_torch_fsdp2") else options.zero_stage(facts)
 
 
@@ -122,12 +117,10 @@ def _recompute(facts: MegatronFacts) -> str:
 
 
 def _dispatcher(facts: MegatronFacts) -> str:
-    """Return the token dispatcher's type; empty for dense models."""
     return str(facts["moe_token_dispatcher_type"]) if facts.experts else ""
 
 
 def _flex_backend(facts: MegatronFacts) -> str:
-    """Return the flex dispatcher's backend, "deepep" by default; empty for other dispatchers."""
     return str(facts["moe_flex_dispatcher_backend"] or "deepep") if _dispatcher(facts) == "flex" else ""
 
 
@@ -331,7 +324,6 @@ def of_constraints(but: Collection[Constraint]) -> list[Rule[MegatronFacts]]:
 
 
 def _worded(constraint: Constraint) -> Wording:
-    """Return the wording of a constraint: its own, else one with the constraint's name in kebab-case."""
     return WORDINGS.get(constraint) or Wording(constraint.name.translate(str.maketrans(" _/", "---")).lower())
 
 
@@ -367,9 +359,6 @@ def _rule(name: str, constraints: Sequence[Constraint]) -> Rule[MegatronFacts]:
 
 
 def _problem(constraint: Constraint, facts: MegatronFacts) -> Problem:
-    """Return the problem of a failing constraint, at the option of its wording or the first given one
-    that it asks for.
-    """
     wording = _worded(constraint)
     dests = [DESTINATIONS[name] for name in (*POINT, *FIXED) if name in constraint.asks and name in DESTINATIONS]
     dest = wording.about or next((dest for dest in dests if facts.names.given(dest)), dests[0])

@@ -214,10 +214,6 @@ def samples_over_gpus(facts: RlFacts) -> Iterator[Problem]:
 
 
 def mini_batch_over_replicas(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if prompts x samples of an update are not a multiple of the replicas.
-
-    Yield nothing where one is not known.
-    """
     key, replicas = "rl.update_prompts", facts.replicas
     samples = _samples(facts, key)
     if samples is not None and replicas is not None and samples % replicas:
@@ -258,7 +254,6 @@ def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
 
 
 def _gpus_of(values: Values, role: str) -> int | None:
-    """Return nodes x GPUs per node of a role of OpenRLHF; None where either is not given."""
     nodes, each = (values.whole(f"{role}.{number}") for number in ("num_nodes", "num_gpus_per_node"))
     return None if nodes is None or each is None else nodes * each
 
@@ -295,7 +290,6 @@ def engine_awake_while_training(facts: RlFacts) -> Iterator[Problem]:
 
 
 def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if packing or padding_free is on without flash attention; nothing for Megatron programs."""
     values, started = facts.values, tuners.program(facts.reading)
     kernel = values.text("attn_implementation")
     on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
@@ -365,7 +359,6 @@ def _value(facts: RlFacts, name: str) -> Any:
 
 
 def _problem(facts: RlFacts, about: list[str], what: str, **more: Any) -> Problem:
-    """Return the problem at the first key of `about`. more: the row's keys, of which got, need and hint are used."""
     return facts.problem(about[0], what, **{key: more[key] for key in TEXTS if key in more and key != "what"})
 
 

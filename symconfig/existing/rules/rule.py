@@ -81,7 +81,6 @@ def findings(rules: Sequence[Rule[Facts]], facts: Facts, place: Place | None = N
 
 
 def _at(problem: Problem, place: Place) -> Problem:
-    """Return the problem at this place."""
     return replace(problem, file=place.file, line=place.line, column=place.column)
 
 
@@ -124,19 +123,16 @@ class Language(Generic[Facts]):
         )
 
     def _number(self, facts: Facts, than: Any) -> Any:
-        """Return the number to compare with: the value of a name if `than` is text, else itself."""
         return self.value(facts, than) if isinstance(than, str) else than
 
 
 def _is(value: Any, wanted: Any) -> bool:
-    """Return whether the value equals one of those wanted; for a wanted bool, whether its truth does."""
     if isinstance(wanted, bool):
         return bool(value) == wanted
     return _among(value, wanted)
 
 
 def _among(value: Any, wanted: Any) -> bool:
-    """Return whether the value, or its text, equals `wanted` or one of the list; True and 1 are different."""
     return any(
         (isinstance(value, bool) == isinstance(each, bool) and value == each)
         or (isinstance(each, str) and str(value) == each)
@@ -145,7 +141,6 @@ def _among(value: Any, wanted: Any) -> bool:
 
 
 def _has(value: Any, part: str) -> bool:
-    """Return whether a tuple contains `part`, or a text (empty for None) contains it."""
     return part in (value if isinstance(value, tuple) else str(value or ""))
 
 
@@ -180,7 +175,6 @@ class Looked(dict[str, Any]):
         self.value = value
 
     def __missing__(self, name: str) -> Any:
-        """Return the value looked up by name; it is not stored."""
         return self.value(name)
 
 
@@ -217,7 +211,6 @@ def rules_of(name: str, language: Language[Facts], checks: Mapping[str, Any]) ->
 
 
 def rows_of(name: str) -> Mapping[str, Row]:
-    """Return the rows of a YAML file in rows/ by rule name."""
     with opened(ROWS / f"{name}.yaml") as file:
         rows: Mapping[str, Row] = yaml.load(file, Loader=_LOADER)
     return rows

@@ -27,7 +27,6 @@ class Old:
 
 
 def _old() -> Mapping[str, Old]:
-    """Return the table of old options by name."""
     with opened(Path(__file__).parent / "rows" / "old_options.yaml") as file:
         return {name: Old(**row) for name, row in yaml.load(file, Loader=yaml.SafeLoader).items()}
 
@@ -60,7 +59,6 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
 
 
 def _words(name: str) -> list[str]:
-    """Return the name's words in lower case, without dashes."""
     return name.lstrip("-").replace("_", "-").lower().split("-")
 
 

@@ -88,7 +88,6 @@ def _unique_suffix(module: str, target: str, rows: Mapping[str, tuple[str, ...]]
 
 
 def _is_target(stem: str, target: str) -> bool:
-    """Return whether a weight's stem is the target, or the shared expert's."""
     return stem in (target, f"shared_{target}")
 
 
@@ -137,6 +136,5 @@ def refusals(model: ModelDescriptor) -> Iterator[str]:
 
 
 def _listed(names: list[AdapterTarget]) -> str:
-    """Return names in words: `a, b and c`."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

@@ -145,15 +145,10 @@ def _is(value: Any, kind: str, strict: bool = True) -> bool:
 
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
-    """Return pydantic's adapter of a type of JSON Schema; cached."""
     return TypeAdapter(_TYPES[kind])
 
 
 def _unknown(key: str, names: Collection[str], place: KeyPath, strict: bool) -> Mismatch:
-    """Return the mismatch of an unknown key: `unknown` in a strict section, which refuses it, else `ignored`.
-
-    names: the section's keys, among which a similar one is looked for.
-    """
     what = f"DeepSpeed {release()} has no such key, and {'refuses it' if strict else 'would ignore it'}"
     alike = nearest(key, names, 0.6 if strict else ALIKE, most=1)
     return Mismatch("unknown" if strict else "ignored", place, what, alike=alike)

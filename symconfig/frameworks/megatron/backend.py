@@ -13,7 +13,6 @@ from symconfig.frameworks.megatron.releases import megatron_release
 
 
 def _order(release: str) -> tuple[int]:
-    """Return a key by which releases sort; raise InputError for an unknown one."""
     return (flags.versions().index(flags.resolve(release)),)
 
 

@@ -43,7 +43,6 @@ class FlagTable:
     flags: dict[str, Flag]
 
     def known(self, name: str) -> bool:
-        """Return whether this version has an option. name: with its dashes."""
         return name in self.flags
 
     def at_least(self, version: str) -> bool:
@@ -125,7 +124,6 @@ def parsed(flag: Flag, words: Sequence[str], name: str) -> Value:
 
 
 def _whole_numbers(word: str) -> str:
-    """Return a word of comma-separated integers as it is; raise ValueError for any other."""
     for part in word.strip("()").split(","):
         int(part)
     return word
@@ -193,7 +191,6 @@ def _default(flag: Flag) -> Value:
 
 @cache
 def _data() -> dict[str, Any]:
-    """Return the content of flags.json; cached."""
     data: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8"))
     return data
 
@@ -280,7 +277,6 @@ def option(table: FlagTable, dest: str, value: object = True) -> str:
 
 @cache
 def _of_dest(version: str) -> dict[str, tuple[Flag, ...]]:
-    """Return the options of each destination in a version; cached."""
     by_dest: dict[str, tuple[Flag, ...]] = {}
     for flag in flags(version).flags.values():
         by_dest[flag.dest] = (*by_dest.get(flag.dest, ()), flag)

@@ -60,6 +60,5 @@ def precise(names: Mapping[str, Value]) -> bool:
 
 
 def _width(names: Mapping[str, Value], dest: str) -> str:
-    """Return the precision in an option's value, `bf16` of `torch.bfloat16`; fp32 if it is not given."""
     word = str(names.get(dest) or "fp32").removeprefix("torch.")
     return _WIDTHS.get(word, word)

@@ -78,9 +78,6 @@ def contiguous(ctx: Context, o: Tensor) -> Tensor:
 
 
 def _kernel(ctx: Context) -> Kernel:
-    """Return the attention kernel: the implementation's, but WIDE in place of FLASH for multi-query attention if the
-    fused kernel cannot run one key head.
-    """
     how = ctx.how.attention
     alone = how.one_head_apart and ctx.model.num_key_value_heads == 1 < ctx.model.num_attention_heads
     return Kernel.WIDE if alone and how.kernel is Kernel.FLASH else how.kernel
@@ -128,7 +125,6 @@ def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tenso
 
 
 def _to_fp32(ctx: Context, x: Tensor) -> Tensor:
-    """Append a copy of x in fp32 and return it."""
     return ctx.build.elementwise(f"widen_{x.name}", [x], Tensor(f"{x.name}_wide", x.dims, Element.FP32), linear=True)
 
 
@@ -290,7 +286,6 @@ def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rotated(ctx: Context, name: str, given: Tensor) -> Tensor:
-    """Append the rotary embedding of a query or key tensor and return it as NAME_rotated."""
     return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", times=_turning(ctx))
 
 

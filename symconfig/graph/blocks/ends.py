@@ -65,7 +65,6 @@ def embedding(ctx: Context) -> Block:
 
 
 def _unsplit(vocab: str) -> tuple[str, ...]:
-    """Return the vocabulary's dim, for operators that must not split it, if it is the gathered one; else empty."""
     return (vocab,) if vocab == d.WHOLE_VOCAB else ()
 
 

@@ -143,7 +143,6 @@ def _sorted(
 
 
 def _slot_dim(ctx: Context) -> str:
-    """Return the name of the dim of an expert's slots: EVERY if each expert runs on all tokens, else SLOTS."""
     return d.EVERY if ctx.how.experts.every_token else d.SLOTS
 
 
@@ -299,5 +298,4 @@ def pairs_of_slots(rows: tuple[str, ...], wide: bool) -> list[Tensor]:
 
 
 def _index(name: str, rows: tuple[str, ...]) -> Tensor:
-    """Return an index tensor with one entry per token and choice."""
     return Tensor(name, (*rows, CHOICES), Element.INDEX)

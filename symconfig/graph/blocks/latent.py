@@ -160,7 +160,6 @@ def _up_part(ctx: Context, name: str, x: Tensor, dims: tuple[str, str, str], out
 
 
 def _queries_of_both(ctx: Context) -> bool:
-    """Return whether queries and gate are projected from the low-rank queries and their norm together."""
     return ctx.model.latent is not None and ctx.model.latent.queries_of_both
 
 
@@ -205,7 +204,6 @@ def _low_norms(ctx: Context, q_source: Tensor, kv_low: Tensor, w: Widths, module
 
 
 def _sizes(model: ModelDescriptor) -> Sizes:
-    """Return the sizes of latent attention's dims and its indexer's; empty for a model without it."""
     low = model.latent
     if low is None:
         return {}

@@ -221,7 +221,6 @@ def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor 
 
 
 def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
-    """Append a mixture of experts, with a norm of the stream unless `normed` is given, and return its result."""
     if normed is None:
         with ctx.build.leg(Leg.CHOICE):
             normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
@@ -309,5 +308,4 @@ def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _sum(ctx: Context, x: Tensor, state: Tensor) -> Tensor:
-    """Append the sum of the stream and a loop's state and return it."""
     return ctx.build.elementwise("loop_join", [x, state], Tensor("loop_joined", x.dims), linear=True)

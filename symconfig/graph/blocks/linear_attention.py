@@ -163,7 +163,6 @@ def _parts_of_delta(ctx: Context, x: Tensor) -> list[Tensor]:
 
 
 def _repeated(ctx: Context, tensor: Tensor) -> Tensor:
-    """Append a copy of queries or keys for each value head that they serve, and return it."""
     result = Tensor(f"{tensor.name}_repeated", (*_ROWS, VALUE_HEADS, KEY_DIM))
     return ctx.build.elementwise(
         f"repeat_{tensor.name}", [tensor], result, together=[(VALUE_HEADS, KEY_HEADS)], whole=(d.SEQUENCE,), linear=True
@@ -193,7 +192,6 @@ def _gates(ctx: Context, b: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gated_delta_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the gated delta net's derived dims."""
     given = model.mixer(GATED_DELTA).sizes
     keys, values = given[KEY_HEADS] * given[KEY_DIM], given[VALUE_HEADS] * given[VALUE_HEAD_DIM]
     narrow = 2 * given[VALUE_HEADS]
@@ -262,7 +260,6 @@ def _decay(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _kimi_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of Kimi delta attention's derived dims."""
     given = model.mixer(KIMI_DELTA).sizes
     width = given[HEAD_DIM]
     return {KDA_VALUE_DIM: width, LOW: width, KDA_CHANNELS: 3 * given[HEADS] * width, d.CHUNK: CHUNK_SIZE}
@@ -348,7 +345,6 @@ def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence
 
 
 def _lightning_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of lightning attention's derived dims."""
     width = 3 * model.num_attention_heads * model.head_dim
     return {QKV: width, LIGHTNING_VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(LIGHTNING).sizes[BLOCK]}
 
@@ -380,7 +376,6 @@ def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
-    """Append a projection of x and return NAME[B, S, *width]."""
     return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
 
 

@@ -76,7 +76,6 @@ def _wide_queries(ctx: Context, given: Tensor) -> Tensor:
 
 
 def _wide_result(ctx: Context, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Append attention over all keys and the output projection, and return o[B, S, D]."""
     bias = ctx.model.attention_out_bias or OUT_BIAS in ctx.model.mixer(WIDE).switches
     return to_stream(ctx, "o_proj", contiguous(ctx, core(ctx, q, k, v, Read(FULL))), bias)
 
@@ -162,7 +161,6 @@ def _normed_pairs(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _differential_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of differential attention's own dims."""
     pairs, values = model.num_attention_heads // 2, model.num_key_value_heads // 2
     twice = {TWICE: 4 * pairs, KEYS_TWICE: 4 * values}
     return {HEAD_PAIRS: pairs, VALUE_PAIRS: values, BOTH: 2 * model.head_dim, **twice}

@@ -60,7 +60,6 @@ def _block_gate(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def _lru_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the recurrent unit's derived dims."""
     width = model.mixer(RG_LRU).sizes[LRU_WIDTH]
     block = width // model.num_attention_heads
     return {BLOCK: block, BLOCK_OUT: block, CHANNELS: width}

@@ -129,7 +129,6 @@ def _loops(ctx: Context) -> tuple[str, ...]:
 
 
 def _rotated(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Append the rotary embedding of an indexer's queries or keys and return it; no angles are saved."""
     out = Tensor(f"{name}_rotated", x.dims)
     return ctx.build.elementwise(f"{name}_rope", [x], out, loops=_loops(ctx), whole=(CHANNELS,), linear=True)
 
@@ -192,7 +191,6 @@ def _runs_read(ctx: Context, chosen: Tensor) -> Read:
 
 
 def _by_token(ctx: Context) -> bool:
-    """Return whether the indexer scores single tokens instead of pooled keys."""
     return BY_TOKEN in ctx.model.mixer(POOLED_ATTENTION).switches
 
 
@@ -254,7 +252,6 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 
 def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    """Return the sizes of the pooled attention's derived dims."""
     given = model.mixer(POOLED_ATTENTION).sizes
     return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
 
@@ -295,7 +292,6 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
 
 
 def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
-    """Append a rotary embedding and return it as NAME_out."""
     return apply_rope(ctx, name, given, f"{name}_out")
 
 
@@ -358,7 +354,6 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
 
 
 def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:
-    """Return the sizes of the derived dims of the compressed attention of this name."""
     given = model.mixer(name).sizes
     channels = model.num_attention_heads * model.head_dim
     own = {ONE: 1, GROUP: channels // given[GROUPS]}
@@ -366,9 +361,6 @@ def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, floa
 
 
 def _compressed(name: str, *more: str) -> Mixer:
-    """Return the mixer of one kind of compressed attention. more: sizes that it requires, in addition to the common
-    ones.
-    """
     build: Callable[[Context, Tensor, LayerKind], Tensor] = partial(compressed_attention, name=name)
     return Mixer(name=name, build=build, sizes=partial(_compressed_sizes, name=name), needs=(RANK, GROUPS, LOW, *more))
 

@@ -172,7 +172,6 @@ def _narrow_projection(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool
 
 
 def _mamba_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of Mamba's derived dims."""
     given = model.mixer(MAMBA).sizes
     return {MAMBA_WIDTH: 2 * given[SSM_WIDTH], LOW_WIDTH: given[RANK] + 2 * given[STATE]}
 
@@ -288,7 +287,6 @@ def _norm_of_groups(ctx: Context, x: Tensor, gate: Tensor | None) -> Tensor:
 
 
 def _mamba2_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of Mamba-2's derived dims."""
     given = model.mixer(MAMBA2).sizes
     inner, shared = given[HEADS] * given[HEAD_DIM], 2 * given[GROUPS] * given[STATE]
     return {CHANNELS: inner + shared, MAMBA2_WIDTH: 2 * inner + shared + given[HEADS]}

@@ -50,9 +50,6 @@ class _Tower:
 
     @staticmethod
     def of(ctx: Context, frozen: bool) -> _Tower:
-        """Return the arguments for a block. Unless the tower is the framework's own, the context's norm kernel is set
-        to EAGER. Weights are also frozen if the base model is.
-        """
         vision = _vision(ctx.model)
         split = vision.model_type in ctx.how.towers.split
         if not split:  # Transformers' module, however the language model's norms are computed
@@ -61,17 +58,12 @@ class _Tower:
 
     @property
     def sequence(self) -> str:
-        """Return the name of the dim of patches: with the class token, if the tower has one."""
         return SEQUENCE if self.vision.class_token else PATCHES
 
     def dim(self, name: str) -> str:
-        """Return the name of a dim: itself if tensor parallelism splits the tower, else its twin that no axis
-        splits.
-        """
         return name if self.split else _WHOLE(name)
 
     def weight(self, name: str, *dims: str) -> Weight:
-        """Return a weight of the tower, frozen if the tower is."""
         return replace(self.ctx.weight(name, *dims), gradient=not self.frozen)
 
     def projected(self, name: str, x: Tensor, out: Tensor, bias: bool, over: int = 1) -> Tensor:
@@ -94,14 +86,12 @@ class _Tower:
         )
 
     def norm(self, name: str, x: Tensor, dims: Sequence[str], kind: str | None = None) -> Tensor:
-        """Append a norm over `dims` and return it. kind: "layernorm" or another for RMSNorm; None: the tower's."""
         centred = (kind or self.vision.norm) == "layernorm"
         weights = [self.weight(f"{name}.{part}", *dims) for part in ("weight", "bias")[: 1 + centred]]
         return normed(self.ctx, name, x, dims, weights, centred, "vision_norm")
 
 
 def _vision(model: ModelDescriptor) -> Vision:
-    """Return the model's vision tower; asserts that it has one."""
     assert model.vision is not None, "a model without a tower has none of its blocks"
     return model.vision
 
@@ -146,7 +136,6 @@ def layer(ctx: Context, *, kind: str, keys: str) -> Block:
 
 
 def _residual(tower: _Tower, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Append the residual sum, with the branch scaled per channel if the tower does so, and return it."""
     if tower.vision.layer_scale:
         factor, scaled = tower.weight(f"{name}.scale", HIDDEN), Tensor(f"{name}.scaled", branch.dims)
         branch = tower.ctx.build.elementwise(f"{name}_scale", [branch], scaled, saves=[branch], weights=[factor])
@@ -170,7 +159,6 @@ def _attention(tower: _Tower, x: Tensor, keys: str) -> Tensor:
 
 
 def _rotated(tower: _Tower, x: Tensor) -> Tensor:
-    """Append the rotary embedding of queries or keys and return it; no angles are saved."""
     out = Tensor(f"{x.name}_rotated", x.dims)
     return tower.ctx.build.elementwise(f"rope_{x.name}", [x], out, whole=(HEAD_DIM,), linear=True)
 

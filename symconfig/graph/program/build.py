@@ -50,17 +50,14 @@ class Function:
 
 
 def nothing(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep no tensor for the backward pass."""
     return ()
 
 
 def operands(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep every input."""
     return inputs
 
 
 def outcome(inputs: Sequence[Use], outputs: Sequence[Use]) -> Kept:
-    """Keep every output."""
     return outputs
 
 
@@ -97,7 +94,6 @@ RESHAPE = Function(nothing, linear=True, summed=0, traffic=NONE, joint=True, fla
 
 
 def _several(keeps: Callable[[Sequence[Use], Sequence[Use]], Kept], count: int, most: int = 0) -> Function:
-    """Return a Function of `count` operands, or of `count` to `most`; it is linear if `keeps` is `nothing`."""
     return Function(keeps, linear=keeps is nothing, operands=(count, most or count))
 
 

@@ -109,7 +109,6 @@ class Site:
         return Mistake(what, at, **parts)
 
     def words(self, option: str) -> tuple[str, ...]:
-        """Return the values of an option; empty if it is not given."""
         given = self.call.options.get(option)
         return given.values if given else ()
 
@@ -129,7 +128,6 @@ class Site:
         return words
 
     def window(self) -> int | None:
-        """Return the option `window`; None if it is not given."""
         return int(self.words("window")[0]) if "window" in self.call.options else None
 
     def ids(self, operand: int) -> dict[str, Any]:
@@ -259,7 +257,6 @@ def _cross_entropy(site: Site) -> dict[str, Any]:
 
 
 def _reduction(site: Site) -> dict[str, Any]:
-    """Raise Mistake if the result has as many dims as the operand; return no `build` arguments."""
     if len(site.loops) == len(site.uses[0].loops):
         raise site.mistake("nothing is summed: the result has all dims", 0)
     return {}
@@ -421,5 +418,4 @@ def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int]
 
 
 def shown(dims: Iterable[str]) -> str:
-    """Return the dims as text for messages: `[b, s, h]`."""
     return f"[{', '.join(dims)}]"

@@ -241,7 +241,6 @@ class Parts:
         return rows, tuple(ends), shared
 
     def _read(self, start: int, stop: int) -> Sequence[Parameter]:
-        """Return the parameters, trainable or not, that operators [start, stop) read."""
         read = {operand.name for op in self.program.operators[start:stop] for operand in op.inputs}
         return [parameter for parameter in self.program.parameters if parameter.tensor.name in read]
 

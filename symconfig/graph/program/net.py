@@ -60,12 +60,10 @@ class Port:
 
     @cached_property
     def elements(self) -> int:
-        """Return the number of elements of the unsharded tensor."""
         return prod(self.sizes)
 
     @property
     def bytes(self) -> float:
-        """Return the bytes of the unsharded tensor."""
         return self.elements * self.tensor.element_bytes
 
     @cached_property
@@ -246,17 +244,10 @@ class _Maker:
         return self.keys[key]
 
     def _operator(self, index: int, run: int) -> int:
-        """Return the node of an operator's class, counted once more."""
         op = self.program.operators[index]
         return self._node(("operator", self.classes[index]), lambda: _of_operator(self.program, op, run))
 
     def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
-        """Return the node of a parameter, counted once more.
-
-        Parameters that the same (class, port) pairs read share a node if both are trainable or both frozen. A
-        parameter that nothing reads has a node of its own. The node's run is that of its readers if they all have
-        the same, else -1.
-        """
         used = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
         runs = {place[index][0] for index, _ in uses}
         run = runs.pop() if len(runs) == 1 else -1
@@ -311,13 +302,11 @@ class _Maker:
     def _link(
         self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool, enters: bool
     ) -> None:
-        """Count one more link from (node, port) `a` to (node, port) `b` with these properties."""
         key = (*a, *b, saved, covered, inside, enters)
         self.links[key] = self.links.get(key, 0) + 1
 
 
 def _of_operator(program: Program, op: Operator, run: int) -> Node:
-    """Return the node of an operator, with ports for its inputs, outputs and residues."""
     options = operator_options(program, op)
     ports = [_port(program, operand, options, False) for operand in op.inputs]
     ports += [_port(program, operand, options, True) for operand in (*op.outputs, *op.residues)]
@@ -362,13 +351,11 @@ def _of_copy(program: Program, tensor: Tensor, run: int, weight: bool) -> Node:
 
 
 def _port(program: Program, operand: Use, options: tuple[Option, ...], output: bool) -> Port:
-    """Return the port of an operand, with its place for each of the operator's options."""
     tensor = program.tensors[operand.name]
     return Port(tensor, _sizes(program, tensor), tuple(_place(operand, option, output) for option in options), output)
 
 
 def _sizes(program: Program, tensor: Tensor) -> tuple[int, ...]:
-    """Return the tensor's shape."""
     return tuple([program.sizes[dim] for dim in tensor.dims])
 
 

@@ -110,17 +110,12 @@ class _Reader:
 
     @property
     def at(self) -> int:
-        """Return the character index of the next token."""
         return self.tokens[self.next][2]
 
     def sees(self, text: str, ahead: int = 0) -> bool:
-        """Return whether the token `ahead` tokens further is this sign. Does not advance."""
         return self.tokens[min(self.next + ahead, len(self.tokens) - 1)][:2] == ("sign", text)
 
     def take(self, *kinds: str, need: str) -> str:
-        """Return the text of the next token and advance. Raise Mistake if its kind is none of `kinds` (word, number,
-        sign, end).
-        """
         kind, text, at = self.tokens[self.next]
         if kind not in kinds:
             raise Mistake("the statement cannot be read", at, got=text, need=need)
@@ -128,9 +123,6 @@ class _Reader:
         return text
 
     def skip(self, text: str, *, needed: bool = False) -> bool:
-        """Advance over the next token if it is this sign and return whether it was. Raise Mistake if it is not and
-        `needed`.
-        """
         seen = self.sees(text)
         if needed and not seen:
             raise Mistake("the statement cannot be read", self.at, got=self.tokens[self.next][1], need=repr(text))

@@ -193,7 +193,6 @@ class Numbers:
     along: Mapping[str, tuple[str, ...]]
 
     def bytes(self, tensors: Iterable[Tensor]) -> float:
-        """Return the bytes of the tensors together."""
         return sum(tensor.bytes(self.sizes) for tensor in tensors)
 
 
@@ -208,7 +207,6 @@ class Template:
     weights: dict[str, tuple[Weight, str]] = field(default_factory=dict)
 
     def add(self, tensor: Tensor) -> None:
-        """Add an activation, replacing one of the same name."""
         self.tensors[tensor.name] = Tensor(tensor.name, tensor.dims, tensor.element_bytes, tensor.gradient)
 
     @property

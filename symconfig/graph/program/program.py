@@ -29,7 +29,6 @@ class Parameter:
 
     @property
     def trainable(self) -> bool:
-        """Return whether the weight has a gradient."""
         return self.tensor.gradient
 
 
@@ -53,7 +52,6 @@ class Program:
     notes: tuple[str, ...] = ()
 
     def elements(self, tensor: str) -> int:
-        """Return the number of elements of the tensor with this name. Raise KeyError for an unknown name."""
         return self.tensors[tensor].elements(self.sizes)
 
     def parts(self, split: Split) -> int:

@@ -58,7 +58,6 @@ class Declaration(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """Return text or a list of dims as a declaration; any other value unchanged."""
         return {"dims": value} if isinstance(value, str | list) else value
 
 
@@ -82,7 +81,6 @@ class Step(Strict):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """Return text as a step that does it; any other value unchanged."""
         return {"do": value} if isinstance(value, str) else value
 
 

@@ -26,7 +26,6 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the index after the last operator."""
         return self.start + self.period * self.times
 
     def __str__(self) -> str:

@@ -59,7 +59,6 @@ class Bench:
         return max(1, min(MOST_SETS, wanted, int(_MEMORY_SHARE * free / max(bytes_each, 1))))
 
     def normal(self, *shape: int, dtype: Any = None) -> Any:
-        """Return a tensor of normal random numbers on the device, in its 16-bit type by default."""
         return self.torch.randn(shape, dtype=dtype or self.half, device=self.device)
 
 
@@ -170,7 +169,6 @@ class _Ring:
         self._next = 0
 
     def put(self, result: object) -> object:
-        """Store a result in place of the oldest, and return it."""
         self._held[self._next] = result
         self._next = (self._next + 1) % len(self._held)
         return result
@@ -274,7 +272,6 @@ def _compiled(function: Callable[..., Any]) -> Any:
 
 
 def _inputs(bench: Bench, kernel: Stream, backward: bool) -> list[tuple[Any, ...]]:
-    """Return sets of one input [rows, columns], twice as wide for glu; `backward`: requiring gradients."""
     wide = 2 * kernel.columns if kernel.what == "glu" else kernel.columns
     return [(bench.normal(kernel.rows, wide).requires_grad_(backward),) for _ in range(bench.sets(2.0 * kernel.moved))]
 
@@ -359,7 +356,6 @@ def _launch(bench: Bench, kernel: Launch) -> Way:
 
 
 def _host_copy(bench: Bench, kernel: HostCopy) -> Way:
-    """Return a copy of bytes between the device and pinned host memory, in the kernel's direction."""
     torch = bench.torch
     host = torch.zeros(kernel.bytes_, dtype=torch.uint8, pin_memory=True)
     device = torch.zeros(kernel.bytes_, dtype=torch.uint8, device=bench.device)

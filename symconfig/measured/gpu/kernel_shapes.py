@@ -112,14 +112,12 @@ def wanted_kernels(models: Sequence[ModelDescriptor], selection: Selection) -> t
 
 
 def _worth(kernels: Iterator[Kernel], most_flops: float) -> set[Kernel]:
-    """Return the kernels of at most most_flops FLOP, without products below WORTH of the largest."""
     every = [k for k in kernels if not isinstance(k, Product | Attention) or k.flops <= most_flops]
     least = WORTH * max((k.flops for k in every if isinstance(k, Product)), default=0.0)
     return {k for k in every if not isinstance(k, Product) or k.flops >= least}
 
 
 def _is_kind(kernel: Kernel, kind: type, backward: bool) -> bool:
-    """Return whether the kernel is attention or streaming of this kind and pass."""
     return isinstance(kernel, Attention | Stream) and isinstance(kernel, kind) and kernel.backward is backward
 
 
@@ -171,10 +169,6 @@ def _numbers(model: ModelDescriptor, point: Point) -> dict[str, float]:
 
 
 def _matmul(work: Matmul, numbers: Mapping[str, float]) -> Iterator[Product]:
-    """Yield a product in bf16, and in fp8 if low precision applies and its dims are multiples of 16.
-
-    No weight gradient in fp8.
-    """
     batch, m, n, k = (max(1, round(size.value(numbers))) for size in (work.batch, work.m, work.n, work.k))
     yield Product(dtype="bf16", layout=_LAYOUTS[work.phase], batch=batch, m=m, n=n, k=k)
     # A weight's gradient in fp8 reads copies that the forward and the input's gradient made: torch has no such cast.

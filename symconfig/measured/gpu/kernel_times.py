@@ -32,7 +32,6 @@ class Product(Strict):
 
     @property
     def low(self) -> bool:
-        """Return whether the product is in fp8 or fp4."""
         return self.dtype not in ("bf16", "fp16")
 
     @property
@@ -41,7 +40,6 @@ class Product(Strict):
 
     @property
     def flops(self) -> float:
-        """Return the FLOP of the product, a multiply-add counted as two."""
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
@@ -67,7 +65,6 @@ class Attention(Strict):
 
     @property
     def queries(self) -> int:
-        """Return the number of queries, of all heads and sequences."""
         return self.batch * self.heads * self.length
 
     @property

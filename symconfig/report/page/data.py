@@ -122,7 +122,6 @@ def report_data(title: str, blocks: Sequence[Block]) -> dict[str, Any]:
 
 
 def _block(block: Block) -> dict[str, Any]:
-    """Return a block as JSON."""
     return (
         picked(block, "title", "headers", "rows", "left", "marked") if isinstance(block, Grid) else {"text": str(block)}
     )
@@ -238,7 +237,6 @@ def _ranks(plan: Plan, *grids: Sequence[str]) -> dict[str, Any]:
 
 
 def _schedule(plan: Plan) -> dict[str, Any]:
-    """Return the drawn schedule; {"why": text} if it cannot be simulated."""
     try:
         return schedule(seen(plan, plan.best))
     except InputError as error:

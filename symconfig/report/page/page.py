@@ -59,17 +59,14 @@ def served() -> tuple[str, str]:
 
 
 def _scripts(names: Sequence[str]) -> list[str]:
-    """Return the texts of the page's scripts."""
     return [(ASSETS / name).read_text(encoding="utf-8") for name in names]
 
 
 def _style() -> str:
-    """Return the page's style sheet."""
     return (ASSETS / "style.css").read_text(encoding="utf-8")
 
 
 def _rendered(title: str, scripts: list[str], data: str, allowed: str) -> str:
-    """Return the page's HTML from its template."""
     template = Environment(
         loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     ).get_template("page.html")

@@ -60,7 +60,6 @@ class Memory:
 
     @property
     def peak_bytes(self) -> float:
-        """Return the maximum bytes."""
         return float(self.bytes.max())
 
     def most(self, edges_s: Array) -> Array:

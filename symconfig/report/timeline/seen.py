@@ -43,7 +43,6 @@ def seen(plan: Plan, candidate: Candidate, other: Schedule | None = None) -> Cha
 
 
 def _title(plan: Plan, candidate: Candidate, line: Timeline) -> str:
-    """Return the chart's title."""
     where = f"{plan.model.name} on {count(candidate.parallel.world_size)} x {plan.cluster.gpu.product}"
     if line.pp == 1:
         return f"{where}: one stage, {microbatches(line.m)}"

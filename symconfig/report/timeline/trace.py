@@ -100,7 +100,6 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> _Record:
-    """Return a metadata record that names a process or thread."""
     return {"name": kind, "ph": "M", "pid": process, "tid": thread, "args": {"name": name}}
 
 

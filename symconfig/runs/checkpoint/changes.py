@@ -34,8 +34,6 @@ FACTS: dict[str, Fact] = {}
 
 
 def fact(name: str, does: str) -> Callable[[Finding], Finding]:
-    """Return a decorator that registers a finding in FACTS under a name; `does` is its text on the rules' page."""
-
     def enter(find: Finding) -> Finding:
         FACTS[name] = Fact(name, does, find)
         return find
@@ -53,7 +51,6 @@ def _backend(plan: Plan) -> Backend:
 
 
 def _other(what: str, old: object, new: object) -> str:
-    """Return `what old -> new`; "" if both are equal."""
     return f"{what} {old} -> {new}" if old != new else ""
 
 
@@ -63,7 +60,6 @@ def _compared(what: str, of: Callable[[Plan], object]) -> Finding:
 
 
 def _replicas(plan: Plan) -> int:
-    """Return the ranks that share the optimizer's state, dp x cp."""
     return plan.best.parallel.dp * plan.best.parallel.cp
 
 
@@ -89,7 +85,6 @@ fact("replicas", "another number of ranks among which the optimizer's state is c
 
 @fact("stages", "layers lie on other stages")
 def _stages(old: Plan, new: Plan) -> str:
-    """Return a text if the layers per chunk (without MTP) differ between the plans; else ""."""
     places = [
         tuple(tuple(len(chunk) - chunk.count("mtp") for chunk in stage.chunks) for stage in plan.best.stages)
         for plan in (old, new)
@@ -184,7 +179,6 @@ for _name, _does, _what, _where in (
 
 
 def _into(backend: Backend) -> Finding:
-    """Return a finding that holds if the new run is of this backend; its text is the backend's label."""
     return lambda old, new: backend.label if _backend(new) is backend else ""
 
 
@@ -209,7 +203,6 @@ fact(
 
 @fact("older-release", "the new run has an older release of the framework")
 def _older(old: Plan, new: Plan) -> str:
-    """Return a text if the new run's release of the same framework is older; else ""."""
     releases = [plan.best.target.version for plan in (old, new)]
     if old.best.target.backend != new.best.target.backend or releases[0] == releases[1]:
         return ""
@@ -256,7 +249,6 @@ def _schedules(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def _of_models(find: weights.Finding) -> Finding:
-    """Return the finding on two plans that compares their models."""
     return lambda old, new: find(old.model, new.model)
 
 
@@ -266,7 +258,6 @@ for _name, _does, _find in weights.COMPARED:
 
 @fact("positions", "a learned position for every token, and another number of them")
 def _positions(old: Plan, new: Plan) -> str:
-    """Return a text if both models learn positions and have different numbers of them; else ""."""
     longest = [max(plan.model.max_position_embeddings, plan.best.batch.seq_length) for plan in (old, new)]
     learned = old.model.position == new.model.position == "learned"
     return _other("learned positions", *longest) if learned else ""

@@ -39,12 +39,10 @@ CLIENT = ("step", "sequences")
 
 
 def is_root(folder: Path) -> bool:
-    """Return whether a folder has DeepSpeed's file `latest` or `latest_universal`."""
     return (folder / LATEST).is_file() or (folder / LATEST_UNIVERSAL).is_file()
 
 
 def is_tag(folder: Path) -> bool:
-    """Return whether a folder has model states of DeepSpeed or a universal checkpoint's zero/."""
     return any(MODEL.fullmatch(path.name) for path in folder.iterdir()) or (folder / UNIVERSAL).is_dir()
 
 

@@ -61,7 +61,6 @@ WHOLE, PIECES = b"optimizer.state.param.", b"optimizer.state.fp32_param."
 
 
 def is_root(folder: Path) -> bool:
-    """Return whether a folder has Megatron-LM's tracker file or folders iter_*."""
     return (folder / TRACKER).is_file() or any(True for _ in _iterations(folder))
 
 
@@ -76,7 +75,6 @@ def is_iteration(folder: Path) -> bool:
 
 
 def _iterations(root: Path) -> Iterator[int]:
-    """Yield the numbers of the folders iter_* in no particular order."""
     for path in root.iterdir():
         if (match := ITERATION.fullmatch(path.name)) and path.is_dir():
             yield int(match[1])
@@ -287,5 +285,4 @@ def _by_rank(data: Path) -> tuple[str, dict[str, int], dict[str, Plain]]:
 
 
 def _listed(folder: Path) -> str:
-    """Return a folder's entries as text, shortened; "nothing" if it is empty."""
     return shown(sorted(path.name for path in folder.iterdir())) or "nothing"

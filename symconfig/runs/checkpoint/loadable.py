@@ -92,7 +92,6 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
 
 
 def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
-    """Return the texts of the facts that a rule matched, joined by ", "."""
     return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
 
 
@@ -208,7 +207,6 @@ def _experts(number: Plain, like: ModelDescriptor) -> Experts | None:
 
 
 def _parallel(checkpoint: Checkpoint, like: Degrees) -> Degrees:
-    """Return the degrees with those that the folder states; vpp becomes 1 if only pp is stated and differs."""
     stated = {name: checkpoint.degrees[name] for name in DEGREES if name in checkpoint.degrees}
     if stated and "vpp" not in stated and "pp" in stated and stated["pp"] != like.pp:
         stated["vpp"] = 1

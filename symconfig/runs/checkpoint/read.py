@@ -25,12 +25,10 @@ ADAPTER_STATED = ("peft_type", "r", "lora_alpha", "base_model_name_or_path")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Return whether a folder has PEFT's adapter_config.json."""
     return (folder / ADAPTER).is_file()
 
 
 def is_model(folder: Path) -> bool:
-    """Return whether a folder has a config.json and no adapter_config.json."""
     return (folder / CONFIG).is_file() and not (folder / ADAPTER).is_file()
 
 
@@ -70,7 +68,6 @@ def read_adapter(folder: Path) -> Checkpoint:
 
 
 def _stated(config: dict[str, Any], names: tuple[str, ...]) -> dict[str, Plain]:
-    """Return the named entries of a config that are texts or numbers."""
     return {name: config[name] for name in names if isinstance(config.get(name), str | int | float)}
 
 

@@ -118,5 +118,4 @@ class Table(Strict):
 
 @cache
 def table() -> Table:
-    """Return the validated table of rules.yaml, cached."""
     return validate(load_yaml_strict(DATA), Table)

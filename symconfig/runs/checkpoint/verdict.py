@@ -19,7 +19,6 @@ class Verdict(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Return the verdict's position from the best, 0, to the worst."""
         return list(Verdict).index(self)
 
     @property
@@ -29,7 +28,6 @@ class Verdict(StrEnum):
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst of some verdicts; AS_IS for none."""
     return max(verdicts, key=lambda verdict: verdict.rank, default=Verdict.AS_IS)
 
 

@@ -53,7 +53,6 @@ Finding = Callable[[ModelDescriptor, ModelDescriptor], str]
 
 
 def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -> str:
-    """Return `name old -> new` of the named fields that differ, joined by ", "; "" if none."""
     return ", ".join(
         f"{name} {_plain(getattr(old, name))} -> {_plain(getattr(new, name))}"
         for name in type(old).model_fields
@@ -62,7 +61,6 @@ def _differ(old: ModelDescriptor, new: ModelDescriptor, names: frozenset[str]) -
 
 
 def _plain(value: object) -> str:
-    """Return a value as text: "absent" for None, "another" for anything but a number or text."""
     return "absent" if value is None else str(value) if isinstance(value, int | float | str) else "another"
 
 
@@ -78,14 +76,12 @@ def shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _expert_shapes(old: Experts | None, new: Experts | None) -> str:
-    """Return the experts' fields that change a tensor's shape, as text; "" if either model has no experts."""
     if old is None or new is None:
         return ""
     return _experts_differ(old, new, frozenset(Experts.model_fields) - EXPERTS_COMPUTED)
 
 
 def _experts_differ(old: Experts, new: Experts, names: frozenset[str]) -> str:
-    """Return `experts.name old -> new` of the named fields that differ, joined by ", "."""
     return ", ".join(
         f"experts.{name} {getattr(old, name)} -> {getattr(new, name)}"
         for name in Experts.model_fields
@@ -117,7 +113,6 @@ def _adapter_shapes(old: ModelDescriptor, new: ModelDescriptor) -> str:
 
 
 def _quantised(old: ModelDescriptor, new: ModelDescriptor) -> str:
-    """Return the change of the adapters' method (LoRA, QLoRA); "" if equal or either model has no adapter."""
     if old.adapter is None or new.adapter is None or old.adapter.method == new.adapter.method:
         return ""
     return f"{old.adapter.method} -> {new.adapter.method}"

@@ -56,7 +56,6 @@ def unsafe(words: Sequence[str]) -> Iterator[Problem]:
 
 
 def _changed(word: str) -> str:
-    """Return what unquoted `$(…)` does to a word; "" if nothing."""
     if not word:
         return "would be lost"
     if word.split() != [word]:

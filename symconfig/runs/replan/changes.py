@@ -55,7 +55,6 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Return whether the configuration can run and exceeds neither GPU nor host memory."""
         return not self.refused and self.over_bytes <= 0 and self.host_over_bytes <= 0
 
     def __str__(self) -> str:

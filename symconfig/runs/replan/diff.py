@@ -33,7 +33,6 @@ class Difference:
 
 
 def _number(value: Any) -> bool:
-    """Return whether a value is an int or a float, and not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -52,7 +51,6 @@ def differences(before: Any, after: Any) -> tuple[Difference, ...]:
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted path, value) of each value in nested mappings that is no mapping itself."""
     if not isinstance(value, Mapping):
         yield path, value
         return

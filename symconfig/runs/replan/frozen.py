@@ -46,7 +46,6 @@ class Finding:
 
     @property
     def fails(self) -> bool:
-        """Return whether the finding makes the check fail; notes do not."""
         return self.kind not in NOTES
 
 
@@ -70,7 +69,6 @@ class Checked:
 
     @property
     def passed(self) -> bool:
-        """Return whether no finding fails."""
         return not any(finding.fails for finding in self.findings)
 
 
@@ -181,7 +179,6 @@ def _content(path: Path) -> bytes | None:
 
 
 def _sha256(content: bytes) -> str:
-    """Return the SHA-256 of some bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 

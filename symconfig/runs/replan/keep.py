@@ -28,7 +28,6 @@ GROUPS = (LAYOUT, ("zero",), ("precision",))
 
 
 def _degree(name: str, candidate: Candidate) -> str:
-    """Return a candidate's degree as text."""
     return str(getattr(candidate.parallel, name))
 
 
@@ -56,7 +55,6 @@ _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {
 
 
 def _switch(on: bool) -> str:
-    """Return "1" for on, "0" for off."""
     return "1" if on else "0"
 
 
@@ -147,7 +145,6 @@ def nearest(
 
 
 def _framework(plan: Plan) -> str:
-    """Return the backend of a plan's best candidate."""
     return plan.best.target.backend
 
 

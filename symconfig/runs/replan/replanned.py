@@ -236,14 +236,10 @@ def _as_loaded(schedule: Schedule, loads: Loadable, old: Plan, wishes: Wishes) -
 
 
 def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
-    """Return whether the checkpoint loads in the new plan: the folder's if given, else one that the old plan's files
-    write.
-    """
     return loadable(old, new) if saved is None else of_folder(saved, new, old)
 
 
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
-    """Return the best plan of the wishes with further pins."""
     job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
     return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
 

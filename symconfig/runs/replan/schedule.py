@@ -124,7 +124,6 @@ class _Clock:
 
     @property
     def _new_tokens(self) -> int:
-        """Return the tokens of a new iteration."""
         return self.new.global_ * self.new.seq_length
 
     def run(self, iteration: Fraction) -> Fraction:

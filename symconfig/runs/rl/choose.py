@@ -303,9 +303,6 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
 
 
 def _fits(question: Question, layout: Layout) -> bool:
-    """Return whether a layout's phases fit into the usable GPU bytes and its host bytes into a GPU's share of host
-    memory.
-    """
     host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
 

@@ -94,7 +94,6 @@ class Engine:
 
     @cached_property
     def _count(self) -> ParameterCount:
-        """Return the parameter counts without multi-token prediction layers."""
         return parameters(self.model, with_mtp=False)
 
     def decode_s(self, sequences: Array, context: Array) -> Array:
@@ -121,7 +120,6 @@ class Engine:
         return tokens / at_once * float(step[0]) + scored
 
     def _at_once(self, tokens: float) -> float:
-        """Return the tokens of one prefill step: at most _PREFILL_TOKENS per data-parallel rank."""
         return min(tokens, _PREFILL_TOKENS * self.dp)
 
     def _layers_s(self, tokens: Array) -> Array:
@@ -169,7 +167,6 @@ class Engine:
 
     @property
     def _flops_per_s(self) -> float:
-        """Return the achieved FLOP/s of matrix products on one GPU."""
         return self.machine.high_peak_flops * float(self.machine.efficiency)
 
     def _reductions_s(self, tokens: Array) -> Array:

@@ -217,14 +217,10 @@ def _larger(layout: Layout, room: int) -> Iterator[Layout]:
 
 
 def _at(layout: Layout, room: int) -> Layout:
-    """Return the layout with log-probabilities of actor and reference read in micro-batches of at most `room`
-    tokens.
-    """
     rl, degrees = layout.rl, layout.actor.candidate.parallel
     read = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))
     return replace(layout, read=read, reference_read=read)
 
 
 def _seconds(layout: Layout) -> float:
-    """Return the seconds of a layout's phases that read samples."""
     return sum(phase.seconds for phase in layout.reads)

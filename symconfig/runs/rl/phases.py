@@ -63,7 +63,6 @@ class Phase:
 
     @property
     def bytes(self) -> float:
-        """Return the bytes on the fullest GPU."""
         return sum(self.holds.values())
 
 
@@ -309,9 +308,6 @@ class Layout:
         return self._with_processes(result)
 
     def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
-        """Return `held` without zeros, with the bytes of the libraries and of an engine on the same GPUs (asleep, or
-        awake if it never sleeps).
-        """
         engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
         engine = {} if self.alone else engine
         return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}

@@ -41,14 +41,10 @@ class Question:
 
     @property
     def usable_bytes(self) -> float:
-        """Return the bytes of a GPU that the job's memory margin leaves."""
         return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
 
     @cached_property
     def _ratio(self) -> float | None:
-        """Return the ratio of measured to predicted peak memory that is exceeded with the probability `memory_risk`;
-        None if any risk is accepted.
-        """
         return surprise(self.model, self.cluster, self.job.limits.memory_risk)
 
     def is_sure(self, layout: Layout) -> bool:
@@ -76,7 +72,6 @@ class Question:
 
     @cached_property
     def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
-        """Return the cache of `generation`, by (tp, dp, share, replicas)."""
         return {}
 
     def generation(self, replica: Replica, replicas: int) -> Generation | None:

@@ -206,12 +206,10 @@ def _logits(step: Step) -> LogitBytes:
 
 
 def _of_program(workers: Workers, name: str, otherwise: LogitBytes) -> LogitBytes:
-    """Return the bytes per logit of a program's loss; `otherwise` if the program is not listed."""
     return NEMO_DTENSOR if workers is DTENSOR else BY_TARGET.get(name, otherwise)
 
 
 def _never(*_: object) -> Plan:
-    """Raise AssertionError: a layout that exists is not solved."""
     raise AssertionError("nothing is solved for a layout that is there")
 
 

@@ -64,7 +64,6 @@ class Trained:
         return self._with_loss(restore(self.plan, self.candidate))
 
     def _with_loss(self, whole: Prospect) -> Prospect:
-        """Return the layout with the loss kernel of `logits`; unchanged if that is None."""
         if self.logits.loss is None:
             return whole
         how = (framework := whole.request.framework).implementation
@@ -177,7 +176,6 @@ class Trained:
 
     @cached_property
     def _readings(self) -> dict[int, Trained]:
-        """Return the cache of `reading` by tokens, with the model itself at its own size."""
         prospect = self.prospect
         return {prospect.micro * prospect.request.seq_length: self}
 
@@ -327,7 +325,6 @@ class Stated(Trained):
 
     @cached_property
     def prospect(self) -> Prospect:
-        """Return the given layout with the loss applied."""
         return self._with_loss(self.point)
 
 
@@ -336,7 +333,4 @@ class Frozen(Stated):
 
     @property
     def _own(self) -> Mapping[str, float]:
-        """Return the maximum over stages of each memory part, in bytes, as computed for the layout itself and not
-        from the plan.
-        """
         return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}

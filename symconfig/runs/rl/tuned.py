@@ -161,7 +161,6 @@ def _whole(trained: Trained, held: dict[str, float]) -> dict[str, float]:
 
 
 def _peak(step: PlannedStep) -> float:
-    """Return the bytes of a step's fullest phase."""
     return max(phase.bytes for phase in step.phases)
 
 

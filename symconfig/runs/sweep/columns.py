@@ -35,13 +35,11 @@ class Column:
 
 
 def _interval(plan: Plan, name: str, end: int) -> float | None:
-    """Return an end (0: low, 1: high) of a predicted 90 % interval; None if there is none."""
     interval = plan.best.predicted.interval.get(name)
     return None if interval is None else interval[end]
 
 
 def _sha256(plan: Plan) -> str:
-    """Return the SHA-256 of the plan's JSON."""
     from hashlib import sha256
 
     return sha256(plan.to_json().encode()).hexdigest()

@@ -94,7 +94,6 @@ class Ids:
         return digest(inputs)[:ID_LETTERS]
 
     def _digest(self, described: ModelDescriptor | ClusterDescriptor) -> str:
-        """Return a descriptor's digest, cached by object identity."""
         if id(described) not in self._digests:
             self._digests[id(described)] = described, digest(described.model_dump(mode="json", by_alias=True))
         return self._digests[id(described)][1]

@@ -75,5 +75,4 @@ def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _lost(task: Task, why: str) -> Row:
-    """Return the row of a task whose worker died."""
     return Row(task.id, Status.LOST, planner(), " ".join(why.split()))

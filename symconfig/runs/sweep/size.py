@@ -51,7 +51,6 @@ def token_count(field: str, text: str) -> int:
 
 
 def _amount(text: str, units: dict[str, int], unit: str) -> Fraction | None:
-    """Return a text's number times its unit's factor, exactly; None if malformed. unit: the default."""
     match = _NUMBER.fullmatch(text.strip())
     factor = units.get(match[2].lower() or unit) if match else None
     return Fraction(match[1]) * factor if match and factor is not None else None  # exact: 1.1T is whole
@@ -76,12 +75,10 @@ class Question:
 
     @property
     def step_tokens(self) -> int:
-        """Return the tokens of a step."""
         return int(self.job["global_batch_size"]) * int(self.job["seq_length"])
 
     @property
     def steps(self) -> int:
-        """Return the number of steps, rounded up."""
         return ceil(self.tokens / self.step_tokens)
 
     def run_s(self, step_s: float) -> float:
@@ -119,12 +116,10 @@ class OfCluster:
 
     @property
     def planned(self) -> tuple[Tried, ...]:
-        """Return the tried numbers of GPUs with a plan."""
         return tuple(one for one in self.tried if not one.reason)
 
     @property
     def fastest(self) -> Tried | None:
-        """Return the fastest one with a plan; None if none has."""
         return min(self.planned, key=lambda one: one.run_s, default=None)
 
 
@@ -135,7 +130,6 @@ class Size:
 
     @property
     def met(self) -> bool:
-        """Return whether any cluster meets the deadline."""
         return any(one.smallest is not None for one in self.clusters)
 
 
@@ -196,7 +190,6 @@ class _Search:
         }
 
     def _point(self, gpus: int) -> Point:
-        """Return the point of this cluster with `gpus` GPUs."""
         job, model = {**self.question.job, "cluster": self.name, "gpus": gpus}, self.question.model
         return Point(self.ids.of(with_defaults(job), model, self.cluster), job, model, self.cluster)
 
@@ -216,7 +209,6 @@ class _Search:
         )
 
     def answer(self) -> OfCluster:
-        """Return the tried numbers, with the fewest GPUs in time as predicted and at the slow end; None if none is."""
         ordered = tuple(self.tried[size] for size in sorted(self.tried))
         limit_s = self.question.deadline_s
         smallest = next((one for one in ordered if one.run_s <= limit_s), None)

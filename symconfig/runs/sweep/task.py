@@ -31,7 +31,6 @@ class Status(StrEnum):
 
     @property
     def answered(self) -> bool:
-        """Return whether the status is final; defects and lost tasks are tried again."""
         return self not in (Status.DEFECT, Status.LOST)
 
 
@@ -46,7 +45,6 @@ class Task:
 
     @staticmethod
     def of(point: Point) -> Task:
-        """Return the point as JSON texts."""
         return Task(point.id, json.dumps(dict(point.job)), _json(point.model), _json(point.cluster))
 
 
@@ -92,12 +90,10 @@ def done(task: Task) -> Row:
 
 
 def _text(error: SymconfigError) -> str:
-    """Return an error's problems joined by spaces."""
     return " ".join(map(str, error.problems))
 
 
 def _json(described: ModelDescriptor | ClusterDescriptor) -> str:
-    """Return a descriptor's JSON with only the fields that were set."""
     return described.model_dump_json(by_alias=True, exclude_unset=True)
 
 

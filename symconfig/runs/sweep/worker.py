@@ -25,7 +25,6 @@ def begin(lifeline: Connection) -> None:
 
 
 def _end_with(lifeline: Connection) -> None:
-    """Wait until the pipe closes, then end the process at once."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)

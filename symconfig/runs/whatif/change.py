@@ -109,7 +109,6 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
 
 
 def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
-    """Return the case of one change; a search without result is recorded in its outcome, not raised."""
     pins = dict(_kept(before, after))
     job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
     kept = _outcome(replace(after, job=job), progress)
@@ -131,7 +130,6 @@ def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
 
 
 def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
-    """Return the best plan, or the first problem's text if there is none."""
     try:
         return Outcome(best_plan(setting.model, setting.cluster, setting.job, top=1, progress=progress))
     except SymconfigError as error:

@@ -67,12 +67,10 @@ class Vary:
         return sorted({self.low, self.high, *inner, *own})
 
     def _reached(self, value: float) -> bool:
-        """Return whether a value lies on the grid of steps from `low`; always for factors."""
         return not self.whole or (value - self.low) % self.step == 0
 
 
 def _scaled(quantity: Quantity, factor: float) -> Quantity:
-    """Return a quantity with its value scaled."""
     return quantity.model_copy(update={"value": quantity.value * factor})
 
 
@@ -93,7 +91,6 @@ def _levels(inside: bool) -> Change:
 
 
 def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
-    """Return the cluster with all peak FLOP/s scaled."""
     peaks = cluster.gpu.peak_flops
     stated = {name: getattr(peaks, name) for name in type(peaks).model_fields}
     faster = peaks.model_copy(update={name: _scaled(peak, factor) for name, peak in stated.items() if peak is not None})
@@ -101,8 +98,6 @@ def _compute(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
 
 
 def _of_gpu(name: str) -> Change:
-    """Return a function that scales this quantity of a cluster's GPU."""
-
     def change(cluster: ClusterDescriptor, factor: float) -> ClusterDescriptor:
         gpu = cluster.gpu.model_copy(update={name: _scaled(getattr(cluster.gpu, name), factor)})
         return cluster.model_copy(update={"gpu": gpu})
@@ -323,7 +318,6 @@ class _Planner:
     known: dict[tuple[tuple[str, float], ...], Answer] = field(default_factory=dict)
 
     def at(self, values: Mapping[str, float]) -> Answer:
-        """Return the answer at these values {name: value}; solves only on the first call with them."""
         key = tuple(sorted(values.items()))
         if key not in self.known:
             self.known[key] = self._solved(values)

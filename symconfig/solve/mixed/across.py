@@ -131,7 +131,6 @@ class Across:
         return max(self.excess) <= 0 and all(map(self._fits_host, (0, 1)))
 
     def _fits_host(self, kind: int) -> bool:
-        """Return whether offloaded states of a kind's stages fit in its host memory."""
         sums, setting = self.own(kind)
         room = self.candidates[kind].machine.host_memory_bytes_per_gpu * HOST_SHARE
         return bool(host_bytes(sums, self.parts[kind].points, setting).max() <= room)
@@ -144,7 +143,6 @@ class Across:
 
     @cached_property
     def _messages(self) -> tuple[Messages, ...]:
-        """Return the messages between stages on the first kind, on the second, and between the two. Cached."""
         machines = (*(candidate.machine for candidate in self.candidates), self.border)
         return tuple(
             messages(parts.sums, parts.points, replace(parts.setting, machine=machine))

@@ -193,7 +193,6 @@ class _Solving:
         return min(FAR * self.best_s, float("inf") if mine is None else mine.across.step_s)
 
     def _keep(self, across: Across | None, order: tuple[int, int]) -> None:
-        """Store a candidate as its family's best if it is fast enough; None is ignored."""
         if across is not None and across.step_s < self._below_s(across.candidates[0]):
             self.best[family(across.candidates[0])] = Placed(across, order)
 

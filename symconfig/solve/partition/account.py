@@ -34,12 +34,10 @@ class Spent:
 
     @property
     def cost(self) -> float:
-        """Return the cost of the step in the unit of the objective; overlapped communication does not count."""
         return self.computation + self.optimizer + self.communication + self.relative
 
     @property
     def memory(self) -> float:
-        """Return the bytes at the peak, the largest transient included."""
         parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes, self.activations_bytes)
         return sum(parts) + self.transient_bytes
 

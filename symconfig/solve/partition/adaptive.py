@@ -297,7 +297,6 @@ def plan(scopes: Sequence[Scope], sizes: Sequence[int]) -> tuple[Step, ...] | No
 
 
 def _aligned(scope: Scope, axes: Scope) -> tuple[tuple[int, ...], tuple[slice | None, ...]]:
-    """Return the transpose order of a scope's table and the index that broadcasts it over `axes`."""
     order = tuple(sorted(range(len(scope)), key=lambda axis: axes.index(scope[axis])))
     return order, tuple(slice(None) if w in scope else None for w in axes)
 

@@ -156,7 +156,6 @@ def _spatial(net: Net, axes: Sequence[Axis]) -> Baseline:
 
 
 def _random(net: Net, axes: Sequence[Axis]) -> Baseline:
-    """Return the random baseline with seed 0."""
     return Baseline("random", random_rows(net, axes, 0))
 
 

@@ -68,7 +68,6 @@ class _Incumbent:
 
     @property
     def left_s(self) -> float:
-        """Return the CPU seconds left, negative if the limit is exceeded."""
         return self.end - spent_s()
 
     def offer(self, choice: Sequence[int]) -> float:
@@ -134,7 +133,6 @@ class _Relaxation:
             self.messages = [[np.zeros(sizes[pair.u]), np.zeros(sizes[pair.v])] for pair in self.space.pairs]
 
     def copy(self) -> _Relaxation:
-        """Return a relaxation whose messages can change without changing this one's."""
         return replace(self, messages=[list(both) for both in self.messages])
 
     def raise_bound(self, ceiling: float, known: _Incumbent) -> bool:

@@ -79,7 +79,6 @@ class Settling:
         return self.parts[index, option]
 
     def take(self, index: int, option: int, axis: int) -> None:
-        """Set a node's option on an axis and multiply the parts that it splits. Does not check that it fits."""
         self.rows[index, axis] = option
         for what, _ in self._cuts(index, option) if option else ():
             self.parts[what] *= self.axes[axis].size
@@ -119,7 +118,6 @@ class Settling:
         return result
 
     def _source(self, copy: int) -> Link | None:
-        """Return the link into a copy, or None if nothing feeds it."""
         return next((self.net.links[n] for n in self.net.links_of[copy] if self.net.links[n].consumer == copy), None)
 
     def as_read(self, index: int, axis: int, stage: int) -> int:

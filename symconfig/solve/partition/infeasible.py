@@ -182,12 +182,10 @@ def _least_bytes(case: Case, ask: Ask, grown: Grown, times: int) -> float:
 
 
 def _microbatches(turns: Sequence[int]) -> str:
-    """Return the counts with "microbatch" or "microbatches", as the last count requires."""
     return f"{either(turns)} microbatch" + ("es" if turns[-1] > 1 else "")
 
 
 def _size(amount: float) -> str:
-    """Return bytes as text in MiB below 0.1 GiB, otherwise in GiB."""
     if amount < 0.1 * GIB:
         return f"{amount * 1024 / GIB:,.2f} MiB"
     return f"{amount / GIB:,.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

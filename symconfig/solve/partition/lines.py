@@ -99,7 +99,6 @@ class Lines:
         return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def _links(self, activations: tuple[Array, Array], weights: Array, place: Ints) -> tuple[Array, Array]:
-        """Return cost and memory of all links in their own order; links of weights have no memory."""
         cost, memory = np.empty(len(place)), np.zeros(len(place))
         cost[place] = np.concatenate([activations[0], weights])
         memory[place[: len(activations[1])]] = activations[1]
@@ -166,7 +165,6 @@ class _Rows:
 
 
 def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) -> NDArray[np.bool_]:
-    """Return which rows divide their dims and, unless flat storage is allowed, contain no flat option: [rows]."""
     able = allowed(costs.net, node, rows, axes)
     if not costs.flat:
         able = able & ~np.array([option.zero > 0 for option in node.options])[rows].any(axis=1)
@@ -229,17 +227,14 @@ class _Links:
         self.memory = _Joined([rule.memory(table) for rule in rules])
 
     def along(self, axis: int, rows: Rows) -> tuple[Array, Array]:
-        """Return cost and memory with every option pair on one axis: [options x options of all links]."""
         places, owner = self.there.places(rows), self.there.owner
         return self._read(self.there.along(axis, places), self.back.along(axis, places), owner)
 
     def at(self, rows: Rows) -> tuple[Array, Array]:
-        """Return cost and memory of each link for one strategy: [links]."""
         places = self.there.places(rows)
         return self._read(self.there.at(places), self.back.at(places), slice(None))
 
     def _read(self, there: Ints, back: Ints, owner: Any) -> tuple[Array, Array]:
-        """Return cost and memory at these code numbers, given each entry's link."""
         cost = self.costs.values[self.costs.first[owner] + there]
         cost = cost + self.back_costs.values[self.back_costs.first[owner] + back]
         return cost, self.memory.values[self.memory.first[owner] + there]
@@ -280,10 +275,6 @@ class _Weights:
         return self._read([digits.along(axis, places) for digits in self.digits], at[self.taken], owner)
 
     def at(self, rows: Rows, at: Ints) -> Array:
-        """Return the links' exposed costs for one strategy, [links]; empty without links.
-
-        at: index in the nodes' tables of each node's row.
-        """
         if not self.digits:
             return np.zeros(0)
         places = self.digits[0].places(rows)

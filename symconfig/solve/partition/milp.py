@@ -126,7 +126,6 @@ def _programme(space: Space) -> tuple[Any, list[list[Any]], float, float]:
 
 
 def _sum(terms: Terms, factor: float) -> Any:
-    """Return the linear expression of the terms times `factor`, without those of value zero."""
     return pulp.LpAffineExpression([(variable, value * factor) for variable, value in terms if value])
 
 

@@ -70,7 +70,6 @@ class Pin:
 
 
 def _splits_dim(port: Port, dim: str) -> tuple[bool, ...]:
-    """Return for each option of the port whether it splits the dim in the forward pass."""
     position = port.tensor.dims.index(dim)
     return tuple(place.forward == position for place in port.places)
 
@@ -245,7 +244,6 @@ def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most
 
 
 def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]) -> bool:
-    """Return whether a node has a row that satisfies all these pins on the axes."""
     fixed = tuple(one for pin in pins for one in pin.of_node(net, node))
     return len(every_row(replace(node, fixed=fixed), net, axes)) > 0
 

@@ -174,7 +174,6 @@ class Table:
 
 
 def _placement(place: int) -> Placement:
-    """Return a place as a placement: Partial, Shard(dim), Shard(0) for flat storage, else Replicate."""
     if place == PARTIAL:
         return Placement("Partial")
     if place == FLAT:
@@ -220,7 +219,6 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
 
 
 def _moved(dim: int | None) -> Placement:
-    """Return a shard of the stored dim, or Replicate for None."""
     return Placement("Replicate") if dim is None else Placement("Shard", dim)
 
 

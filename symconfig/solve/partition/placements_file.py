@@ -72,7 +72,6 @@ def python(placements: Placements) -> str:
 
 
 def _keys(path: str, paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the path alone if it is a pattern, else all paths that the entry stands for."""
     return (path,) if "*" in path else paths
 
 

@@ -69,7 +69,6 @@ class Problem:
     memory_limit: float = float("inf")
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Return the cost of an assignment, one choice per node; infinite if it contains a forbidden choice or pair."""
         nodes = sum(float(node.cost[c]) for node, c in zip(self.nodes, choice, strict=True))
         return nodes + sum(float(edge.cost[edge.place(choice)]) for edge in self.edges)
 
@@ -80,7 +79,6 @@ class Problem:
         return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
 
     def fits(self, choice: Sequence[int]) -> bool:
-        """Return whether an assignment's peak memory is within the limit."""
         return self.memory(choice) <= self.memory_limit
 
 
@@ -112,7 +110,6 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
 
 
 def _node(costs: Costs, index: int, rows: Rows, gamma: float) -> Node:
-    """Return the choices of one node; their cost includes Cost_mem over gamma."""
     cost, memory, transient, relative = costs.node(index, rows)
     return Node(costs.net.nodes[index].name, cost + relative / gamma, memory, transient)
 

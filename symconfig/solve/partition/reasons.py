@@ -192,7 +192,6 @@ class _Around:
         return _Weighed(best.cost - base_cost, best.memory - base_memory)
 
     def _other(self, number: int, v: int) -> int:
-        """Return the node at the other end of a link of v."""
         link = self.net.links[number]
         return link.consumer if link.producer == v else link.producer
 

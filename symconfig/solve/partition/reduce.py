@@ -29,7 +29,6 @@ class Pair:
 
     @property
     def size(self) -> int:
-        """Return the number of pairs of choices of u and v."""
         return len(self.rows) * len(self.columns)
 
     def place(self, choice: Sequence[int]) -> tuple[int, int]:
@@ -77,7 +76,6 @@ class Space:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of choices left of each node."""
         return tuple(map(len, self.kept))
 
     @property
@@ -100,7 +98,6 @@ class Space:
         return self.held(choice) + max(float(t[i]) for t, i in zip(self.transient, choice, strict=True))
 
     def original(self, choice: Sequence[int]) -> tuple[int, ...]:
-        """Return an assignment in the problem's numbers of choices, from one in those of this space."""
         return tuple(int(kept[c]) for kept, c in zip(self.kept, choice, strict=True))
 
 

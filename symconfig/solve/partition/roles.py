@@ -46,7 +46,6 @@ class Roles:
 
     @cached_property
     def weights(self) -> frozenset[str]:
-        """Return the names of the parameters' tensors."""
         return frozenset(parameter.tensor.name for parameter in self.program.parameters)
 
     @cached_property
@@ -176,11 +175,9 @@ class Roles:
         yield from matching(node, [*fed, *led])
 
     def _fed(self, node: Node, port: int) -> bool:
-        """Return whether the port reads an input of the program."""
         return not node.ports[port].output and node.ports[port].tensor.name in self.program.inputs
 
     def _position(self, node: Node, port: int, dims: frozenset[str]) -> int:
-        """Return the first position in the port's tensor of one of `dims`, -1 if it has none."""
         return next((at for at, dim in enumerate(node.ports[port].tensor.dims) if dim in dims), -1)
 
 
@@ -246,7 +243,6 @@ def _weighted(program: Program) -> Iterator[tuple[Operator, Use]]:
 
 
 def _hidden_dim(weighted: Iterable[tuple[Operator, Use]]) -> str | None:
-    """Return the dim that most weights have (the hidden dim), or None without weights."""
     counted = Counter(loop for _, weight in weighted for loop in weight.loops)
     return counted.most_common(1)[0][0] if counted else None
 
@@ -302,5 +298,4 @@ def _loss_dims(program: Program, weighted: Iterable[tuple[Operator, Use]], strea
 
 
 def _has_constants(program: Program, op: Operator) -> bool:
-    """Return whether an input of the operator has no gradient."""
     return any(not operand.tensor.gradient for operand in op.inputs)

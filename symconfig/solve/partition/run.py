@@ -155,7 +155,6 @@ def may_fit(case: Case, ask: Ask) -> bool:
 
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
-    """Return the costs of a case on these axes, in seconds or, with the objective symtensor, in weighted elements."""
     timed = ask.objective is Objective.TIME
     speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
@@ -218,7 +217,6 @@ class _Search:
 
     @property
     def ceiling(self) -> float:
-        """Return the incumbent's cost, infinite without one."""
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:

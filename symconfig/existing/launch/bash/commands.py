@@ -100,7 +100,6 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _mapfile(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `mapfile`: set the array to unknown contents."""
     name = words[-1].text if words and not words[-1].text.startswith("-") else "MAPFILE"
     shell.state.variables[name] = Array({0: Field((hole(_READ, place, loose=True),), place)})
     return TRUE
@@ -135,7 +134,6 @@ def _set(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _shift(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `shift`; fails without a change if there are fewer arguments."""
     count = int(words[0].text) if words and words[0].text.isdigit() else 1
     if count > len(shell.state.arguments):
         return FALSE
@@ -189,7 +187,6 @@ def _cd(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _print(shell: Shell, parts: Parts) -> Truth:
-    """Append the parts to the collected output, if any; return success."""
     if shell.output is not None:
         shell.output += parts
     return TRUE
@@ -202,7 +199,6 @@ def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
 
 
 def _pwd(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `pwd`: print the current folder, an unknown value if it is not known."""
     return _print(shell, shell.state.folder or (hole("depends on the current folder", place),))
 
 
@@ -259,13 +255,11 @@ def _path(change: Callable[[Field], Parts]) -> Own:
 
 
 def _dirname(word: Field) -> Parts:
-    """Return the path up to its last slash; "." without one, "/" for a file in the root."""
     head = word.text.rstrip("/").rpartition("/")[0]
     return word.cut(0, len(head)).parts if head else plain("/" if word.text.startswith("/") else ".")
 
 
 def _basename(word: Field) -> Parts:
-    """Return the path's last component."""
     text = word.text.rstrip("/")
     return word.cut(text.rfind("/") + 1, len(text)).parts
 
@@ -282,7 +276,6 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _tee(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `tee`: pass standard input on, and record it as contents of the named files if it is known."""
     if shell.stdin and not unknown_of(shell.stdin):
         shell.state.files |= {word.text: shell.stdin for word in words if not word.text.startswith("-")}
     return _print(shell, shell.stdin or ())
@@ -325,7 +318,6 @@ def _which(shell: Shell, words: Words, place: Place) -> Truth:
 
 
 def _bracket(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `[` or `test` on expanded words."""
     return tested(shell.expander(CodeSource((), place), deciding=True), [word.parts for word in words])
 
 

@@ -38,7 +38,6 @@ class Truth:
     status: bool = False
 
     def negated(self) -> Truth:
-        """Return a copy with the opposite value; None stays None."""
         return replace(self, value=None if self.value is None else not self.value)
 
 
@@ -65,20 +64,17 @@ class _Test:
     at: int = 0
 
     def take(self, *wanted: str) -> bool:
-        """Advance past the next token and return True if it is one of `wanted`; else return False."""
         taken = self.at < len(self.tokens) and self.tokens[self.at][0] in wanted
         self.at += taken
         return taken
 
     def either(self) -> Truth:
-        """Return the value of a disjunction (`||`, or `-o` in `[ ]`) at the current token."""
         truth = self.all()
         while self.take("||" if self.double else "-o"):
             truth = _combined(truth, self.all(), stop=True)
         return truth
 
     def all(self) -> Truth:
-        """Return the value of a conjunction (`&&`, or `-a` in `[ ]`) at the current token."""
         truth = self.one()
         while self.take("&&" if self.double else "-a"):
             truth = _combined(truth, self.one(), stop=False)

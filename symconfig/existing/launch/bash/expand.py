@@ -219,7 +219,6 @@ class Words:
         return pieces
 
     def _literal(self, start: int, end: int) -> Parts:
-        """Return the text at [start, end) of a quoted string literally; one empty part if it is empty."""
         place = self.source.place(start - 1, end + 1)
         return tuple(replace(part, written=part.written or place) for part in self.source.literal(start, end)) or (
             Part("", written=place),
@@ -242,7 +241,6 @@ class Words:
         return self._unsplit(at + 1, stop), stop
 
     def _unsplit(self, start: int, end: int) -> Parts:
-        """Return the text literally, not to be split into words."""
         return tuple(replace(part, loose=False) for part in self.source.literal(start, end))
 
     # ---- after a dollar
@@ -282,7 +280,6 @@ class Words:
         return Part(text, None, tuple(dict.fromkeys(name.decode() for name in names)), loose=not tight, written=place)
 
     def _command(self, start: int, end: int, at: int, close: int, tight: bool) -> Iterable[Part]:
-        """Return the output of a command substitution whose code is at [start, end)."""
         place = self.source.place(at, close)
         inside = CodeSource(self.source.literal(start, end), place)
         return [replace(part, loose=not tight, written=place) for part in self._capture(inside, place)]

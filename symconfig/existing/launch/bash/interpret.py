@@ -144,7 +144,6 @@ class Interpreter(Simple):
         return False
 
     def _case_item(self, source: Source, item: Node) -> Truth:
-        """Run the statements of one branch."""
         close = next((at for at, child in enumerate(item.children) if child.type == ")"), 0)
         return self.statements(source, [child for child in item.children[close + 1 :] if child.is_named])
 
@@ -280,11 +279,9 @@ class Interpreter(Simple):
         return Truth(None, status.why or "depends on a program", status=True)
 
     def _subshell(self, source: Source, node: Node) -> Truth:
-        """Run `( ... )` on a copy of the state."""
         return self.subshell(methodcaller("statements", source, node.named_children))
 
     def _compound_statement(self, source: Source, node: Node) -> Truth:
-        """Run `{ ...; }`, or the arithmetic command `(( ))`."""
         if node.children and node.children[0].type == "((":
             return self.arithmetic(source, node.children[0].end_byte, node.children[-1].start_byte)
         return self.statements(source, node.named_children)
@@ -301,7 +298,6 @@ class Interpreter(Simple):
         return tested(expander, [item.parts for item in words])
 
     def _function_definition(self, source: Source, node: Node) -> Truth:
-        """Record the function in the state."""
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is not None and body is not None:
             self.state.functions[text_at(source, name)] = source, body

@@ -160,7 +160,6 @@ def shell_code(shell: Shell, words: Sequence[Field], place: Place) -> bool:
 
 
 def _inside(shell: Shell, launcher: Sequence[Field]) -> Shell:
-    """Return a shell for a child process: exported variables only, and the launcher's words added."""
     state = shell.state.seen_by_programs()
     return replace(shell, state=state, launcher=(*shell.launcher, *launcher), pending=[], locals=[])
 

@@ -114,7 +114,6 @@ class Expander(Words):
         return self._elements(name, items, place, braced.quoted, braced.loose, braced.subscript or name)
 
     def _operand(self, braced: Braced) -> Stream:
-        """Return the operand of an expansion, expanded."""
         return self.scan(*braced.operand, quoted=braced.quoted, loose=braced.loose, literals=braced.loose)
 
     def _with_default(self, braced: Braced) -> Stream:

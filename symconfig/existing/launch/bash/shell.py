@@ -64,7 +64,6 @@ class Shell:
             return self.statements(source, root.named_children)
 
     def expander(self, source: Source, deciding: bool = False) -> Expander:
-        """Return an expander for the current state; `deciding` has an effect only if the script has no arguments."""
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
 
     def capture(self, source: Source, place: Place) -> Parts:
@@ -82,7 +81,6 @@ class Shell:
         return tuple(parts)
 
     def statements(self, source: Source, nodes: Iterable[Node]) -> Truth:
-        """Run the statements in order; return the status of the last, success if there is none."""
         status = TRUE
         for node in nodes:
             status = self.execute(source, node)
@@ -210,7 +208,6 @@ class Shell:
         return status
 
     def arithmetic(self, source: Source, start: int, end: int) -> Truth:
-        """Return whether the expression at [start, end) is nonzero; unknown if its value is."""
         try:
             return Truth(self.expander(source, deciding=True).arithmetic(start, end) != 0)
         except Dark as dark:

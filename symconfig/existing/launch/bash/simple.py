@@ -158,7 +158,6 @@ class Simple(Shell):
             frame[name] = name in self.state.variables, self.state.variables.get(name)
 
     def _exports(self, keyword: str, flags: str, name: str) -> None:
-        """Mark the variable as exported if the keyword or its flags say so."""
         if (keyword == "export" and "n" not in flags) or "x" in flags:
             self.state.exported.add(name)
 

@@ -55,7 +55,6 @@ class FileSource:
             self.data = _PLACEHOLDER.sub(_masked, self.data)
 
     def place(self, start: int, end: int) -> Place:
-        """Return where the bytes [start, end) of `data` stand in the file, with removed carriage returns counted."""
         first = start + bisect_left(self._returns, start) + self._skipped
         last = end + bisect_left(self._returns, end) + self._skipped
         return self.text.place(first, max(first, last))
@@ -111,10 +110,6 @@ class CodeSource:
         return tuple(parts)
 
     def place(self, start: int, end: int) -> Place:
-        """Return the place that covers the bytes' origins.
-
-        Return the place of the command if they are in several files or have none.
-        """
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
 
 
@@ -128,7 +123,6 @@ def _masked(match: re.Match[bytes]) -> bytes:
 
 @cache
 def _parser() -> tree_sitter.Parser:
-    """Return the tree-sitter parser for bash; cached."""
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_bash.language()))
 
 

@@ -129,14 +129,12 @@ class Log:
         return next((text.at(place) for text in self.texts if text.file == place.file), "")
 
     def add(self, place: Place, what: str, why: str, hides: Hides = Hides.OPTIONS) -> None:
-        """Record something that was not understood, unless it is recorded already or there are 200 such notes."""
         item = Unread(place, shortened(what), why, hides)
         if item not in self.unread and len(self.unread) < MESSAGES:
             self.unread.append(item)
 
 
 def shortened(what: str) -> str:
-    """Return the text on one line with at most 80 characters, the rest replaced by "..."."""
     line = " ".join(what.replace("\\\n", " ").split())
     return line if len(line) <= SHOWN else line[: SHOWN - 3] + "..."
 
@@ -165,7 +163,6 @@ class State:
 
     @property
     def ifs(self) -> str:
-        """Return the characters of IFS; the default ones if it is not set, none if its value is not known."""
         return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
 
     def copy(self) -> State:

@@ -89,7 +89,6 @@ def _possible(name: str, word: Field) -> Setting:
 
 
 def _setting(name: Field, values: Sequence[Field]) -> Setting:
-    """Return an option with its values; its place covers all of them if they stand in one file in order."""
     last = values[-1].place if values else name.place
     whole = cover((name.place, last))
     ordered = whole is not None and name.place.start <= last.start
@@ -155,7 +154,6 @@ class Split:
 
     @property
     def options(self) -> int:
-        """Return the number of arguments that look like options or overrides."""
         return sum(word.text.startswith("-") or "=" in word.text for word in self.arguments)
 
     @property
@@ -238,7 +236,6 @@ def _index_after_launcher(words: Sequence[Field]) -> int | None:
 
 
 def _opens(word: Field) -> bool:
-    """Return whether the word begins with a dash, or may be several words."""
     return word.text.startswith("-") or word.several
 
 

@@ -59,12 +59,10 @@ class Field:
 
     @property
     def text(self) -> str:
-        """Return the known characters; unknown parts count as empty."""
         return text_of(self.parts)
 
     @property
     def unknown(self) -> str | None:
-        """Return the reason of the first unknown part; None if all is known."""
         return unknown_of(self.parts)
 
     @property
@@ -81,12 +79,10 @@ class Field:
         return tuple(dict.fromkeys(name for each in known for name in each or ()))
 
     def word(self) -> Word:
-        """Return the word as a Word, with adjacent parts joined."""
         pieces = (Piece(part.text, part.place, part.variables, part.overridden_by) for part in joined(self.parts))
         return Word(tuple(pieces), self.place, self.unknown)
 
     def cut(self, start: int, end: int | None = None) -> Field:
-        """Return the characters [start, end) as a field with the same place."""
         return Field(cut(self.parts, start, end), self.place)
 
 
@@ -121,12 +117,10 @@ def cover(places: Iterable[Place | None]) -> Place | None:
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """Return the known characters of the parts; unknown parts count as empty."""
     return "".join(part.text for part in parts)
 
 
 def unknown_of(parts: Iterable[Part]) -> str | None:
-    """Return the reason of the first unknown part; None if all are known."""
     return next((part.unknown for part in parts if part.unknown), None)
 
 
@@ -150,7 +144,6 @@ def plain(text: str, *variables: str, place: Place | None = None) -> Parts:
 def hole(
     why: str, place: Place | None, *variables: str, loose: bool = False, brings: tuple[str, ...] | None = None
 ) -> Part:
-    """Return an unknown part with the reason `why`."""
     return Part("", None, variables, unknown=why, loose=loose, written=place, brings=brings)
 
 
@@ -177,7 +170,6 @@ def holds_options(name: str) -> bool:
 
 
 def is_option(word: str) -> bool:
-    """Return whether a word begins with a dash and is neither a negative number nor `-` or `--`."""
     return word.startswith("-") and len(word) > 1 and not _NUMBER.match(word) and word != "--"
 
 

@@ -81,7 +81,6 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
 
 
 def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
-    """Return the file's entries with environment variables replaced."""
     top = tree.spans[()].value
     given = {name: Word.of(value, top) for name, value in variables.items()}
     return [expanded(entry, given) for entry in entries(tree)]
@@ -106,10 +105,6 @@ def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Se
 
 
 def _world(by_key: Mapping[Path, Entry]) -> World:
-    """Return the GPUs by trainer.num_nodes and trainer.devices.
-
-    Numbers that are absent or no positive integers are None.
-    """
     given = [by_key.get(("trainer", key)) for key in ("num_nodes", "devices")]
     nodes, devices = (e.value if e is not None and type(e.value) is int and e.value > 0 else None for e in given)
     words = tuple(word for entry in given if entry is not None for word in entry.words)

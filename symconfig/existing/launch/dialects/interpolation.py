@@ -47,7 +47,6 @@ class _Resolver:
         self.under_way: set[Path] = set()
 
     def entry(self, path: Path) -> Entry:
-        """Return the resolved entry at a path. Raises KeyError if there is none."""
         if path not in self.done:
             self.under_way.add(path)
             self.done[path] = self._resolved(self.entries[path])
@@ -123,7 +122,6 @@ class _Resolver:
 
 
 def _value(word: Word) -> object:
-    """Return the word's text as a YAML scalar; as text if it is unknown or malformed."""
     try:
         return word.text if word.unknown else plain(word.text)
     except ValueError:
@@ -161,7 +159,6 @@ def _absolute(reference: str, here: Path) -> Path:
 
 
 def _through(word: Word, names: Path, place: Place) -> Word:
-    """Return the word placed at `place`, with `names` added to the variables it came through."""
     pieces = tuple(replace(piece, variables=(*names, *piece.variables)) for piece in word.pieces)
     return Word(pieces, place, word.unknown)
 

@@ -94,6 +94,5 @@ def world(settings: Sequence[Setting]) -> World:
 
 
 def _of_program(path: str) -> str | None:
-    """Return the method that a program's file name indicates, such as "grpo"; None for other names."""
     match = _PROGRAM.fullmatch(basename(path))
     return match[1] if match else None

@@ -39,7 +39,6 @@ class Entry:
 
     @property
     def unknown(self) -> str | None:
-        """Return why a word is not known; None if all are."""
         return next((word.unknown for word in self.words if word.unknown), None)
 
 

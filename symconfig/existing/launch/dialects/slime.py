@@ -74,7 +74,6 @@ def model_hidden(reading: Reading) -> bool:
 
 
 def _grouped(item: Unread) -> bool:
-    """Return whether the note is about an unknown array of options such as `${MODEL_ARGS[@]}`."""
     return item.options and item.hides is Hides.OPTIONS and _ARRAY.fullmatch(item.what) is not None
 
 

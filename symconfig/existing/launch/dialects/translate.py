@@ -86,14 +86,12 @@ def _activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
 
 
 def _query_groups(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the number of query groups, and group_query_attention unless the section sets it."""
     if neighbours("group_query_attention") is None:  # Megatron-LM's own YAML says both
         yield "group_query_attention", True
     yield "num_query_groups", AS_WRITTEN
 
 
 def _fused_activation(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the fusion switch of the section's activation, unless bias_swiglu_fusion is set as well."""
     gated = neighbours("gated_linear_unit") or "swiglu" in str(neighbours("activation_func"))
     if neighbours("bias_swiglu_fusion") is None:
         yield "bias_swiglu_fusion" if gated else "bias_gelu_fusion", entry.value
@@ -130,13 +128,11 @@ def _beyond(degree: str) -> Reader:
 
 
 def _offloaded_layers(entry: Entry, neighbours: Neighbours) -> Iterator[Meaning]:
-    """Yield the number of offloaded layers if cpu_offloading is on; else nothing."""
     if neighbours("cpu_offloading"):
         yield entry.path[-1], AS_WRITTEN
 
 
 def _negated(dest: str) -> Reader:
-    """Return a reader that sets `dest` to the opposite of the value."""
     return lambda entry, _: ((dest, not entry.value),)
 
 
@@ -223,7 +219,6 @@ def translated(entries: Mapping[Path, Entry]) -> tuple[tuple[Setting, ...], tupl
 
 
 def _unread(entry: Entry, why: str, matters: bool) -> Unread:
-    """Return the note on an entry without an option. matters: whether the training may depend on it."""
     hides = Hides.OPTIONS if matters else Hides.NOTHING
     return Unread(entry.place, shorten(f"{entry.spelled}: {' '.join(word.text for word in entry.words)}"), why, hides)
 
@@ -261,7 +256,6 @@ def table_with(dest: str) -> FlagTable | None:
 
 @cache
 def _destinations(version: str) -> frozenset[str]:
-    """Return all destinations of a version; cached."""
     return frozenset(flag.dest for flag in flags(version).flags.values())
 
 

@@ -74,7 +74,6 @@ class Reader(Script):
 
     @property
     def keys(self) -> Keys:
-        """Return the table of keys for the kind of workers."""
         return KEYS[self.workers.name]
 
     @property
@@ -94,11 +93,9 @@ class Reader(Script):
 
     @property
     def _trained_gpus(self) -> int:
-        """Return the GPUs that the policy trains on."""
         return self.gpus - self.apart
 
     def _degree(self, name: str) -> int:
-        """Return a degree of DTensor's workers; 1 if not given."""
         return self.values.whole(f"actor.parallel.{name}") or 1
 
     @property
@@ -110,7 +107,6 @@ class Reader(Script):
 
     @property
     def _dp(self) -> int:
-        """Return the number of replicas, at least 1."""
         return max(1, self._trained_gpus // self._sharing)
 
     def _untrained(self) -> Iterator[Problem]:
@@ -153,7 +149,6 @@ class Reader(Script):
         return fsdp.run(layers, model, self.known_cluster)
 
     def _of_megatron(self, model: Described, microbatches: int, length: int, micro: int) -> Run:
-        """Return the run of the model on Megatron-Core's workers; parameters as of `_trained`. Raises InputError."""
         own = ["--micro-batch-size", str(micro), "--global-batch-size", str(microbatches * micro)]
         own += ["--seq-length", str(length)]
         names = Namespace((*self.megatron(), *settings(own, self.reading.file)), flags(self.version()))
@@ -222,7 +217,6 @@ class Reader(Script):
 
     @property
     def _longest(self) -> int:
-        """Return the longest sequence in tokens, prompt and response together; 1 if not given."""
         return self.values.whole(f"{POLICY}.max_total_sequence_length") or 1
 
     @property

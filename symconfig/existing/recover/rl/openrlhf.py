@@ -40,12 +40,10 @@ class Reader(Script):
 
     @property
     def workers(self) -> Workers:
-        """Return DeepSpeed's workers."""
         return DEEPSPEED
 
     @property
     def _program(self) -> str:
-        """Return the name of OpenRLHF's program; an empty string if there is none."""
         return program(self.reading) or ""
 
     def run(self) -> Run:
@@ -107,12 +105,10 @@ class Reader(Script):
 
     @property
     def _tp(self) -> int:
-        """Return DeepSpeed's degree of tensor parallelism; 1 if not given."""
         return self.values.whole("ds.tensor_parallel_size") or 1
 
     @property
     def _ring(self) -> int:
-        """Return the degree of ring attention; 1 if not given."""
         return self.values.whole("ds.ring_attn_size") or 1
 
     @property

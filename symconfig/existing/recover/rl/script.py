@@ -129,7 +129,6 @@ class Script:
             return None
 
     def _setting(self, option: str) -> Setting | None:
-        """Return the setting of an option; None if it is not given."""
         return self.values.arguments.find(self.values.name(option))
 
     def adapter(self, model: ModelDescriptor) -> Mapping[str, object] | None:

@@ -57,7 +57,6 @@ class Reader(Script):
 
     @property
     def workers(self) -> Workers:
-        """Return Megatron-LM's workers."""
         return MEGATRON
 
     def version(self) -> str:

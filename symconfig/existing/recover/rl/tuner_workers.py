@@ -76,7 +76,6 @@ class TunerWorkers(Script):
 
     @property
     def tuner(self) -> Tuner:
-        """Return the program's family: TRL, LLaMA-Factory, ms-swift or another."""
         return self.program.tuner
 
     @property
@@ -121,12 +120,10 @@ class TunerWorkers(Script):
 
     @property
     def _names(self) -> Namespace:
-        """Return Megatron-LM's options as its parser holds them."""
         return Namespace(self.megatron(), flags(self.version()))
 
     @property
     def _tp(self) -> int:
-        """Return DeepSpeed's degree of tensor parallelism; 1 if not given."""
         return self.values.whole("deepspeed_autotp_size") or 1
 
     @property
@@ -148,7 +145,6 @@ class TunerWorkers(Script):
 
     @property
     def _dp(self) -> int:
-        """Return the number of replicas, at least 1."""
         return max(1, self.gpus // self._sharing)
 
     @property
@@ -165,7 +161,6 @@ class TunerWorkers(Script):
 
     @property
     def _dtype(self) -> str:
-        """Return the option `dtype` without a prefix such as "torch."; an empty string if not given."""
         return (self.values.text("dtype") or "").rpartition(".")[2]
 
     @property
@@ -189,7 +184,6 @@ class TunerWorkers(Script):
 
     @property
     def recomputes(self) -> bool:
-        """Return whether activations are recomputed."""
         values = self.values
         if values.given("disable_gradient_checkpointing"):
             return not values.switch("disable_gradient_checkpointing")
@@ -207,7 +201,6 @@ class TunerWorkers(Script):
 
     @property
     def _eager(self) -> bool:
-        """Return whether attention runs without a fused kernel."""
         return self.values.text("attn_implementation") in ("eager", "disabled")
 
     @property
@@ -365,7 +358,6 @@ class TunerWorkers(Script):
 
 
 def _of_adapters(setting: Setting) -> bool:
-    """Return whether the setting is an option of adapters."""
     return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 

@@ -134,7 +134,6 @@ class Values:
         return next(given, None) or next((name for name in names if self._unset(name) is not None), names[0])
 
     def _unset(self, name: str) -> Value:
-        """Return a key's default; None if it has none or is unknown."""
         return self.keys[name].unset if name in self.keys else None
 
     def _decides(self, key: str) -> tuple[str, Value]:

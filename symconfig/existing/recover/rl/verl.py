@@ -49,12 +49,10 @@ class Reader(Script):
 
     @property
     def keys(self) -> Keys:
-        """Return the table of keys for the kind of workers; FSDP's for an unknown kind."""
         return KEYS.get(self.workers.name, KEYS["fsdp"])
 
     @property
     def workers(self) -> Workers:
-        """Return the kind of workers that the overrides choose."""
         return of_verl(dialect.workers(self.reading.settings))
 
     @property
@@ -200,7 +198,6 @@ class Reader(Script):
 
     @property
     def _trained_gpus(self) -> int:
-        """Return the GPUs that train."""
         return self.gpus - self.apart
 
     def _trained(self, role: str, model: Described, rl: Rl, packed: Packed) -> tuple[Run, float]:
@@ -304,7 +301,6 @@ class Tuning(Script):
 
     @property
     def workers(self) -> Workers:
-        """Return FSDP's workers, or ones that are not predicted if another strategy is given."""
         name = self.values.text("actor.strategy") or FSDP.name
         return replace(FSDP, target=None) if name.startswith(FSDP.name) else Workers(name, predicted=False)
 

@@ -40,13 +40,11 @@ class Axes:
         return len(self.parents) - 1
 
     def root(self, axis: int) -> int:
-        """Return the representative of an axis; compresses paths."""
         while self.parents[axis] != axis:
             self.parents[axis] = axis = self.parents[self.parents[axis]]
         return axis
 
     def leaves(self, group: Iterable[int]) -> Group:
-        """Return the representatives of the group's axes, with factored ones replaced by their factors."""
         leaves: list[int] = []
         for axis in group:
             root = self.root(axis)
@@ -54,11 +52,9 @@ class Axes:
         return tuple(leaves)
 
     def size(self, group: Iterable[int]) -> int:
-        """Return the number of elements along the group: the product of its lengths, 1 for an empty group."""
         return prod(self.lengths[self.root(axis)] for axis in group)
 
     def sizes(self, group: Iterable[int]) -> list[int]:
-        """Return the length of each leaf of the group."""
         return [self.lengths[leaf] for leaf in self.leaves(group)]
 
     def copy(self, group: Group) -> Group:
@@ -155,7 +151,6 @@ class Axes:
         self.alike[one] |= self.alike[other]
 
     def _parallel(self, one: int, other: int) -> None:
-        """Mark two axes as parallel; nothing if they are one."""
         one, other = self.root(one), self.root(other)
         if one != other:
             self.alike[one].add(other)

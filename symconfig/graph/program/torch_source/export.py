@@ -109,9 +109,6 @@ def _stacked(module: Module) -> bool:
 
 
 def _up(module: Module) -> Tensor | None:
-    """Return the weight of the experts' up projection, with the gate's if they are joined; None if the module has
-    neither.
-    """
     up = getattr(module, "gate_up_proj", None)
     return up if up is not None else getattr(module, "up_proj", None)
 
@@ -135,7 +132,6 @@ def _balanced(module: Module, tokens: Tensor, routes: Tensor, weights: Tensor) -
 
 
 def _gated(module: Module, hidden: Tensor) -> Tensor:
-    """Return gate activation times up for joined projections, by the module's own `_apply_gate` if it has one."""
     if hasattr(module, "_apply_gate"):
         return module._apply_gate(hidden)
     gate, up = hidden.chunk(2, dim=-1)
@@ -143,7 +139,6 @@ def _gated(module: Module, hidden: Tensor) -> Tensor:
 
 
 def _biased(values: Tensor, module: Module, *names: str) -> Tensor:
-    """Return values plus the first of the module's biases with these names; values unchanged if it has none."""
     bias = next((getattr(module, name) for name in names if getattr(module, name, None) is not None), None)
     return values if bias is None else values + bias.unsqueeze(1)
 

@@ -64,7 +64,6 @@ def program_of(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name
 
 
 def _torch() -> Any:
-    """Return the module torch. Raise InputError with an installation hint if it is missing."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:

@@ -304,7 +304,6 @@ def _needed(steps: Sequence[Recorded], outputs: Sequence[Made]) -> list[Recorded
 
 
 def _check_rules(steps: Sequence[Recorded]) -> None:
-    """Raise InputError with one problem for each missing operator among the steps; return if there is none."""
     first = {step.missing: step for step in reversed(steps) if step.missing}
     if times := Counter(step.missing for step in steps if step.missing):
         raise InputError([_problem(first[operator], count) for operator, count in times.items()])
@@ -385,7 +384,6 @@ class _Namer:
         return tuple(self.names[leaf] for leaf in leaves)
 
     def dims(self, group: Sequence[int]) -> tuple[str, ...]:
-        """Return the dim names of the group's leaves; leaves without a name are called `loop`."""
         return self.call(group, "loop")
 
     def tensor(self, made: Made) -> Tensor:

@@ -38,12 +38,10 @@ class Value:
 
     @property
     def gradient(self) -> bool:
-        """Return whether the tensor has a gradient."""
         return self.made.gradient
 
     @property
     def rank(self) -> int:
-        """Return the number of dims, those of size 1 included."""
         return len(self.dims)
 
     @property
@@ -248,7 +246,6 @@ class Recorder:
         return Operand(value.made, tuple(along))
 
     def _made(self, name: str, labels: Labels, out: Result, loops: Mapping[str, Group], flows: bool) -> Value:
-        """Return a new value over the loops' axes; dims of size 1 or without a label have none."""
         sized = zip(labels, out.shape, strict=True)
         dims = tuple(loops[label] if label and size > 1 else () for label, size in sized)
         axes = tuple(axis for dim in dims for axis in dim)
@@ -256,7 +253,6 @@ class Recorder:
 
 
 def _numbered(name: str, number: int) -> str:
-    """Return the name, with `.number` appended unless that is 0."""
     return f"{name}.{number}" if number else name
 
 
@@ -300,7 +296,6 @@ class Call:
 
     @property
     def result(self) -> Result:
-        """Return the shape and type of the first result."""
         return self.results[0]
 
     @property
@@ -310,11 +305,9 @@ class Call:
         return [item for items in some for item in items if isinstance(item, Value)]
 
     def size(self, value: Value, position: int) -> int:
-        """Return the size of one dim."""
         return self.recorder.axes.size(value.dims[position])
 
     def shape(self, value: Value) -> list[int]:
-        """Return the shape of a value."""
         return [self.recorder.axes.size(dim) for dim in value.dims]
 
     def of(self, shape: Sequence[int], element_bytes: float | None = None) -> Result:

@@ -195,7 +195,6 @@ def _sums(program: Program, shared: Collection[str]) -> set[str]:
 
 
 def _simple(op: Operator) -> bool:
-    """Return whether an operator is memory-bound and splits single loops without halo only."""
     return op.work is Work.MEMORY and all(len(split.loops) == 1 and not split.halo for split in op.splits)
 
 

@@ -135,7 +135,6 @@ class _Entry:
 
 
 def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _Entry:
-    """Return a table entry of a solved stage, or of a lower bound in seconds on its step. unit: GPUs per unit."""
     gpus, turns = bounds.gpus[place.mesh], bounds.turns
     if isinstance(stage, Stage):
         return _Entry(place, gpus // unit, stage.turn_s, stage.busy_s(turns), stage)

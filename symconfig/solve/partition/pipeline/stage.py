@@ -62,7 +62,6 @@ class Stage:
         return replace(self, partition=replace(self.partition, ask=ask, costs=costs, memory=self.memory))
 
     def with_alive(self, alive: int) -> Stage:
-        """Return the stage with another number of microbatches in flight and the memory that follows."""
         return replace(self, memory=self.memory + (alive - self.alive) * self.each_bytes, alive=alive)
 
 

@@ -9,9 +9,6 @@ from symconfig.graph.program.torch_source.rules import arithmetic, shapes
 
 
 def _named(tables: tuple[Mapping[str, Rule], ...]) -> dict[str, Rule]:
-    """Return the rules of all tables by full name, `aten.NAME`; a table's key may hold several names, separated by
-    blanks.
-    """
     return {f"aten.{name}": rule for table in tables for names, rule in table.items() for name in names.split()}
 
 

@@ -87,9 +87,6 @@ def _glu(call: Call) -> Answer:
 
 
 def _dropout(call: Call) -> Answer:
-    """Record dropout with its mask (1 byte per element); return the input itself when not training or with probability
-    0.
-    """
     x: Value = call["input"]
     if not call["train"] or not call["p"]:
         return [x, None]
@@ -106,16 +103,12 @@ def _whole_along(call: Call) -> Answer:
 
 
 def reduced(call: Call, x: Value, over: Sequence[int], function: Function, *, keep: bool = False) -> Value:
-    """Record a reduction of x over dims (non-negative positions) and return it. keep: reduced dims stay,
-    with size 1.
-    """
     labels = labels_of(x.rank)
     left = [label if n not in over else None for n, label in enumerate(labels)]
     return call.emit(function, [(x, labels)], left if keep else [label for label in left if label])
 
 
 def _reduction(function: Function, call: Call) -> Answer:
-    """Record a reduction over the argument `dim` (default: all dims); further results are None."""
     x: Value = call["self"]
     dims = call.args.get("dim")
     given = [dims] if isinstance(dims, int) else (dims or range(x.rank))
@@ -147,9 +140,6 @@ def _batch_norm(call: Call) -> Answer:
 
 
 def _group_norm(call: Call) -> Answer:
-    """Record a norm over the channels of each group and all dims behind them, and return it with x's shape; further
-    results are None.
-    """
     groups = call.args["num_groups"] if "num_groups" in call.args else call["group"]
     x: Value = call["input"]
     labels = ["n", "group", "c", *labels_of(x.rank)[2:]]
@@ -191,7 +181,6 @@ def _loss(call: Call) -> Answer:
 
 
 def _averaged(call: Call, losses: Value) -> Value:
-    """Record the mean or sum of the losses and return it; without `reduction` or for a single loss, a view of them."""
     if not call.args.get("reduction", 1) or not any(losses.dims):
         return call.viewed(losses, call.result.shape)
     return reduced(call, losses, range(losses.rank), LINEAR)

@@ -42,7 +42,6 @@ def _repeat_interleave(call: Call) -> Answer:
 
 
 def _transpose(call: Call) -> Answer:
-    """Return a view with two dims exchanged: those given, else the first and the last."""
     x: Value = call["self"]
     dims = list(x.dims)
     one, other = (call["dim0"], call["dim1"]) if "dim0" in call.args else (0, x.rank - 1)
@@ -105,7 +104,6 @@ def _rows(call: Call) -> Answer:
 
 
 def _split(call: Call) -> Answer:
-    """Record all parts of a dim and return them; a single part is the input itself."""
     x, dim = call["self"], call["dim"] % call["self"].rank
     if len(call.results) == 1:
         return [x]
@@ -259,9 +257,6 @@ def _transposed(call: Call) -> Answer:
 
 
 def _biased(call: Call, y: Value, space: int) -> Value:
-    """Return y in the shape of the call's result, with the bias added if there is one. space: number of
-    spatial dims.
-    """
     y = call.viewed(y, call.result.shape)
     if call["bias"] is None:
         return y
@@ -270,7 +265,6 @@ def _biased(call: Call, y: Value, space: int) -> Value:
 
 
 def _pool(maximum: bool, call: Call) -> Answer:
-    """Record a pool; the stride is the kernel's size by default."""
     kernel = call["kernel_size"]
     return _pooled(call, _windows(kernel, call["stride"] or kernel, call.args.get("dilation", [1])), maximum)
 
@@ -287,7 +281,6 @@ def _adaptive(maximum: bool, call: Call) -> Answer:
 
 
 def _pooled(call: Call, windows: Sequence[Window], maximum: bool) -> list[Value | None]:
-    """Record a pool over the last dims, one per window, and return it; further results (indices) are None."""
     x: Value = call["self"]
     labels = labels_of(x.rank)
     named = dict(zip(labels[x.rank - len(windows) :], windows, strict=True))
