@@ -120,7 +120,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
             if more is None or more in seen or any(more.get(name, value) != value for name, value in fixed.items()):
                 continue
             if len(seen) == MOST_SEARCHES:
-                raise nothing(f"nothing that it can be told was found in {MOST_SEARCHES} searches")
+                raise nothing(f"no plan that it can express was found in {MOST_SEARCHES} searches")
             seen.append(more)
             try:
                 other = solved(more)
@@ -128,7 +128,7 @@ def best_expressible(target: Target, job: Job, solved: Callable[[Pins], Plan]) -
                 infeasible += error.problems
             else:
                 heappush(waiting, (_rank(other), len(seen), more, other))
-    raise nothing("nothing that it can be told fits" + (f": {infeasible[0].what}" if infeasible else ""))
+    raise nothing("no plan that it can express fits" + (f": {infeasible[0].what}" if infeasible else ""))
 
 
 def _rank(plan: Plan) -> tuple[float, float]:

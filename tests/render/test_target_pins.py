@@ -145,7 +145,7 @@ def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:
         _planned(target="llamafactory", pins={"tp": "2"})
     first, *reasons = error.value.problems
     assert (first.field, first.got) == ("target", "llamafactory")
-    assert "nothing that it can be told fits" in first.what
+    assert "no plan that it can express fits" in first.what
     assert any("LLaMA-Factory has no switch for DeepSpeed's AutoTP" in reason.what for reason in reasons)
     assert not any("Try" in str(reason) for reason in reasons)
 

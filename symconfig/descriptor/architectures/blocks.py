@@ -160,10 +160,6 @@ bamba = _scan(_BAMBA, (*_OWN, "mamba_proj_bias"))
 falcon_h1 = replace(_scan(_BAMBA, (*_OWN, "projectors_bias"), "mamba_rms_norm"), beside_attention=True)
 
 
-def _heads(model: ModelDescriptor) -> int:
-    return model.mixer("mamba2").sizes["mamba_num_heads"]
-
-
 zamba2 = _scan(
     named(_SCAN, "n_mamba_heads mamba_expand mamba_ngroups mamba_d_state mamba_d_conv chunk_size")
     | {
