@@ -25,8 +25,6 @@ VERBS = {
     "accuracy": "tools.accuracy",
     "priors": "tools.priors",
     "recipes": "tools.recipes",
-    "recipes-import": "tools.recipes_import",
-    "pipelines": "tools.pipelines",
     "partitions": "tools.partitions",
     "flags": "tools.flags",
 }
