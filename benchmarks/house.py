@@ -1,8 +1,7 @@
-"""Measure the shape of the code: `python -m tools house [--json FILE] [--list NAME] [--budget]`.
+"""Measure the size and shape of the code: `python -m tools house [--list NAME] [--budget]`.
 
-Lines by room, files, circles of imports, and places where something stands that should stand elsewhere: comparisons
-with a framework's or a model family's name, names of operators in the costs, calls with many positional arguments,
-classes that name a point of the space. Read from the source alone; nothing is imported.
+Lines, logical lines and files by room, tests and words of documentation; what one plan calls; and places where something
+stands that should stand elsewhere. All but the calls is read from the source; nothing is imported.
 """
 
 from __future__ import annotations
@@ -10,49 +9,41 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
+import subprocess
 import sys
 import tokenize
-from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-
-import yaml
-
-from benchmarks.syntax import (
-    circles,
-    compared,
-    docstrings,
-    functions,
-    imports,
-    lines,
-    literal,
-    pieces,
-    tables,
-)
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "symconfig"
-FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers"})
-NAMED_FREELY = frozenset({"frameworks", "render", "verify"})  # rooms where a framework's name may decide something
-MODEL_ROOMS = frozenset({"graph", "cost", "solve"})  # rooms where no model's family may
 BUDGET = ROOT / "benchmarks" / "budget.json"
 DATA = ("*.json", "*.yaml", "*.csv")
-MANY_ARGUMENTS = 7
-SHORT_FILE = 40
-LONG_NAME = 4  # letters of a name that is looked for behind a prefix, too
-# The fields by which a class is recognised as a shape of a configuration: it names most of the degrees.
+FRAMEWORK_NAMES = frozenset({"megatron", "deepspeed", "fsdp", "bridge", "transformers"})
+NAMED_FREELY = frozenset({"frameworks", "render", "formats", "verify"})  # where a framework's name may decide something
+# A class that has most of these fields carries a configuration.
 DEGREES = frozenset({"tp", "pp", "cp", "ep", "etp", "dp"})
 MOST_DEGREES = 4
-
-
-@dataclass(slots=True)
-class House:
-    """The counts. places: where each kind of finding stands, as `file:line: text`."""
-
-    rooms: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    places: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    circles: list[list[str]] = field(default_factory=list)
+POINTS, NAMES, SHORT = "classes that carry a point", "comparisons with a framework's name", "files under 40 lines"
+FINDINGS = (POINTS, NAMES, SHORT)
+SHORT_LINES = 40
+# Prints how many functions of the package one plan calls, and in how many files.
+CALLS = """
+import contextlib, io, sys
+called = set()
+def note(frame, event, _):
+    if event == "call" and "/symconfig/" in frame.f_code.co_filename:
+        called.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+from symconfig.cli.main import main
+sys.setprofile(note)
+with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    main("plan --model llama3.1-70b --cluster h100 --gpus 512 --global-batch-size 1024 --seq-length 8192".split())
+sys.setprofile(None)
+plain = {one for one in called if "<" not in one[1].rsplit(".", 1)[-1]}
+print(len(plain), len({file for file, _ in plain}))
+"""
 
 
 def sources() -> dict[str, Path]:
@@ -65,153 +56,59 @@ def sources() -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    """Return the folder at the root of the package, or `(root)`."""
+    """Return the folder of a module at the root of the package, or `(root)`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "(root)"
 
 
-def families() -> frozenset[str]:
-    """Return model types and families, as the zoo and the importers name them."""
-    names = {path.stem for path in (PACKAGE / "descriptor" / "architectures").rglob("*.py")} - {"__init__"}
-    for path in (ROOT / "model_zoo" / "models").glob("*.yaml"):
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-        names |= {path.stem, str(data.get("model_type", path.stem))}
-    return frozenset(names)
+def imports(path: Path, modules: Mapping[str, Path]) -> set[str]:
+    """Return the modules of the package that a file imports, also inside functions and for types alone."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "symconfig":
+            wholes = ((f"{node.module}.{alias.name}", str(node.module)) for alias in node.names)
+            found |= {whole if whole in modules else module for whole, module in wholes}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in modules}
+    return found
 
 
-def operators(modules: Mapping[str, Path]) -> frozenset[str]:
-    """Return the names that the blocks give: operators, tensors, weights, modules, kinds, dims.
-
-    One of the first two arguments of a call in graph/blocks, or its `name` or `kind`; of a formatted one each piece;
-    and a constant of a module there.
-    """
-    names = set()
-    for module, path in modules.items():
-        if not module.startswith("symconfig.graph.blocks"):
-            continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                given = [*node.args[:2], *(word.value for word in node.keywords if word.arg in ("name", "kind"))]
-                names |= {word for each in given for word in pieces(each)}
-        for statement in tree.body:
-            if isinstance(statement, ast.Assign):
-                values = statement.value.elts if isinstance(statement.value, ast.Tuple) else [statement.value]
-                names |= {word for each in values for word in pieces(each)}
-    return frozenset(bare(word) for word in names if any(letter.isalpha() for letter in word))
-
-
-def bare(name: str) -> str:
-    """Return a name without what says which of an operator's tensors it is."""
-    return name.removesuffix(".weight").removesuffix(".bias").strip("._")
-
-
-def named(word: str, names: frozenset[str]) -> bool:
-    """Tell whether a literal is such a name, alone or behind a prefix."""
-    last = bare(word)
-    ends = [last[place:] for place in range(1, len(last)) if last[place - 1] in "._"]
-    return bool(last) and (last in names or any(end in names and len(end) >= LONG_NAME for end in ends))
-
-
-def measure() -> House:
-    """Read the whole package."""
-    modules, house = sources(), House()
-    model_names, operator_names = families(), operators(modules)
-    graph: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        text = path.read_text(encoding="utf-8")
-        tree, place = ast.parse(text), path.relative_to(ROOT)
-        here = room(name)
-        house.rooms[here] += lines(text, tree)
-        house.rooms[here]["files"] += 1
-        graph[name] = {other for other in imports(tree, modules) if other != name}
-        if len(text.splitlines()) < SHORT_FILE and path.name != "__init__.py":
-            house.places["files under 40 lines"].append(str(place))
-        house.rooms[here]["functions"] += sum(1 for _ in functions(tree))
-        for number, word in tables(tree):
-            if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
-                house.places["tables by a framework's name"].append(f"{place}:{number}: {word}")
-        for number, word in compared(tree):
-            if word in FRAMEWORK_NAMES and here not in NAMED_FREELY:
-                house.places["comparisons with a framework's name"].append(f"{place}:{number}: {word}")
-        for number, word in compared(tree, looked_up=False):
-            if word in model_names and here in MODEL_ROOMS:
-                house.places["comparisons with a model's family"].append(f"{place}:{number}: {word}")
-        texts = docstrings(tree)
-        in_cost = here == "cost"
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                count = sum(not isinstance(each, ast.Starred) for each in node.args)
-                if count >= MANY_ARGUMENTS:
-                    called = ast.unparse(node.func)
-                    house.places["calls with seven positional arguments or more"].append(
-                        f"{place}:{node.lineno}: {called} with {count}"
-                    )
-            elif isinstance(node, ast.ClassDef):
-                fields = {item.target.id for item in node.body if isinstance(item, ast.AnnAssign)
-                          and isinstance(item.target, ast.Name)}  # fmt: skip
+def findings() -> dict[str, list[str]]:
+    """Return for each of FINDINGS where it stands, as `file:line: text`."""
+    places: dict[str, list[str]] = {name: [] for name in FINDINGS}
+    for module, path in sources().items():
+        text, place = path.read_text(encoding="utf-8"), path.relative_to(ROOT)
+        if len(text.splitlines()) < SHORT_LINES and path.name != "__init__.py":
+            places[SHORT].append(str(place))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                fields = {each.target.id for each in node.body
+                          if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)}  # fmt: skip
                 if len(fields & DEGREES) >= MOST_DEGREES:
-                    house.places["shapes of a configuration"].append(f"{place}:{node.lineno}: {node.name}")
-            elif (
-                in_cost
-                and id(node) not in texts
-                and isinstance(node, ast.expr)
-                and (word := literal(node))
-                and named(word, operator_names)
-            ):
-                house.places["names of operators in cost"].append(f"{place}:{node.lineno}: {word}")
-    house.circles = circles({name: others & graph.keys() for name, others in graph.items()})
-    return house
-
-
-FINDINGS = (
-    "comparisons with a framework's name",
-    "tables by a framework's name",
-    "comparisons with a model's family",
-    "names of operators in cost",
-    "shapes of a configuration",
-    "calls with seven positional arguments or more",
-    "files under 40 lines",
-)
-KINDS = ("files", "code", "docstring", "comment", "blank")  # the other counts of a room are no lines
-
-
-def figures(house: House) -> dict[str, object]:
-    """Return plain data."""
-    total: Counter[str] = sum(house.rooms.values(), Counter())
-    return {
-        "rooms": {name: dict(sorted(house.rooms[name].items())) for name in sorted(house.rooms)},
-        "total": dict(sorted(total.items())),
-        "lines": sum(total[kind] for kind in KINDS[1:]),
-        **sizes(),
-        "files at the root": house.rooms["(root)"]["files"],
-        "circles of imports": [len(circle) for circle in house.circles],
-        **{name: len(house.places[name]) for name in FINDINGS},
-        "mutants killed": mutants_killed(),
-    }
-
-
-def mutants_killed() -> str:
-    """Say how many mutants the tests killed when `make mutants` was last run."""
-    record = json.loads((ROOT / "benchmarks" / "mutants.json").read_text(encoding="utf-8"))
-    killed, alive = record["killed"], record["survived"]
-    return f"{killed} of {killed + alive} that are not equivalent, {killed / (killed + alive):.1%} ({record['date']})"
-
-
-def sizes() -> dict[str, int]:
-    """Return what benchmarks/budget.json bounds: logical lines of Python, and lines of data files."""
-    python = [path for name in ("symconfig", "tools", "templates") for path in (ROOT / name).rglob("*.py")]
-    data = [path for name in ("symconfig", "model_zoo") for kind in DATA for path in (ROOT / name).rglob(kind)]
-    return {
-        "logical lines": sum(map(logical_lines, python)),
-        "lines of data": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in data),
-    }
+                    places[POINTS].append(f"{place}:{node.lineno}: {node.name}")
+            elif isinstance(node, ast.Compare) and room(module) not in NAMED_FREELY:
+                words = {each.value for side in (node.left, *node.comparators) for each in ast.walk(side)
+                         if isinstance(each, ast.Constant) and isinstance(each.value, str)}  # fmt: skip
+                places[NAMES] += [f"{place}:{node.lineno}: {word}" for word in sorted(words & FRAMEWORK_NAMES)]
+    return places
 
 
 def logical_lines(path: Path) -> int:
     """Return the number of logical lines of a Python file: statements and clauses, however they are broken."""
     with path.open("rb") as file:
         return sum(token.type == tokenize.NEWLINE for token in tokenize.tokenize(file.readline))
+
+
+def lines(path: Path) -> int:
+    """Return the number of lines of a text file."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def sizes() -> dict[str, int]:
+    """Return what benchmarks/budget.json bounds: logical lines of Python, and lines of data files."""
+    python = [path for name in ("symconfig", "tools", "templates") for path in (ROOT / name).rglob("*.py")]
+    data = [path for name in ("symconfig", "model_zoo") for kind in DATA for path in (ROOT / name).rglob(kind)]
+    return {"logical lines": sum(map(logical_lines, python)), "lines of data": sum(map(lines, data))}
 
 
 def over_budget() -> list[str]:
@@ -224,36 +121,45 @@ def over_budget() -> list[str]:
     ]
 
 
-def table(counted: Mapping[str, object]) -> str:
-    """Write the figures as text."""
-    rooms = counted["rooms"]
-    assert isinstance(rooms, dict)
-    shown = [f"{'room':<12}" + "".join(f"{kind:>11}" for kind in KINDS)]
-    for name, counts in (*rooms.items(), ("all", counted["total"])):
-        shown.append(f"{name:<12}" + "".join(f"{counts.get(kind, 0):>11,}" for kind in KINDS))
-    shown.append("")
-    shown += [f"{name}: {value}" for name, value in counted.items() if name not in ("rooms", "total")]
-    return "\n".join(shown)
+def words_of_docs() -> int:
+    """Return the number of words of README and docs/, without reference and evidence."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    told = [page for page in pages if not {"reference", "evidence"} & set(page.relative_to(ROOT).parts)]
+    return sum(len(re.findall(r"\S+", page.read_text(encoding="utf-8"))) for page in told)
+
+
+def table() -> Iterator[str]:
+    """Yield the lines of the report. Runs one plan in a process of its own, to count what it calls."""
+    rooms: dict[str, list[Path]] = defaultdict(list)
+    for module, path in sources().items():
+        rooms[room(module)].append(path)
+    rooms["all"] = list(sources().values())
+    yield f"{'room':<14}{'files':>8}{'lines':>10}{'logical':>10}"
+    for name, paths in rooms.items():
+        yield f"{name:<14}{len(paths):>8,}{sum(map(lines, paths)):>10,}{sum(map(logical_lines, paths)):>10,}"
+    yield ""
+    yield from (f"{name}: {size:,}" for name, size in sizes().items())
+    yield from (f"{name}: {len(places)}" for name, places in findings().items())
+    functions, files = subprocess.run(
+        [sys.executable, "-c", CALLS], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    yield f"functions called by one plan of 70B: {functions} in {files} files"
+    yield f"lines of tests: {sum(map(lines, (ROOT / 'tests').rglob('*.py'))):,}"
+    yield f"words of docs outside reference and evidence: {words_of_docs():,}"
+    record = json.loads((ROOT / "benchmarks" / "mutants.json").read_text(encoding="utf-8"))
+    yield f"mutants killed: {record['killed']} of {record['killed'] + record['survived']} ({record['date']})"
 
 
 def main() -> str | None:
+    """Print the report or a list; with --budget return the sentences of sizes beyond their budget, None for none."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="write the figures there")
-    parser.add_argument("--list", choices=(*FINDINGS, "circles"), help="show where these stand")
+    parser.add_argument("--list", choices=FINDINGS, help="show where these stand")
     parser.add_argument("--budget", action="store_true", help="exit 1 where the code or its data exceed their budget")
     arguments = parser.parse_args()
     if arguments.budget:
         return "\n".join(over_budget()) or None
-    house = measure()
-    if arguments.list == "circles":
-        print("\n".join(", ".join(circle) for circle in house.circles))
-    elif arguments.list:
-        print("\n".join(house.places[arguments.list]))
-    else:
-        counted = figures(house)
-        print(table(counted))
-        if arguments.json:
-            arguments.json.write_text(json.dumps(counted, indent=1) + "\n", encoding="utf-8")
+    for line in findings()[arguments.list] if arguments.list else table():
+        print(line)
     return None
 
 
