@@ -1,7 +1,7 @@
 """Measure the size and shape of the code: `python -m tools house [--list NAME] [--budget]`.
 
-Lines, logical lines and files by room, tests and words of documentation; what one plan calls; and places where something
-stands that should stand elsewhere. All but the calls is read from the source; nothing is imported.
+Lines, logical lines and files by room, tests and words of documentation; what one plan calls; and places where
+something stands that should stand elsewhere. All but the calls is read from the source; nothing is imported.
 """
 
 from __future__ import annotations
