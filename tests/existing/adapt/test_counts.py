@@ -60,13 +60,14 @@ def test_every_number_of_the_launchers_is_the_plans(
     assert new(outcome) == source
 
 
-def test_a_number_of_the_scheduler_that_stays_dark_is_not_written_over_at_its_use(tmp_path: Path) -> None:
+def test_a_number_that_another_option_has_too_is_left_to_a_person(tmp_path: Path) -> None:
     source = (
         f"#!/bin/bash\n{head(MINE)[12:]}N=2\nsrun torchrun --nnodes $N --nproc_per_node 8 pretrain_gpt.py {ARGS} "
         "--log-interval $N\n"
     )
     outcome = adapt(tmp_path, source, GOAL)
-    assert new(outcome) == source.replace("--nnodes $N", "--nnodes 8")
+    assert not outcome.files
+    assert [item.option for item in outcome.unplaced] == ["--nnodes", "the number of GPUs"]
 
 
 def test_our_own_check_of_the_number_of_gpus_moves_with_it(tmp_path: Path) -> None:

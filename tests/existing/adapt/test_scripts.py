@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
-from symconfig.existing.adapt.goal import Goal
+from symconfig.existing.adapt.megatron import Goal
 from symconfig.existing.adapt.outcome import Adapted
 from symconfig.existing.launch.read import read
 from symconfig.plans.plan import Plan, Recompute
@@ -248,10 +248,10 @@ def test_what_is_written_is_the_plan_or_is_said_not_to_be(tmp_path: Path, mine: 
     outcome = adapt(tmp_path, STYLES[style](mine, options(mine)), goal)
     path = written(tmp_path, new(outcome))
     reading = read(path)
-    aim = Goal.of(goal, reading)
+    aim = Goal.of(goal)
     assert not outcome.unplaced
     assert not aim.differing(aim.names(reading), aim.gpus)
-    decided = {setting.name for each in (aim.settings, Goal.of(mine, reading).settings) for setting in each}
+    decided = {setting.name for each in (aim.settings, Goal.of(mine).settings) for setting in each}
     before, after = (
         {
             setting.name: [word.text for word in setting.values]
