@@ -31,7 +31,7 @@ ALLOWED = {
             "frameworks/megatron/environment.py",
             "frameworks/megatron/flags.py",
             "render/deepspeed.py",
-            "render/launchers/ray.py",
+            "render/launchers.py",
             "report/page/page.py",
             "runs/sweep/planner.py",
             "solve/interval.py",

@@ -19,11 +19,9 @@ from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, refusals, rewarding, step_words, trainer
-from symconfig.render.learning import Compares, Learns
-from symconfig.render.rewarding import Rewarding
-from symconfig.render.summary import predicted_for
-from symconfig.render.target import Target
+from symconfig.render import deepspeed, learning, shared, summary, trainer
+from symconfig.render.learning import Compares, Learns, Rewarding
+from symconfig.render.target import Target, ignored
 
 NAME = "openrlhf"
 RELEASE = "0.11.2"
@@ -47,43 +45,41 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError for what OpenRLHF does not support."""
+    """Return the templates' variables."""
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
         "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
         "release": RELEASE,
         "arrays": arrays,
-        "phases": step_words.phases(plan),
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
-            *step_words.notes(plan, _AWAY),
+            *summary.step_notes(plan, _AWAY),
             *deepspeed.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),
-        "predicted_for": predicted_for(plan, "deepspeed"),
         "data": ",".join(training.data_path),
-        "reward_model": rewarding.published(plan),
-        "reward_url": rewarding.address(plan),
-        "reward_nodes": list(rewarding.nodes(plan)),
+        "reward_model": learning.reward_model(plan),
+        "reward_url": learning.reward_url(plan),
+        "reward_nodes": list(learning.reward_nodes(plan)),
         "critic": None if plan.job.rl is None else learning.critic(plan),
         "critic_nodes": [-(-gpus // most), min(gpus, most)],
     }
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all options as words. Raises InfeasibleError for what OpenRLHF does not support."""
+    """Return all options as words."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    others = (*refusals.problems(plan), *trainer.problems(plan), *_problems(plan))
-    learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what OpenRLHF does not support, in addition to limits of DeepSpeed and the Trainer."""
+    """Yield what OpenRLHF, DeepSpeed or the Trainer does not support."""
+    yield from shared.problems(plan)
+    yield from trainer.problems(plan)
     options, p, rl, training = plan.best.options, plan.best.parallel, plan.job.rl, plan.training
     if p.cp > 1:
         what = "OpenRLHF divides sequences by ring attention, which is not priced"
@@ -149,21 +145,24 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, write(table, run)
 
 
-TARGET = Target(
-    name=NAME,
-    does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)",
-    variables=variables,
-    assumes={"backend": "deepspeed"},
-    learns=LEARNS,
-    compares=COMPARES,
-    counts=counting.STEPS,
-    ignored_fields={
-        "split": "OpenRLHF takes a data set for training and another for evaluation",
-        "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
-        "tokenizer_model": "OpenRLHF takes the model's tokenizer",
-        "tokenizer_type": "OpenRLHF takes the model's tokenizer",
-        "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
-        "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
-        "train_iters": "OpenRLHF counts --train.num_episodes passes over its data, of pairs --train.max_epochs",
-    },
+TARGETS = (
+    Target(
+        name=NAME,
+        does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) "
+        "and for DPO (launch.sh)",
+        variables=variables,
+        problems=_problems,
+        words=words,
+        assumes={"backend": "deepspeed"},
+        learns=LEARNS,
+        compares=COMPARES,
+        counts=counting.STEPS,
+        ignored_fields=ignored(
+            "OpenRLHF",
+            split="OpenRLHF takes a data set for training and another for evaluation",
+            eval_iters="OpenRLHF evaluates on a data set that --eval.dataset names",
+            distributed_timeout_minutes="OpenRLHF waits 60 minutes",
+            train_iters="OpenRLHF counts --train.num_episodes passes over its data, of pairs --train.max_epochs",
+        ),
+    ),
 )

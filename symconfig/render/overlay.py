@@ -114,14 +114,10 @@ def _own(folder: Path, known: Mapping[str, Target]) -> Target:
         base,
         name=folder.name,
         does=about.does,
-        texts=base.texts if about.texts else _none,
+        texts=base.texts if about.texts else lambda plan: (),
         folders=(folder,),
         foreign=True,
     )
-
-
-def _none(plan: object) -> tuple[()]:
-    return ()
 
 
 def _links(templates: Path) -> Iterator[Problem]:

@@ -1,15 +1,19 @@
-"""A plan in words and short tables, for REPORT.md of any target."""
+"""A plan in words and short tables, for REPORT.md of any target: options, time, memory, the phases of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from symconfig.format import count, percent, seconds, several
+from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beyond, comparisons, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
+from symconfig.plans.rl import AWAKE, READING
 from symconfig.plans.searched import searched
+from symconfig.render.learning import WORTH_READING
 from symconfig.units import GIB
 
 _DEGREES = (
@@ -269,3 +273,98 @@ def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | s
 def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
     """Return the tables of a candidate, whatever its plan."""
     return {"degrees": degrees(best), "options": options(best), "stages": stages(best)}
+
+
+def phases(plan: Plan) -> tuple[Row, ...]:
+    """Return a row for each phase of an RL step: seconds, share of the step, tokens of a micro-batch per GPU, memory
+    and its parts.
+
+    The shares of phases that overlap add up to more than 100 %. () for a plan without phases.
+    """
+    if not plan.steps:
+        return ()
+    step = plan.steps[0]
+    return tuple(
+        Row(
+            phase.name,
+            (
+                seconds(phase.seconds),
+                percent(phase.seconds / step.step_s),
+                count(phase.tokens) if phase.tokens else "",
+                gib_number(phase.bytes),
+                ", ".join(
+                    f"{name} {gib_number(size)}"
+                    for name, size in sorted(phase.holds.items(), key=lambda part: -part[1])
+                ),
+            ),
+        )
+        for phase in step.phases
+    )
+
+
+def engine_share(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on why the engine has its share of memory, if the plan chose it."""
+    rl = plan.job.rl
+    if (
+        rl is None
+        or not plan.rl
+        or rl.rollout.memory_share is not None
+        or AWAKE not in (held := plan.rl[0].phases[0].holds)
+    ):
+        return
+    step, resting = plan.rl[0], sum(held.values()) - held[AWAKE]
+    meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
+    yield (
+        f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
+        f"for the {gib_number(resting)} GiB beside it, their gaps and the margin, and has itself room for "
+        f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
+    )
+
+
+def read_at_once(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on the micro-batch size of log-probabilities, if it is not that of the update."""
+    tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
+    if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
+        return
+    if read < trained:
+        yield f"Log-probabilities are computed of {read:,} tokens a GPU at once: those of an update's do not fit."
+        return
+    yield (
+        f"Log-probabilities keep nothing for a backward, and are computed of {read:,} tokens a GPU at once: twice as "
+        f"many would not fit, or would save less than {percent(WORTH_READING, 0)} of their time."
+    )
+
+
+def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
+    """Yield sentences about the step to read before the first start.
+
+    moved: how the reference model of a preference loss could be taken off the GPU.
+    """
+    if (rl := plan.job.rl) is None:
+        if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
+            yield f"The reference is on the GPU in every phase, {gib_number(copy)} GiB" + (
+                f"; {moved}" if moved else ""
+            )
+        return
+    if not rl.reference:
+        yield "There is no KL term, and so no reference model"
+    yield from (sentence.removesuffix(".") for sentence in (*engine_share(plan), *read_at_once(plan), *rewards(plan)))
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )
+
+
+def rewards(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on where the reward model runs; nothing without one."""
+    named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
+    if named is None:
+        return
+    if own is None:
+        yield f"Rewards come from {named.url}, for which nothing is counted."
+        return
+    name = "a network of the actor's size" if named.model is None else named.model.removesuffix(".yaml")
+    where = f"{several(own.gpus, 'GPU')} of its own" if own.gpus else "the GPUs that train"
+    engines = f"engines on {several(own.tp, 'GPU')} each, with {own.memory_share:g} of the memory"
+    yield f"Rewards: {name} on {where}, by {engines if own.tp else 'workers'}."

@@ -79,14 +79,6 @@ def test_degrees_batch_and_states_are_the_plans() -> None:
     assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
 
 
-def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
-    """Llama 3's factor is 1 by default in GPTModelProvider, and its cross entropy another kernel."""
-    config = bridge.sections(sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1]))["model"]
-    assert (config["rope_scaling"], config["rope_scaling_factor"]) == (True, 8.0)
-    assert config["cross_entropy_loss_fusion"] is False
-    assert config["bias_activation_fusion"] is True
-
-
 def test_yarn_is_gpt_oss_own() -> None:
     plan = sample_plan("gpt-oss-120b", "h100", version=BRIDGES[-1])
     config = bridge.sections(plan)["model"]
@@ -154,14 +146,6 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
     gate, up = x.chunk(2, -1)
     real = torch.nn.functional.gelu(gate, approximate="tanh") * up
     assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
-
-
-def test_scores_of_a_factor_of_their_own_are_a_field() -> None:
-    model = sample_model("llama2-13b", query_pre_attn_scalar=144.0)
-    config = bridge.sections(sample_plan(model, "h100", version=BRIDGES[-1]))["model"]
-    assert config["softmax_scale"] == 1 / 12
-    usual = bridge.sections(sample_plan("llama2-13b", "h100", version=BRIDGES[-1]))["model"]
-    assert "softmax_scale" not in usual
 
 
 @pytest.mark.parametrize(
@@ -298,15 +282,6 @@ def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, m
     assert (arguments.overrides, arguments.data_path) == (["train.train_iters=3"], ["data"])
 
 
-def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -> None:
-    tuned, plain = (
-        render(sample_plan(model, version=BRIDGES[-1]), "bridge")["REPORT.md"]
-        for model in (with_adapter(*WHOLE), "llama2-13b")
-    )
-    assert "neither packed nor padded to seq_length" in tuned
-    assert "training.jsonl" not in plain
-
-
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
     said = bridge.overrides(
         {
@@ -343,10 +318,6 @@ def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
     same = sample_plan("llama2-13b", version="core_v0.15.0")
     assert bridge.version(same) == "core_v0.15.0"
     assert not bridge.variables(same)["notes"]
-
-
-def test_a_plan_for_deepspeed_is_refused_with_the_way_out() -> None:
-    assert any("--backend megatron" in text for text in said(sample_plan("llama2-13b", backend="deepspeed")))
 
 
 def test_gated_delta_nets_have_the_specification_that_bridges_own_provider_has() -> None:

@@ -77,22 +77,6 @@ def test_documents_follow_each_other_and_labels_are_the_next_token(sequences: Mo
     assert labels.tolist() == [[2, 3, -100, 5], [6, 7, -100, 9]]
 
 
-def test_a_prompt_gives_no_loss(sequences: ModuleType) -> None:
-    ids, labels = sequences.encode({"prompt": "ab", "response": "c"}, Letters())
-    assert ids == [99, 97, 98, 99, 0]
-    assert labels == [-100, -100, -100, 99, 0]
-
-
-def test_text_and_messages_become_tokens(sequences: ModuleType) -> None:
-    assert sequences.encode({"text": "ab"}, Letters())[0] == [99, 97, 98, 0]
-    assert sequences.encode({"messages": [{"role": "user", "content": "ab"}]}, Letters())[0] == [97, 98]
-
-
-def test_a_line_separator_inside_a_text_does_not_end_the_line(sequences: ModuleType, tmp_path: Path) -> None:
-    path = _file(tmp_path, {"input_ids": [1, 2, 3], "note": "a\u2028b\x85c"})
-    assert sequences.read([path], 2, None, False) == [([1, 2], [2, 3])]
-
-
 def test_what_cannot_be_read_names_file_and_line(sequences: ModuleType, tmp_path: Path) -> None:
     path = _file(tmp_path, {"input_ids": [1, 2]}, {"text": "x"})
     with pytest.raises(SystemExit, match=r"data.jsonl:2: holds text, which needs --tokenizer"):
@@ -175,11 +159,6 @@ def test_the_learning_rate_rises_then_follows_its_style(style: str, middle: floa
     assert [_lr(step, lr_decay_style=style) for step in (0, 4, 9, 10)] == pytest.approx([0.0, 0.8, 1.8, 2.0])
     assert _lr(60, lr_decay_style=style) == pytest.approx(middle)
     assert _lr(110, lr_decay_style=style) == pytest.approx(end)
-
-
-def test_decay_ends_where_it_was_told_to() -> None:
-    assert _lr(60, lr_decay_iters=60) == pytest.approx(0.5)
-    assert _lr(0, lr_warmup_iters=0) == pytest.approx(2.0)
 
 
 def test_qwen_7b_s_weights_load_into_the_qwen2_class(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.errors import InfeasibleError, InputError
-from symconfig.render import every_launcher, fill, render
+from symconfig.errors import InputError
+from symconfig.render import fill, render
 from symconfig.render.overlay import digest
 from tests.sample_plans import sample_plan
 
@@ -119,23 +119,6 @@ def test_templates_that_have_no_place_of_their_own_are_named(tmp_path: Path, nam
     assert said in problem.what
 
 
-def test_a_target_without_launch_sh_has_no_launcher(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"ours/target.yaml": ABOUT, "ours/args.txt.j2": "x\n"})
-    assert render(sample_plan(), "ours", templates=mine).paths() == ("plan.json", "args.txt")
-    for launcher in every_launcher():
-        with pytest.raises(InfeasibleError, match=r"'ours' writes no launch\.sh, which is what launchers start"):
-            render(sample_plan(), "ours", (launcher,), mine)
-
-
-def test_a_template_that_is_imported_alone_is_told_how_it_sees_the_plan(tmp_path: Path) -> None:
-    text = "{% import 'megatron/launch.sh.j2' as theirs WITH %}"
-    mine = put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "")})
-    with pytest.raises(InputError, match=r"'model' is undefined\. Try: \{% import … with context %\}"):
-        render(sample_plan(), "megatron", templates=mine)
-    put(tmp_path, {"megatron/own.txt.j2": text.replace("WITH", "with context")})
-    render(sample_plan(), "megatron", templates=mine)
-
-
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
@@ -171,47 +154,12 @@ def test_what_is_wrong_with_a_template_is_said_with_its_place(tmp_path: Path, te
     assert said in str(problem)
 
 
-def test_a_template_that_it_includes_is_the_place_where_that_is_wrong(tmp_path: Path) -> None:
-    mine = put(tmp_path, {"megatron/a.txt.j2": "{% include 'parts/b.j2' %}", "megatron/parts/b.j2": "\n{{ nosuch }}"})
-    with pytest.raises(InputError) as caught:
-        render(sample_plan(), "megatron", templates=mine)
-    assert (caught.value.problems[0].file, caught.value.problems[0].line) == (str(mine / "megatron/parts/b.j2"), 2)
-
-
 def test_a_template_without_an_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fill, "MOST_LETTERS", 10**5)
     text = "{% for a in range(99999) %}{% for b in range(99999) %}{{ a }}{% endfor %}{% endfor %}"
     mine = put(tmp_path, {"megatron/bad.txt.j2": text})
     with pytest.raises(InputError, match="gives a file that is too large"):
         render(sample_plan(), "megatron", templates=mine)
-
-
-def test_a_block_of_a_targets_own_template_is_replaced_by_its_path(tmp_path: Path) -> None:
-    mine = put(
-        tmp_path,
-        {
-            "megatron/launch.sh.j2": '{% extends "megatron/launch.sh.j2" %}\n'
-            "{% block ready %}\nmodule load cuda\n{% endblock %}\n"
-        },
-    )
-    files = render(sample_plan(), "megatron", templates=mine)
-    assert "\nmodule load cuda\n" in files["launch.sh"]
-    assert "--tensor-model-parallel-size 4" in files["launch.sh"]
-
-
-def test_a_target_of_ones_own_may_take_the_bases_texts_and_a_template_may_replace_one(tmp_path: Path) -> None:
-    mine = put(
-        tmp_path,
-        {
-            "ours/target.yaml": ABOUT + "texts: true\n",
-            "ours/a.txt.j2": "a\n",
-            "megatron/megatron_args.txt.j2": "mine\n",
-        },
-    )
-    assert set(render(sample_plan(), "ours", (), mine).paths()) == {"plan.json", "a.txt", "megatron_args.txt"}
-    files = render(sample_plan(), "megatron", (), mine)
-    assert files["megatron_args.txt"] == "mine\n"
-    assert len(set(files.paths())) == len(files.paths())
 
 
 def test_the_digest_knows_names_and_bytes(tmp_path: Path) -> None:

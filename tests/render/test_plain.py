@@ -74,12 +74,6 @@ class _Pair:
         return (self.one, 2)
 
 
-def test_objects_are_their_fields_and_properties() -> None:
-    value = plain({"a": _Pair(_Number(1)), Path("b"): [_Text("c"), 1.5, True, None]})
-    assert value == {"a": {"one": 1, "two": [1, 2]}, "b": ["c", 1.5, True, None]}
-    assert {type(each) for _, each in within(value, "")} <= set(PLAIN)
-
-
 @pytest.mark.parametrize("value", [len, "".join, object(), b"bytes", _Pair, {1, 2}, (each for each in ())])
 def test_what_is_not_plain_is_refused_with_its_place(value: object) -> None:
     with pytest.raises(InputError, match=r"notes\.first: templates are not given such a value"):
@@ -119,37 +113,3 @@ def test_a_template_reaches_no_more_than_the_values(tmp_path: Path, text: str, v
     (tmp_path / "bad.j2").write_text(text.replace("VALUE", value))
     with pytest.raises(InputError, match=r"bad.j2:1: cannot be filled"):
         filled((tmp_path,), ("bad.j2",), common(sample_plan()))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{{ lipsum.__globals__ }}",
-        "{{ lipsum() }}",
-        "{{ [1, 2] | random }}",
-        "{{ cycler.__init__.__globals__ }}",
-        "{{ cycler('a').next.__globals__ }}",
-        "{{ joiner.__init__.__globals__ }}",
-        "{{ namespace.__init__.__globals__ }}",
-        "{{ namespace().__class__ }}",
-        "{{ dict.mro() }}",
-        "{{ range.__self__ }}",
-        "{{ self._TemplateReference__context }}",
-        "{{ self.__class__ }}",
-        "{% macro m() %}{% endmacro %}{{ m._func }}",
-        "{% macro m() %}{% endmacro %}{{ m._environment }}",
-        "{% for a in [1] %}{{ loop._iterator }}{% endfor %}",
-        "{{ none.__class__ }}",
-        "{{ (1).__class__ }}",
-        "{{ nothing.__class__ }}",
-        "{{ range(10 ** 9) | list }}",
-        "{{ import_module('os') }}",
-        "{{ open('/etc/passwd') }}",
-        "{{ [].append(1) }}",
-        "{% set a = {} %}{{ a.update(b=1) }}",
-    ],
-)
-def test_jinjas_own_names_lead_nowhere(tmp_path: Path, text: str) -> None:
-    (tmp_path / "bad.j2").write_text(text)
-    with pytest.raises(InputError, match=r"bad.j2:1: (cannot be filled|is no template)"):
-        filled((tmp_path,), ("bad.j2",), {})

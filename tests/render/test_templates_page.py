@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,18 +16,17 @@ from symconfig.plans import plan as plan_room
 from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, render, resume, summary, targets
-from symconfig.render.target import common
+from symconfig.render import megatron, megatron_args, render, summary, targets
+from symconfig.render.target import Saving, common
 from tests.sample_plans import learning_plan, sample_plan
 from tools.generate import is_current
 from tools.generate import targets as docs
 
-DOCS = Path(__file__).parents[2] / "docs"
 ELSEWHERE = {
     "Nodes": summary.Nodes,
     "Row": summary.Row,
     "Variable": environment.Variable,
-    "Saving": resume.Saving,
+    "Saving": Saving,
     "Group": megatron_args.Group,
     "Degrees": Degrees,
     "History": plan_history.History,
@@ -59,6 +57,7 @@ def given(target: str) -> set[str]:
     """What the target's templates are given, beside what all are."""
     for plan in plans():
         try:
+            targets()[target].refuse(plan)
             return set(targets()[target].variables(plan))
         except SymconfigError:
             continue

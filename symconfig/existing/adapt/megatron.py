@@ -301,7 +301,8 @@ def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> It
         if old is None and new is not None:
             yield Change(new.name, None, new.text, new.place)
         elif old is not None:
-            yield Change(old.name, old.text, new and new.text, (_having(first, dest) or old).place)
+            now_text = None if new is None else new.text
+            yield Change(old.name, old.text, now_text, (_having(first, dest) or old).place)
 
 
 def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
@@ -333,6 +334,7 @@ def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | N
             for gained, lost in changes
         )
 
+    ways: Ways
     if setting is None:
         ways = chain.from_iterable(
             in_all_runs(draft.reading, anchor, lambda each: words.added(each, (wish.option, *values), draft.texts))

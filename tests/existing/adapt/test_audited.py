@@ -143,8 +143,3 @@ def test_memory_that_the_script_itself_needs_is_an_error_of_the_change(tmp_path:
     outcome, _ = adapt(tmp_path, script(plan(**LAYOUTS[0])), goal)
     assert [(flaw.rule, flaw.before) for flaw in outcome.flaws] == [("out-of-memory", False)]
     assert "The plan's values bring it." in str(outcome.flaws[0])
-
-
-def test_options_of_a_fork_are_no_errors(tmp_path: Path) -> None:
-    outcome, _ = adapt(tmp_path, script(plan(**LAYOUTS[0]), "--my-own-option 3"), plan(**LAYOUTS[2]))
-    assert outcome.done

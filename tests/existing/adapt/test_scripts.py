@@ -161,15 +161,6 @@ def test_a_default_that_follows_another_option_is_held(tmp_path: Path) -> None:
     ]
 
 
-def test_more_gpus_are_the_launchers_to_start(tmp_path: Path) -> None:
-    mine = plan()
-    outcome = adapt(tmp_path, array(mine, options(mine)), plan(dp=4))
-    assert lines(outcome) == [
-        f'{sign}torchrun --nnodes {count} --nproc_per_node 8 pretrain_gpt.py "${{ARGS[@]}}"'
-        for sign, count in (("-", 2), ("+", 4))
-    ]
-
-
 def test_a_variable_that_keeps_the_plan_from_starting_is_changed(tmp_path: Path) -> None:
     mine = plan(tp=2, pp=1, dp=8)
     goal = plan(tp=2, pp=1, dp=8, zero_stage=3)
@@ -188,13 +179,6 @@ def test_a_variable_that_is_missing_is_exported_beside_the_others(tmp_path: Path
     outcome = adapt(tmp_path, source, goal)
     assert "+export CUDA_DEVICE_MAX_CONNECTIONS=1" in lines(outcome)
     assert new(outcome).startswith("#!/bin/bash\nexport OMP_NUM_THREADS=1\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n")
-
-
-def test_line_ends_stay(tmp_path: Path) -> None:
-    mine = plan()
-    source = array(mine, options(mine)).replace("\n", "\r\n")
-    after = new(adapt(tmp_path, source, plan(tp=2, dp=4, recompute=FULL)))
-    assert after.count("\n") == after.count("\r\n") == source.count("\n") + 3
 
 
 def test_another_model_is_refused_with_what_differs(tmp_path: Path) -> None:

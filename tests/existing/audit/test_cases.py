@@ -38,15 +38,6 @@ def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str |
     assert unknown == (["that train.py"] if name == "acc_custom.sh" else [])
 
 
-def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("accelerate launch --num_processes 8 --num_machines 1 mytrain.py --bs 4 --lr 1e-4\n")
-    done = existing.audit(str(script), cluster="h100", plan=False)
-    assert done.reader.backend == "unknown"
-    assert not done.findings
-    assert [problem.what for problem in done.unpredicted] == ["this trainer is not known"]
-
-
 @pytest.mark.parametrize(
     ("more", "gib"),
     # The fused head keeps its input, of 0.25 GiB, whatever the loss, and Liger's makes as much of a chunk of logits.
@@ -111,20 +102,9 @@ def test_ms_swift_is_held_against_the_layers_of_its_stages() -> None:
     assert done.judged.run.described.model.num_nextn_predict_layers == 0
 
 
-def test_stages_that_embedding_and_loss_even_out_are_named() -> None:
-    (found,) = (each for each in case("c06_gpt30_pp4.sh", cluster=None).findings if each.severity == "error")
-    assert found.problem.hint == "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-
-
 @pytest.mark.parametrize(("name", "gpus"), [("1_ds_hostfile.sh", 22), ("1c.sh", 24)])
 def test_gpus_are_counted_in_the_hostfile(name: str, gpus: int) -> None:
     assert case(f"own/{name}", cluster=None).reader.gpus == gpus
-
-
-def test_null_is_the_default_of_number_checkpoints() -> None:
-    done = case("c17_pl_stage2_param_offload.json", cluster=None, gpus=8)
-    assert [each for each in done.findings if each.severity == "error"] == []
-    assert "deepspeed-param-offload-stage" in {each.rule for each in done.findings}
 
 
 def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
@@ -134,31 +114,6 @@ def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
         assert done.infeasible is None
         assert done.better is not None
         assert done.better.device_bytes <= done.better.usable_bytes
-
-
-def test_other_runs_of_the_program_are_named() -> None:
-    others = [item.what for item in case("own/5_sweep_heredoc.sh").reading.unread if "another run" in item.why]
-    assert others == [
-        "--micro-batch-size 2",
-        "--tensor-model-parallel-size 4",
-        "--tensor-model-parallel-size 4 --micro-batch-size 2",
-    ]
-
-
-def test_masks_of_long_sequences_are_counted() -> None:
-    done = case("c43_cp_128k.sh")
-    (found,) = (each for each in done.findings if each.rule == "masks-of-data")
-    assert found.severity == "warning"
-    assert found.problem.got == "16 GiB on every GPU, and 64 GiB of host memory a sample"
-    assert done.judged is not None
-    assert done.judged.run.configuration.framework.mask_bytes == 16 * GIB
-    assert done.judged.plan.best.predicted.memory["working set"] > 16 * GIB
-
-
-def test_words_that_are_read_while_the_script_runs_are_named() -> None:
-    done = case("own/6_env_files.sh")
-    assert [(item.what, item.place.line) for item in done.reading.unread] == [("mapfile -t M", 10)]
-    assert [problem.field for problem in done.unpredicted] == ["mapfile -t M"]
 
 
 @pytest.mark.parametrize("strategy", ["optim", "optim_grads", "optim_grads_params"])
