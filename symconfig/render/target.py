@@ -232,6 +232,14 @@ class Target:
         if faults := (*of_kind, *self.problems(plan)):
             raise InfeasibleError(faults)
 
+    def checked_variables(self, plan: Plan, *of: object) -> Mapping[str, Any]:
+        """Return the templates' variables. Raises InfeasibleError for what the target cannot express, and InputError.
+
+        of: further arguments of `variables`.
+        """
+        self.refuse(plan)
+        return self.variables(plan, *of)
+
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
         """Return the files: from templates by name, then texts that no template has replaced.
 
@@ -240,8 +248,7 @@ class Target:
         """
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
-        self.refuse(plan)
-        given = self.variables(plan, *of)
+        given = self.checked_variables(plan, *of)
         values = {**common(plan, starts, self, given.get("wants", ())), **given}
         files = filled((*self.folders, *self.shared), self.templates(), values)
         made = {item.path for item in files}
