@@ -141,9 +141,8 @@ class Target:
     of RL and of preference training, whose tasks are added to `tasks`. towers: multimodal models whose vision tower it
     trains. program: its name in messages; "": that of the target.
 
-    Set by `placed` and for a user's own templates: folders, searched for templates in order; shared, templates to
-    extend or include, which make no files; foreign, some templates are the user's; base, the target whose variables a
-    user's target has.
+    Set by `placed`: folders, searched for templates in order; shared, templates to extend or include, which make no
+    files.
     """
 
     name: str
@@ -166,14 +165,12 @@ class Target:
     program: str = ""
     folders: tuple[Path, ...] = ()
     shared: tuple[Path, ...] = ()
-    foreign: bool = False
-    base: str = ""
 
     def placed(self, folder: Path) -> Target:
         """Return the target with its folder of templates, which lies in `folder`, and with all of its tasks."""
         tasks = () if self.start else learning.tasks(self.tasks, self.learns, self.compares)  # a launcher has none
         shared = (data_dir("templates") / "shared", data_dir("templates"))
-        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared, base=self.name)
+        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared)
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
         """Return the launcher with these settings, defaults included; its templates get `settings` and `environment`
@@ -278,33 +275,22 @@ class Target:
 
 
 def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
-    """Return the files of all sources.
-
-    Raises InputError if two write the same path, or one's file is another's folder.
+    """Return the files of all sources. Raises InputError if two write the same path, or one's file is another's
+    folder.
     """
-    whose: dict[str, Target] = {}
+    whose: dict[str, str] = {}
     problems = []
-    for source, files in made:
-        for item in files:
-            if (other := whose.setdefault(item.path, source)) is not source:
-                what = f"{item.path} is written by {other.name} and by {source.name}"
-                hint = "another name for the template, or another --launcher"
-                problems.append(Problem(what, file=_template(item.path, other, source), hint=hint))
-    for path, source in whose.items():
-        for parent in map(str, PurePosixPath(path).parents):
-            if parent in whose:
-                what = f"needs a folder where {whose[parent].name} writes the file {parent}"
-                problems.append(Problem(what, file=_template(path, source), hint="another name for the template"))
+    for source, item in ((source, item) for source, files in made for item in files):
+        if (other := whose.setdefault(item.path, source.name)) != source.name:
+            what = f"is written by {other} and by {source.name}"
+            problems.append(Problem(what, file=item.path, hint="another name for the template, or another --launcher"))
+    for path, name in whose.items():
+        for parent in {*map(str, PurePosixPath(path).parents)} & whose.keys():
+            what = f"{name} needs a folder where {whose[parent]} writes the file {parent}"
+            problems.append(Problem(what, file=path, hint="another name for the template"))
     if problems:
         raise InputError(problems)
     return [item for _, files in made for item in files]
-
-
-def _template(path: str, *sources: Target) -> str:
-    """Return the path of the template that makes a file, the user's own first; the file's path if no template does."""
-    ranked = sorted(sources, key=lambda source: not source.foreign)
-    places = (folder / f"{path}{ENDING}" for source in ranked for folder in source.folders)
-    return next((str(place) for place in places if place.is_file()), path)
 
 
 def common(

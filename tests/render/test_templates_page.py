@@ -6,7 +6,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
-import yaml
 
 from symconfig.descriptor.load import load_model
 from symconfig.errors import SymconfigError
@@ -16,7 +15,7 @@ from symconfig.plans import plan as plan_room
 from symconfig.plans import rl as plan_rl
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, megatron_args, render, summary, targets
+from symconfig.render import megatron_args, summary, targets
 from symconfig.render.target import Saving, common
 from tests.sample_plans import learning_plan, sample_plan
 from tools.generate import is_current
@@ -102,17 +101,3 @@ def test_every_type_that_is_named_has_a_table() -> None:
     ]
     named = {word for kind, _ in rows for word in kind.split() if word[0].isupper() and word != "TFLOP/s"}
     assert named <= tables
-
-
-def test_the_example_is_a_target_of_its_own_and_a_block_of_megatrons() -> None:
-    files = render(sample_plan(), "ours", (), docs.EXAMPLE)
-    data = yaml.safe_load(files["job.yaml"])
-    assert data["nodes"] * data["gpus_per_node"] == 64
-    assert [word for option in data["arguments"] for word in option][:2] == megatron.arguments(sample_plan())[:2]
-    assert "megatron_args.txt" in files.paths()
-    launch = render(sample_plan(), "megatron", (), docs.EXAMPLE)["launch.sh"]
-    own = render(sample_plan(), "megatron", ())["launch.sh"]
-    assert [line for line in launch.splitlines() if line not in own.splitlines()] == [
-        "module load cuda nccl",
-        "export NCCL_IB_HCA=mlx5",
-    ]

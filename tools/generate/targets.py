@@ -151,14 +151,12 @@ def _read(path: Path) -> dict[str, Any]:
 def templates() -> dict[str, str]:
     """Return the examples' files, and the variables of all templates and of each target."""
     known = variables()
-    about = (EXAMPLE / "ours" / "target.yaml").read_text(encoding="utf-8")
     override = (EXAMPLE / "megatron" / "launch.sh.j2").read_text(encoding="utf-8")
     own_of = (
         f"## In `{name}`\n\n{source.does[0].upper()}{source.does[1:]}.\n\n{_variables(own(name))}"
         for name, source in every_target().items()
     )
     return {
-        "target.yaml": f"```yaml\n{about}```",
         "launch.sh.j2": f"```jinja\n{override}```",
         "all": _variables(known["common"]),
         "most": _variables(known["often"]),
