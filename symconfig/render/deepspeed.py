@@ -43,7 +43,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "variables": (*environment_variables(plan), *deepspeed_variables(plan)),
         "default_model": default_model(plan),
         "default_data": plan.training.data_path,
-        "qwen1": _qwen1(plan),
         "notes": notes(plan),
     }
 
@@ -57,8 +56,6 @@ def texts(plan: Plan) -> Iterator[File]:
     for name in ("sequences.py", "saving.py", "states.py"):
         yield File(name, _script(name))
     yield File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan)))
-    if _qwen1(plan):
-        yield File("convert_qwen.py", _script("convert_qwen.py"), True)
 
 
 def words(plan: Plan) -> list[str]:
@@ -90,10 +87,6 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers")
 
 
-def _qwen1(plan: Plan) -> bool:
-    return plan.model.model_type == "qwen"
-
-
 def _script(name: str) -> str:
     """Return the text of a script that is copied unchanged."""
     return (data_dir("templates") / "deepspeed" / name).read_text(encoding="utf-8")
@@ -102,6 +95,8 @@ def _script(name: str) -> str:
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences about limits of this release that affect the plan; () if there are none."""
     options, sentences = plan.best.options, []
+    if plan.model.model_type == "qwen":
+        sentences.append("The first Qwen's weights load only once converted to the Qwen2 class: MODEL names them")
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
         sentences.append(
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
@@ -168,11 +163,9 @@ def recompute_layers(plan: Plan) -> int:
 
 
 def default_model(plan: Plan) -> str:
-    """Return the weights to start from by default.
-
-    It is empty for random ones, and for Qwen-7B, whose own must be converted first.
-    """
-    return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
+    """Return the weights to start from; "" for random ones, and for the first Qwen, whose own do not load."""
+    own = hf_weights(plan) if plan.model.model_type != "qwen" else None
+    return plan.job.training.hf_weights or own or ""
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:

@@ -11,9 +11,7 @@ from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beyond, comparisons, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
-from symconfig.plans.rl import AWAKE, READING
 from symconfig.plans.searched import searched
-from symconfig.render.learning import WORTH_READING
 from symconfig.units import GIB
 
 _DEGREES = (
@@ -302,39 +300,6 @@ def phases(plan: Plan) -> tuple[Row, ...]:
     )
 
 
-def engine_share(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on why the engine has its share of memory, if the plan chose it."""
-    rl = plan.job.rl
-    if (
-        rl is None
-        or not plan.rl
-        or rl.rollout.memory_share is not None
-        or AWAKE not in (held := plan.rl[0].phases[0].holds)
-    ):
-        return
-    step, resting = plan.rl[0], sum(held.values()) - held[AWAKE]
-    meant = "weights, keys and values, of what is free" if rl.rollout.static_share else "all that the engine takes"
-    yield (
-        f"Memory share {step.memory_share:g} ({meant}) is the largest of those that generate as fast: it leaves room "
-        f"for the {gib_number(resting)} GiB beside it, their gaps and the margin, and has itself room for "
-        f"{several(step.at_longest, 'sequence')} at once where all are as long as they may be."
-    )
-
-
-def read_at_once(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the micro-batch size of log-probabilities, if it is not that of the update."""
-    tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
-    if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
-        return
-    if read < trained:
-        yield f"Log-probabilities are computed of {read:,} tokens a GPU at once: those of an update's do not fit."
-        return
-    yield (
-        f"Log-probabilities keep nothing for a backward, and are computed of {read:,} tokens a GPU at once: twice as "
-        f"many would not fit, or would save less than {percent(WORTH_READING, 0)} of their time."
-    )
-
-
 def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
     """Yield sentences about the step to read before the first start.
 
@@ -348,7 +313,7 @@ def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
         return
     if not rl.reference:
         yield "There is no KL term, and so no reference model"
-    yield from (sentence.removesuffix(".") for sentence in (*engine_share(plan), *read_at_once(plan), *rewards(plan)))
+    yield from (sentence.removesuffix(".") for sentence in rewards(plan))
     if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
         yield (
             f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "

@@ -143,7 +143,6 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
             f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *((*summary.engine_share(plan), *summary.read_at_once(plan)) if asks else ()),
             *([_critic(plan.best, step)] if step.critic else ()),
             *summary.rewards(plan),
         ]

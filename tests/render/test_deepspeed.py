@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from symconfig.descriptor.config_writer import config_json
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.errors import InfeasibleError
-from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Recompute
 from symconfig.render import deepspeed, render
 from symconfig.render.deepspeed import arguments, default_model, requirements
@@ -121,14 +119,6 @@ def test_config_json_imported_again_is_the_model(name: str) -> None:
     )
     wanted = model.model_dump(mode="json")
     assert {key: again[key] for key in wanted.keys() - other} == {key: wanted[key] for key in wanted.keys() - other}
-
-
-def test_qwen_7b_trains_under_the_qwen2_class_with_its_own_modules_renamed() -> None:
-    model = load_model("qwen-7b-lora")
-    assert target_modules(model) == ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj", "up_proj", "gate_proj")
-    files = render(_plan(model=model, zero_stage=2), "deepspeed")
-    assert json.loads(files["model/config.json"])["architectures"] == ["Qwen2ForCausalLM"]
-    assert "convert_qwen.py" in files.paths()
 
 
 def test_an_adapter_starts_from_pretrained_weights_and_asks_for_peft() -> None:

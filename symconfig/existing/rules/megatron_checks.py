@@ -124,24 +124,6 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
         )
 
 
-def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the evaluation's batch is not a multiple of its micro batch x dp.
-
-    Yield nothing if neither size is given. The one that is not given is that of training.
-    """
-    whole, micro = (facts.maybe(f"eval_{name}_batch_size") for name in ("global", "micro"))
-    if whole or micro:
-        yield from divides(
-            facts,
-            "the batch of the evaluation",
-            "eval_global_batch_size" if whole else "eval_micro_batch_size",
-            whole or facts.number("global_batch_size"),
-            by=(micro or facts.number("micro_batch_size")) * facts.dp,
-            named="micro batch x dp",
-            related=("micro_batch_size",),
-        )
-
-
 def large_bubble(facts: MegatronFacts) -> Iterator[Problem]:
     """Yield a problem if the pipeline bubble exceeds half of the time that the stages compute."""
     batches, others = facts.microbatches, facts.pp - 1

@@ -129,7 +129,6 @@ positions-too-few: --decoder-seq-length 4096
 weight-decay-schedule: --start-weight-decay 0.1
 data-path-refused: --data-path x --data-args-path y
 per-split-data-args-path-refused: --train-data-path x --per-split-data-args-path y
-evaluation-batch-over-replicas: --eval-global-batch-size 20
 not-positive: --make-vocab-size-divisible-by 0
 not-positive: --vocab-size 0
 not-positive: --num-dataset-builder-threads 0
