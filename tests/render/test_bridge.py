@@ -23,7 +23,6 @@ from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
 from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_model, sample_plan
-from tests.verify.structures import of_pattern, qwen3_next
 
 BRIDGES = ("core_v0.15.0", "core_v0.16.1")
 WHOLE = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -309,43 +308,3 @@ def test_texts_are_quoted_as_hydra_reads_them() -> None:
         "a.number='3'",
         "a.windows='c:\\x\\\\'",
     ]
-
-
-def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
-    plan = sample_plan("llama2-13b", version="core_v0.19.0")
-    assert bridge.version(plan) == "core_v0.16.1"
-    assert any("core_v0.19.0" in note for note in bridge.variables(plan)["notes"])  # type: ignore[attr-defined]
-    same = sample_plan("llama2-13b", version="core_v0.15.0")
-    assert bridge.version(same) == "core_v0.15.0"
-    assert not bridge.variables(same)["notes"]
-
-
-def test_gated_delta_nets_have_the_specification_that_bridges_own_provider_has() -> None:
-    """Qwen3NextModelProvider (megatron-bridge 0.3.1, models/qwen/qwen_provider.py)."""
-    plan = sample_plan(qwen3_next(4), "h100", version=BRIDGES[-1], tp=1, dp=8, ep=8)
-    config = bridge.sections(plan)["model"]
-    assert config["experimental_attention_variant"] == "gated_delta_net"
-    assert config["linear_attention_freq"] == [1, 1, 1, 0]
-    assert (config["linear_num_key_heads"], config["linear_num_value_heads"]) == (16, 32)
-    assert config["attention_output_gate"]
-    train = render(plan, "bridge")["train.py"]
-    ast.parse(train)
-    assert "transformer_layer_spec=get_transformer_block_with_experimental_attention_variant_spec" in train
-    assert "get_gpt_decoder_block_spec" not in train
-
-
-def test_layers_without_rope_and_latent_experts_are_fields_of_its_provider() -> None:
-    model = sample_model("qwen2.5-7b", rope_layers=[True, True, True, False] * 7, hidden_act="relu2", gated_mlp=False)
-    plan = sample_plan(model, "h100", version=BRIDGES[-1])
-    config = bridge.sections(plan)["model"]
-    assert config["no_rope_freq"] == [0, 0, 0, 1] * 7
-    assert not config["gated_linear_unit"]
-    assert not config["bias_activation_fusion"]
-    assert "from megatron.core.activations import squared_relu" in render(plan, "bridge")["train.py"]
-
-
-def test_layers_that_only_hybrid_model_has_are_refused() -> None:
-    (problem,) = [
-        text for text in said(sample_plan(of_pattern("M-M*"), "h100", version=BRIDGES[-1])) if "mixers" in text
-    ]
-    assert "core_v0.18.2 or later" in problem

@@ -72,19 +72,6 @@ def test_documents_follow_each_other_and_labels_are_the_next_token(sequences: Mo
     assert labels.tolist() == [[2, 3, -100, 5], [6, 7, -100, 9]]
 
 
-def test_what_cannot_be_read_names_file_and_line(sequences: ModuleType, tmp_path: Path) -> None:
-    path = _file(tmp_path, {"input_ids": [1, 2]}, {"text": "x"})
-    with pytest.raises(SystemExit, match=r"data.jsonl:2: holds text, which needs --tokenizer"):
-        sequences.read([path], 2, None, False)
-    Path(path).write_text('{"input_ids": [1]}\n{oops\n')
-    with pytest.raises(SystemExit, match=r"data.jsonl:2: JSONDecodeError"):
-        sequences.read([path], 2, None, False)
-    Path(path).write_text('{"input_ids": [1, 2]}\n')
-    with pytest.raises(SystemExit, match="2 tokens are too few"):
-        sequences.read([path], 3, None, False)
-    assert sequences.read([path], 2, None, False) == [([1, 2], [2, sequences.IGNORE])]  # no token is left out
-
-
 @pytest.mark.parametrize(
     ("document", "said"),
     [
@@ -101,13 +88,6 @@ def test_a_document_that_cannot_be_trained_on_is_named(
 ) -> None:
     with pytest.raises(SystemExit, match=f"data.jsonl:2: ValueError: .*{said}"):
         sequences.read([_file(tmp_path, {"input_ids": [1, 2]}, document)], 2, None, False, 100)
-
-
-def test_a_file_or_a_tokenizer_that_is_not_there_is_named(sequences: ModuleType, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"--data /no/such.jsonl: No such file"):
-        sequences.read(["/no/such.jsonl"], 2, None, False)
-    with pytest.raises(SystemExit, match=r"--tokenizer /no/such: cannot be loaded: "):
-        sequences.read([_file(tmp_path, {"text": "x"})], 2, "/no/such", False)
 
 
 def test_every_rank_and_every_restart_sees_the_same_numbers(sequences: ModuleType, tmp_path: Path) -> None:

@@ -183,19 +183,6 @@ def test_all_pods_start_again_or_none(restarts: int, policy: str, limit: int) ->
     assert node["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_texts_that_go_or_yaml_1_2_read_as_something_else_are_quoted() -> None:
-    """PyYAML, which reads YAML 1.1 without half of its words, gives all of these back even where they are plain."""
-    values = ["1e-4", "0o17", "y", "N", "On", "null", "~", ".5", "+1", "0b1", "1_000", "12:30", "nan", "Inf", "<<"]
-    settings = ",".join(f"env.V{number}={value}" for number, value in enumerate(values))
-    launchers = [f"{name}:name=on,resource=1e4,{settings}" for name in ("pytorchjob", "trainjob")]
-    files = render(_plan(), "megatron", launchers)
-    texts = {*values, "on", "1e4"}
-    for path in ("pytorchjob.yaml", "trainjob.yaml"):
-        scalars = [event for event in yaml.parse(files[path]) if isinstance(event, yaml.ScalarEvent)]
-        assert {event.value for event in scalars} >= texts
-        assert not [event.value for event in scalars if event.value in texts and event.style is None]
-
-
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "skypilot", "ray"])
 def test_checkpoints_that_would_be_lost_with_their_node_are_refused(name: str) -> None:
     plan = _plan("deepspeed", training={"save": "checkpoints"})
@@ -326,16 +313,3 @@ def test_deepspeed_script_refuses_what_its_launcher_would_break(tmp_path: Path) 
     (tmp_path / "few").write_text("a slots=8\n# b slots=8\n")
     done = bash(tmp_path / "deepspeed.sh", cwd=tmp_path, HOSTFILE=str(tmp_path / "few"), **env)
     assert (done.returncode, b"names 1" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
-def test_the_report_names_what_was_asked_for_to_start_it_and_nothing_else(target: str) -> None:
-    plan = sample_plan(backend=target)
-    known = every_launcher()
-    for name, launcher in known.items():
-        files = render(plan, target, (name,))
-        assert launcher.start
-        assert f"    {launcher.start}\n" in files["REPORT.md"]
-        assert any(item.path in launcher.start for item in files if item.path not in ("plan.json", "REPORT.md"))
-        assert not any(f"    {other.start}\n" in files["REPORT.md"] for other in known.values() if other != launcher)
-    assert "launchers that were written" not in render(plan, target, ())["REPORT.md"]

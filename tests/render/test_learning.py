@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import learning, nemo_rl, render, targets, trl, verl
+from symconfig.plans.plan import Plan
+from symconfig.render import learning, nemo_rl, render, targets
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
 from tools.generate import is_current
@@ -108,24 +107,6 @@ def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> N
             assert targets()[target].files(one)
 
 
-def test_verl_pads_no_vocabulary_which_tensor_parallelism_must_divide() -> None:
-    plan = plan_for("verl")
-    model = plan.model.model_copy(update={"vocab_size": 151_669})  # Qwen3-Reranker-4B
-    problem = problems("verl", replace(plan, model=model))["tp"]
-    assert (problem.got, problem.need, problem.pins) == ("2", "a divisor of 151,669", ("tp=1",))
-
-
-def test_no_kernel_turns_what_it_would_turn_otherwise() -> None:
-    """That of packed sequences leaves YaRN's factor out; NeMo-RL has it on by itself."""
-    plans = [plan_for("verl"), plan_for("nemo-rl")]
-    scaled = plans[0].model.model_copy(update={"rope_scaling": load_model("gpt-oss-120b").rope_scaling})
-    of_verl, of_nemo = (replace(plan, model=scaled) for plan in plans)
-    assert sum(word.endswith("apply_rope_fusion=True") for word in verl.words(plans[0])) == 1
-    assert not any("apply_rope_fusion" in word for word in verl.words(of_verl))
-    assert "apply_rope_fusion" not in nemo_rl.sections(plans[1])["policy"]["megatron_cfg"]
-    assert nemo_rl.sections(of_nemo)["policy"]["megatron_cfg"]["apply_rope_fusion"] is False
-
-
 @pytest.mark.parametrize("target", ["slime", "verl"])
 @pytest.mark.parametrize(
     ("options", "field", "pin"),
@@ -162,25 +143,6 @@ def test_a_ratio_is_clipped_as_the_algorithms_papers_have_it(
     assert (found and tuple(map(float, found.groups()))) == ends
 
 
-@pytest.mark.parametrize(("algorithm", "reference"), [("grpo", True), ("ppo", True), ("dapo", False), ("gspo", False)])
-def test_a_job_that_does_not_say_has_a_kl_term_where_the_algorithm_has_one(algorithm: str, reference: bool) -> None:
-    own = learning.section(plan_for("verl")).model_dump(exclude={"reference"}) | {"algorithm": algorithm}
-    assert Rl.model_validate(own).reference is reference
-    assert Rl.model_validate(own | {"reference": not reference}).reference is not reference
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "field", "pin"),
-    [
-        ("nemo-rl", {"recompute": Recompute("full", method="block", num_layers=2)}, "recompute", "recompute=none"),
-        ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=ends"),
-        ("nemo-rl", {"optimizer_offload": 0.5}, "optimizer_offload", "optimizer_offload=0"),
-    ],
-)
-def test_what_nemo_rl_does_not_run_names_its_pin(target: str, options: dict[str, Any], field: str, pin: str) -> None:
-    assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
-
-
 @pytest.mark.parametrize(
     ("ends", "first", "last"),
     [
@@ -204,27 +166,6 @@ def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
 def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
     pins = problems(target, changed(plan_for(target), rl={"prompts": 3, "samples": 5}))["dp"].pins
     assert pins == ("dp=1", "dp=3", "dp=5", "dp=15")
-
-
-def test_trl_generates_a_batch_for_all_updates() -> None:
-    plan = plan_for("trl")
-    found = trl.sections(plan)
-    assert found["generation"]["generation_batch_size"] == 256
-    assert found["generation"]["vllm_gpu_memory_utilization"] == 0.6
-    assert found["algorithm"]["beta"] == 0.0
-    assert trl.sections(changed(plan, rl={"reference": True}))["algorithm"]["beta"] > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "pin"),
-    [
-        ({"zero_stage": 1}, "zero", "zero=3"),
-        ({"precision": "fp16"}, "precision", "precision=bf16"),
-        ({"optimizer_offload": 1.0}, "optimizer_offload", "optimizer_offload=0"),
-    ],
-)
-def test_what_workers_of_fsdp_do_not_run_names_its_pin(options: dict[str, Any], field: str, pin: str) -> None:
-    assert pin in problems("verl-fsdp", with_options(plan_for("verl-fsdp"), **options))[field].pins
 
 
 @pytest.mark.parametrize("target", ["verl-fsdp", "openrlhf"])

@@ -27,15 +27,6 @@ def said(of: Plan) -> dict[str, Any]:
     return data
 
 
-def test_pre_training_starts_from_random_weights_and_packs_by_itself() -> None:
-    data = said(plan(training={"train_iters": 50}))
-    assert (data["stage"], data["finetuning_type"], data["train_from_scratch"]) == ("pt", "full", True)
-    assert "packing" not in data  # said aloud, it would cut each sequence by a token
-    assert (data["cutoff_len"], data["max_steps"]) == (4096, 50)
-    assert "gradient_checkpointing" not in data  # LLaMA-Factory has a switch of its own for that
-    assert data["disable_gradient_checkpointing"] is True
-
-
 def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch() -> None:
     """Its checkpointing is its own (model/model_utils/checkpointing.py): Accelerate's would be another around it."""
     again = Recompute("full", method="uniform", num_layers=1)
@@ -71,14 +62,3 @@ def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path:
     done = bash(tmp_path / "files" / "launch.sh", cwd=tmp_path / "work", DRY_RUN="1")
     assert done.stdout.decode().split()[2:] == ["train.yaml", f"output_dir={tmp_path}/work/{save or 'checkpoints'}"]
     assert shellcheck(tmp_path / "files" / "launch.sh") == ""
-
-
-def test_megatrons_weights_of_data_are_refused() -> None:
-    blend = {"data_path": ("0.3", "/d/a.jsonl", "0.7", "/d/b.jsonl"), "tokenizer_model": "t"}
-    for target, of in (
-        ("llamafactory", plan(training=blend)),
-        ("deepspeed", plan(training=blend)),
-        ("ms-swift", sample_plan("llama2-13b", training=blend)),
-    ):
-        with pytest.raises(InfeasibleError, match=r"training\.data_path: .*weights"):
-            render(of, target)

@@ -9,7 +9,7 @@ import pytest
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge, megatron, ms_swift, targets
+from symconfig.render import megatron, ms_swift, targets
 from tests.sample_plans import sample_plan
 
 Case = tuple[str, str, dict[str, Any]]
@@ -119,12 +119,6 @@ def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version:
     added = [line for line in lines(plan) if line not in without]
     assert sorted(added) == sorted(wanted(name, version))
     assert {line for line in without if line not in lines(plan)} <= {"--moe-token-dispatcher-type alltoall"}
-
-
-def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_itself() -> None:
-    sections = bridge.sections(planned("all", version="core_v0.15.0"))
-    assert sections["model"]["cuda_graph_scope"] == "full"
-    assert sections["mixed_precision"]["fp8_param_gather"] is False  # Bridge's fp8 recipes have it on
 
 
 # Per target, what is refused of the cases, each with the pin that leaves it out.

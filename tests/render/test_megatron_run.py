@@ -13,7 +13,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.plans.history import History, Segment
 from symconfig.plans.plan import Recompute
-from symconfig.render import bridge, megatron, ms_swift, render, summary
+from symconfig.render import megatron, render
 from tests.sample_plans import sample_model, sample_plan
 from tests.zoo_limits import NOT_IN_MEGATRON, SINCE
 
@@ -142,14 +142,6 @@ def test_a_degree_of_one_brings_no_flag_that_harms(overrides: dict[str, Any], ab
     assert absent not in _args(**overrides)
 
 
-def test_multi_token_prediction_goes_with_the_loss_before_0161() -> None:
-    for layout, since in (("Et*20|(t*20|)*2tmL", "core_v0.14.0"), ("Et*20|(t*20|)*2tm|L", "core_v0.16.1")):
-        plan = {"pp": 4, "pipeline_layout": layout}
-        assert layout in _args(version=since, **plan)
-        with pytest.raises(InfeasibleError, match=since.replace(".", r"\.")):
-            _args(version=VERSIONS[VERSIONS.index(since) - 1], **plan)
-
-
 @pytest.mark.parametrize(
     ("training", "said"),
     [
@@ -163,14 +155,6 @@ def test_multi_token_prediction_goes_with_the_loss_before_0161() -> None:
 def test_what_the_job_passes_on_is_checked_before_a_run_would_fail(training: dict[str, Any], said: str) -> None:
     with pytest.raises((InputError, InfeasibleError), match=said):
         _args(sample_model("llama2-13b", huggingface_id=None), training=training)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "nodes"), [(4, (1, 4)), (8, (1, 8)), (64, (8, 8)), (12, (2, 6)), (20, (4, 5)), (11, (11, 1))]
-)
-def test_gpus_are_spread_over_equal_nodes(gpus: int, nodes: tuple[int, int]) -> None:
-    found = summary.nodes(sample_plan(tp=1, pp=1, dp=gpus))
-    assert (found.count, found.gpus) == nodes
 
 
 def test_the_report_says_what_was_chosen_and_why() -> None:
@@ -215,14 +199,3 @@ def test_a_run_has_data_to_its_end(before: int, train: str, leaves: str | None) 
     words = megatron.arguments(plan)
     given = dict(pairwise(words))
     assert (given["--train-iters"], given.get("--exit-interval")) == (train, leaves)
-
-
-def test_formats_of_megatron_have_data_to_the_end_too() -> None:
-    """Bridge samples as Megatron-LM does; ms-swift's data start over, and it has no such option."""
-    plan = sample_plan("llama2-13b", "h100", version="core_v0.16.1", training={"train_iters": 800})
-    batch = plan.best.batch
-    plan = replace(plan, history=History((Segment(400, 600 * batch.global_, batch.seq_length),)))
-    train = bridge.sections(plan)["train"]
-    assert (train["train_iters"], train["exit_interval"]) == (1000, 800)
-    said = {name: value for section in ms_swift.sections(plan).values() for name, value in section.items()}
-    assert (said["train_iters"], said.get("exit_interval")) == (800, None)

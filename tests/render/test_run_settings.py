@@ -18,7 +18,7 @@ from symconfig.render import megatron, render, targets
 from symconfig.render.accelerate import words
 from symconfig.render.files import write
 from tests.formats.zoo import LEARNING
-from tests.render.bash import after_script, bash, dry_run, really_run
+from tests.render.bash import bash, dry_run
 from tests.sample_plans import learning_plan, sample_plan
 
 ASKED = {
@@ -177,14 +177,6 @@ def test_nsight_records_the_steps_that_megatron_marks(tmp_path: Path) -> None:
     assert command[-5:] == ["--profile", "--profile-step-start", "10", "--profile-step-end", "14"]
 
 
-def test_a_program_that_marks_no_steps_is_recorded_by_the_clock(tmp_path: Path) -> None:
-    files = render(plan_for("transformers"), "transformers")
-    command = dry_run(files, tmp_path, "launch.sh", PROFILE="nsys", SCRIPT="x.py", PROFILE_DELAY_S="60")
-    assert (option(command, "--delay"), option(command, "--duration")) == ("60", "30")
-    refused = bash(tmp_path / "launch.sh", cwd=tmp_path, PROFILE="torch", SCRIPT="x.py", DRY_RUN="1")
-    assert refused.stderr.decode() == "launch.sh: PROFILE must be nsys, got 'torch'\n"
-
-
 def test_each_process_of_a_launcher_of_processes_has_a_log_of_its_own(tmp_path: Path) -> None:
     files = render(plan_for("megatron"), "megatron")
     (tmp_path / "bin").mkdir()
@@ -207,20 +199,3 @@ def test_each_process_of_a_launcher_of_processes_has_a_log_of_its_own(tmp_path: 
     assert done.stdout.decode() == "printed by 3\n", done.stderr
     (log,) = (tmp_path / "logs").glob("rank3-*.log")
     assert log.read_text(encoding="utf-8") == "printed by 3\n"
-
-
-def test_the_program_gets_the_same_with_and_without_logs(tmp_path: Path) -> None:
-    files = render(plan_for("megatron"), "megatron")
-    plain, _ = really_run(files, tmp_path / "a")
-    logged, environment = really_run(files, tmp_path / "b", LOG_DIR="logs")
-    assert after_script(logged) == after_script(plain)
-    assert environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "[rank${rank}]:"
-
-
-def test_a_container_of_slurm_sees_the_folders_that_it_starts_in(tmp_path: Path) -> None:
-    asked = ["slurm:container-image=nvcr.io#nvidia/pytorch:26.01-py3,container-mounts=/data:/data,/home:/home:ro"]
-    files = render(plan_for("megatron"), "megatron", asked)
-    step = dry_run(files, tmp_path, "sbatch.sh", LAUNCH="/elsewhere/launch.sh")
-    assert "--container-image=nvcr.io#nvidia/pytorch:26.01-py3" in step
-    assert f"--container-mounts={tmp_path}:{tmp_path},/elsewhere:/elsewhere,/data:/data,/home:/home:ro" in step
-    assert f"--container-workdir={tmp_path}" in step

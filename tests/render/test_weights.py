@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -95,18 +94,3 @@ def test_a_checkpoint_that_is_there_is_left_as_it_is(folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "latest_checkpointed_iteration.txt").touch()
     assert start(folder, PRETRAINED_CHECKPOINT="mine")[1] == ["trains"]
-
-
-def test_hf_weights_of_the_environment_come_first_and_none_is_an_error(folder: Path) -> None:
-    assert start(folder, HF_WEIGHTS="its own")[1][0] == "converts its own pretrained with no rank"
-    shutil.rmtree(folder / "pretrained")
-    done, _ = start(folder, HF_WEIGHTS="")
-    assert done.returncode == 2
-    assert b"no checkpoint in 'pretrained'" in done.stderr
-
-
-def test_pretraining_that_continues_is_bridge_s_finetune() -> None:
-    files = render(tuned("megatron", task="pretrain", weights="mine"), "bridge")
-    assert "finetune(config, forward_step)" in files["train.py"]
-    assert "DEFAULT_WEIGHTS=mine" in files["launch.sh"]
-    assert "HF_WEIGHTS" not in render(tuned("megatron", task="pretrain"), "bridge")["launch.sh"]

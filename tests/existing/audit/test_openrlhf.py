@@ -126,18 +126,6 @@ def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:
     assert beside.judged.plan.rl[0].step_s == pytest.approx(max(step.phases[0].seconds, of_actor, of_critic))
 
 
-def test_a_ring_shares_sequences_and_shards() -> None:
-    """Tokens of a micro-batch are those of all ranks that share it; ZeRO shards over all ranks there are."""
-    dynamic = "--train.dynamic_batch_enable --train.max_tokens_per_gpu 8192"
-    one, two = ray(dynamic), ray(dynamic, "--ds.ring_attn_size 2")
-    assert one.judged is not None
-    assert two.judged is not None, two.unpredicted
-    mine, theirs = one.judged.plan.best, two.judged.plan.best
-    assert (theirs.parallel.cp, theirs.parallel.dp, theirs.batch.seq_length) == (2, 4, 2 * mine.batch.seq_length)
-    states = [phases(found)["update"].holds["actor's optimizer state"] for found in (one, two)]
-    assert states[0] == pytest.approx(states[1], rel=1e-6)
-
-
 def held(found: Audit, name: str) -> Any:
     assert found.judged is not None, found.unpredicted
     return next(phase for phase in found.judged.plan.tuned[0].phases if phase.name == name).holds

@@ -6,7 +6,6 @@ import pytest
 
 from symconfig.cost.framework import Framework
 from symconfig.existing.audit.audit import Audit
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.options import graphed
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
 from tests.existing.recover.options import names_of
@@ -48,14 +47,6 @@ def test_main_gradients_in_bf16_take_half_of_the_memory() -> None:
     assert memory_and_time(f"{SEVENTY} {narrow}")[0] < memory_and_time(SEVENTY)[0] - 4e9
 
 
-def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
-    assert framework(SEVENTY).accumulated_bytes == MEGATRON.accumulated_bytes == 0
-    apart = framework(f"{SEVENTY} --no-gradient-accumulation-fusion")
-    assert apart.accumulated_bytes == 10
-    assert not apart.kept_gradient_buffers
-    assert memory_and_time(f"{SEVENTY} --no-gradient-accumulation-fusion")[1] > memory_and_time(SEVENTY)[1]
-
-
 @pytest.mark.parametrize(
     ("line", "version", "which"),
     [
@@ -83,12 +74,6 @@ def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
 )
 def test_what_cuda_graphs_replay(line: str, version: str, which: str | None) -> None:
     assert graphed(names_of(line, version), "--num-experts" in line) == which
-
-
-def test_graphs_of_parts_that_are_not_predicted_are_said_to_be_left_out() -> None:
-    judged = run(f"{SEVENTY} --cuda-graph-impl local --cuda-graph-modules attn").judged
-    assert judged is not None
-    assert [item.what for item in judged.run.assumed] == ["CUDA graphs"]
 
 
 @pytest.mark.parametrize(
@@ -131,17 +116,3 @@ def test_how_tokens_come_to_experts_and_who_multiplies_them_costs() -> None:
     gathered = _seconds(f"{grouped} --moe-token-dispatcher-type allgather")
     assert gathered[1] > 1.5 * usual[1]  # each rank's tokens go to 3 others, instead of two slots to 3 of 4
     assert _seconds(alltoall)[0] > usual[0]  # experts one after the other, whose results are joined
-
-
-@pytest.mark.parametrize(
-    ("line", "routing"),
-    [
-        ("", "chain"),
-        ("--moe-permute-fusion", "fused_sort"),
-        ("--moe-permute-fusion --moe-router-fusion", "fused"),
-    ],
-)
-def test_routing_is_fused_where_the_options_say_so(line: str, routing: str) -> None:
-    judged = audited(f"{EXPERTS} --moe-grouped-gemm {line}", 16, "mixtral-8x7b", plan=False).judged
-    assert judged is not None
-    assert judged.run.configuration.framework.implementation.experts.routing == routing

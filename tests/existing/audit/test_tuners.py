@@ -158,23 +158,6 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
     assert not audited(script).reading.complete
 
 
-def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> None:
-    """16 bytes of a parameter over 8 ranks; the engine keeps its share where it does not sleep."""
-    found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "--sleep_level 1 --offload_model true")))
-    assert (found.reader.gpus, found.reader.label) == (8, "ms-swift with deepspeed workers")
-    rl = found.judged and found.judged.plan.job.rl
-    assert rl
-    assert (rl.prompts, rl.samples, rl.updates, rl.longest) == (8, 8, 1, 1024 + 2048)
-    assert phases(found)["update"].holds["actor's optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
-    assert "actor's weights" not in phases(found)["generation"].holds
-    awake = "engine: weights, keys and values"
-    assert awake not in phases(found)["update"].holds
-    always = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "")))
-    assert phases(always)["update"].holds[awake] == phases(always)["generation"].holds[awake]
-    spread = audited(written(tmp_path, "grpo.sh", GRPO.replace("NPROC_PER_NODE=8 ", "").replace("MORE", "")), gpus=8)
-    assert ["spreads over its GPUs" in problem.what for problem in spread.unpredicted] == [True]
-
-
 @pytest.mark.parametrize(
     ("stage", "kind", "examples"),
     [("sft", "full", 0), ("dpo", "lora", 64), ("dpo", "full", 64), ("kto", "lora", 64), ("rm", "lora", 64)],
@@ -192,23 +175,6 @@ def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp
     assert (adapter is not None) == (kind == "lora")
     if adapter is not None:
         assert (adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == (8, 16.0, 7)
-
-
-# Bytes of roots on each of 8 GPUs: of all parameters, of the embedding and its quotient, or of none.
-@pytest.mark.parametrize(
-    ("words", "roots"),
-    [
-        ("", 4 * 8_190_735_360 / 8),
-        (", foreach: false, fused: false", 2 * 4 * 151_936 * 4_096 / 8),
-        (", fused: true", None),
-    ],
-)
-def test_an_optimizer_steps_as_its_arguments_say(words: str, roots: float | None, tmp_path: Path) -> None:
-    kwargs = f"policy:\n  optimizer: {{name: torch.optim.AdamW, kwargs: {{lr: 1.0e-6{words}}}}}"
-    found = audited(written(tmp_path, "base.yaml", BASE.replace("policy:", kwargs, 1)))
-    assert found.judged is not None, found.unpredicted
-    held = {phase.name: phase.holds for phase in found.judged.plan.rl[0].phases}.get("optimizer's step")
-    assert (None if held is None else held["roots of second moments"]) == pytest.approx(roots and 1.15 * roots)
 
 
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
@@ -270,23 +236,6 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
 def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
     known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
     assert (known and (known.tuner.name, known.method, known.megatron)) == program
-
-
-def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:
-    """By keys of its own, or by the name of a JSON beside it."""
-    line = "accelerate launch --config_file acc.yaml train.py --model_name_or_path Qwen/Qwen3-8B --seq_length 2048 "
-    script = written(tmp_path, "run.sh", line + "--per_device_train_batch_size 1 --gradient_checkpointing --bf16\n")
-    written(tmp_path, "acc.yaml", ZERO3)
-    own = audited(script)
-    assert own.judged is not None, own.unpredicted
-    written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", '
-            '"bf16": {"enabled": "auto"}}')  # fmt: skip
-    named = ZERO3.replace("  zero_stage: 3\n  offload_optimizer_device: none\n", "  deepspeed_config_file: ds.json\n")
-    written(tmp_path, "acc.yaml", named)
-    beside = audited(script)
-    assert beside.judged is not None, beside.unpredicted
-    assert beside.reading.deepspeed is not None
-    assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
 
 
 MEMORY = ("weights", "optimizer state")

@@ -119,12 +119,6 @@ def test_of_a_value_that_is_not_known_nothing_follows() -> None:
     assert not {"heads-over-tp", "layers-over-stages", "gpus-over-degrees", "no-sequence-parallelism"} & set(found)
 
 
-def test_without_the_number_of_gpus_only_what_needs_none_is_judged() -> None:
-    found = said(facts(f"{TP} 3 --micro-batch-size 5", world_size=None))
-    assert "heads-over-tp" in found
-    assert not {"gpus-over-degrees", "batch-over-replicas"} & set(found)
-
-
 def test_of_an_option_that_is_misspelt_the_default_is_not_judged() -> None:
     options = "--num-layers 32 --hidden-size 5120 --num-attention-heads 20 --max-position-embeddings 2048 --bf16"
     found = said(facts(f"{options} --sequence-parallel --tensor-parallel-size 8 --micro-batchsize 1", base=False))
