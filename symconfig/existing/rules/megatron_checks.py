@@ -21,9 +21,9 @@ from symconfig.existing.rules.facts import (
     PER_CHUNK,
     MegatronFacts,
     NotKnown,
+    granularity,
     undivided,
 )
-from symconfig.existing.rules.megatron_words import granularity
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.hybrid import STAGE

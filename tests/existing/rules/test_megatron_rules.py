@@ -15,10 +15,9 @@ from symconfig.errors import SymconfigError
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.rules import environment
+from symconfig.existing.rules import megatron_options
 from symconfig.existing.rules.facts import MegatronFacts
-from symconfig.existing.rules.megatron import BY_FILE, RULES, findings
-from symconfig.existing.rules.megatron_words import DERIVED, FACTS, NAME_TESTS, TABLE
+from symconfig.existing.rules.megatron import BY_FILE, DERIVED, FACTS, NAME_TESTS, RULES, TABLE, findings
 from symconfig.existing.rules.rule import NUMBERS, TESTS, TEXTS, filled_with, rows_of
 from symconfig.existing.rules.versions import OLD
 from symconfig.frameworks.megatron import environment as rendered_environment
@@ -197,7 +196,7 @@ def test_old_names_are_as_the_tables_know_them(name: str) -> None:
 
 
 def test_conditions_of_the_environment_are_those_of_its_table() -> None:
-    assert set(environment._WHEN) == set(rendered_environment._WHEN)
+    assert set(megatron_options._WHEN) == set(rendered_environment._WHEN)
 
 
 @pytest.mark.parametrize(
