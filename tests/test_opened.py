@@ -61,7 +61,7 @@ ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "render/overlay.py",
+            "render/manifest.py",
             "runs/checkpoint/folder.py",
             "runs/checkpoint/folder_deepspeed.py",
             "runs/checkpoint/folder_megatron.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,7 @@ MODULES: Mapping[str, str] = {
 # Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.
 _LEARNING = {"megatron": "verl", "deepspeed": "openrlhf", "fsdp": "verl-fsdp"}
 _PROGRAM = {"fsdp": "transformers"}
+_RESERVED = tuple(f"{name}{ENDING}" for name in ("plan.json", "manifest.json", "trace.json"))  # files of any target
 LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is something to start
 
 
@@ -71,6 +73,35 @@ def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
     if (own := called(name, MODULES if known is None else known)) is None:
         raise InputError(_unknown(MODULES if known is None else known, name, "target"))
     return _target(own) if known is None else known[own]
+
+
+def overlaid(templates: Path) -> dict[str, Target]:
+    """Return every target by name, with the user's folders in `templates` searched first.
+
+    A folder named like a target adds templates and replaces those of the same name; hidden folders are ignored. Raises
+    InputError with each folder of another name, and each template whose file symconfig writes itself.
+    """
+    known = targets()
+    if "\0" in str(templates) or not templates.is_dir():
+        raise InputError("there is no such folder", file=repr(str(templates)), field="--templates")
+    folders = {path.name: path for path in sorted(templates.iterdir()) if path.is_dir() and path.name[0] != "."}
+    problems = [
+        Problem("is no target", file=str(path), **among(name, known))
+        for name, path in folders.items()
+        if name not in known
+    ]
+    problems += [
+        Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
+        for path in folders.values()
+        for name in _RESERVED
+        if (path / name).exists()
+    ]
+    if problems:
+        raise InputError(problems)
+    return {
+        name: replace(target, folders=(folders[name], *target.folders)) if name in folders else target
+        for name, target in known.items()
+    }
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Target:
@@ -109,7 +140,7 @@ def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templat
     """Return the files of `target` and of every launcher in `launch`, with plan.json first and REPORT.md last.
 
     launch: launchers with their settings (`target.split`); None: the usual ones. templates: a folder of the user's own
-    templates (`render.overlay`). Raises InputError for unknown names and files with equal paths, InfeasibleError for
+    templates (`overlaid`). Raises InputError for unknown names and files with equal paths, InfeasibleError for
     what the target cannot express, or if there are launchers and the target writes no launch.sh.
     """
     launch = usual_launchers(plan, target, templates) if launch is None else launch
@@ -141,11 +172,7 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
 
     launch: texts like slurm:partition=big,time=2:00:00. Raises InputError with all unknown or repeated names.
     """
-    known = None
-    if templates is not None:
-        from symconfig.render.overlay import overlaid
-
-        known = overlaid(targets(), templates)
+    known = None if templates is None else overlaid(templates)
     wrong: list[Problem] = []
     chosen: list[Target] = []
     if target is not None:

@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.errors import InputError
 from symconfig.render import render
-from symconfig.render.overlay import digest
+from symconfig.render.manifest import digest
 from tests.sample_plans import sample_plan
 
 

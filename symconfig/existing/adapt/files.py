@@ -10,6 +10,7 @@ from types import ModuleType
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft, Progress, noted
+from symconfig.existing.adapt.launcher import without_export
 from symconfig.existing.adapt.outcome import Adapted, Flaw
 from symconfig.existing.audit.audit import audited
 from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
@@ -31,7 +32,8 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
-    result is audited: its errors are `flaws`, and warnings that the original had not are notes. Raises InputError if it
+    result is audited: its errors are `flaws`; of warnings that the original had not, those of an exported variable
+    delete its line, and others are notes. Raises InputError if it
     cannot be read, or is of another model, sequence length or framework than the plan.
     """
     draft = opened(source, variables, extra)
@@ -43,7 +45,9 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
     old, new = _findings(reading, plan, reading.world.gpus), _findings(progress.draft.reading, plan)
     for key, finding in new.items():
         if finding.severity == "warning" and key not in old:
-            progress = progress.noted(f"warning: {finding.problem} [{finding.rule}] The plan's values bring it.")
+            removed = without_export(progress, finding.problem.field or "")
+            note = f"warning: {finding.problem} [{finding.rule}] The plan's values bring it."
+            progress = progress.noted(note) if removed is None else removed
     flaws = (Flaw(each.rule, each.problem, key in old) for key, each in new.items() if each.severity == "error")
     return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, tuple(flaws))
 

@@ -254,6 +254,23 @@ def variables(progress: Progress, plan: Plan) -> Progress:
     return progress
 
 
+def without_export(progress: Progress, name: str) -> Progress | None:
+    """Return the progress with a variable's `export` line deleted; None if there is none that does nothing else."""
+    draft = progress.draft
+    if (word := draft.reading.environment.get(name)) is None or (text := draft.texts.get(written(word).file)) is None:
+        return None
+    place = written(word)
+    start, end = text.data.rfind(b"\n", 0, place.start) + 1, text.data.find(b"\n", place.end) + 1
+    if re.fullmatch(rb"[ \t]*export[ \t]+%s=\S+[ \t]*(#.*)?\r?\n" % name.encode(), text.data[start:end]) is None:
+        return None
+
+    def unset(run: Meaning) -> Meaning:
+        return replace(run, environment={key: value for key, value in run.environment.items() if key != name})
+
+    after = draft.tried([(Edit(text.place(start, end), ""),)], draft.meaning.everywhere(unset).__eq__)
+    return None if after is None else progress.went(after, Change(name, word.text, None, place))
+
+
 def _export_lines(progress: Progress, line: str) -> Ways:
     """Yield alternative edits that insert a line after each one-line `export`, the last of the script first."""
     draft = progress.draft
