@@ -17,7 +17,7 @@ from symconfig.render.files import ENDING, File, Files
 from symconfig.render.target import LAUNCH, Target, split, together
 from symconfig.resources import data_dir
 
-# The module of each target: its `TARGET`, or of several the one of that name in `TARGETS`.
+# The module of each target, among whose `TARGETS` it is.
 MODULES: Mapping[str, str] = {
     "accelerate": "accelerate",
     "axolotl": "tuners",

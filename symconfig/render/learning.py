@@ -228,6 +228,20 @@ def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
         yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
 
 
+def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
+    """Yield a problem if the learning rate falls in another way than the program is told."""
+    if (style := plan.training.lr_decay_style) not in known:
+        what = f"{name} is told one of these alone"
+        yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
+
+
+def of_offload(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield a problem if a part of the optimizer's state is on the host."""
+    if 0 < (part := plan.best.options.optimizer_offload) < 1:
+        what, field = f"{name}'s optimizer is on the host as a whole, or not at all", "optimizer_offload"
+        yield Problem(what, field=field, got=f"{part:g}", pins=(f"{field}=0", f"{field}=1"))
+
+
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
     """Yield a problem if the model's type is not in `known`, or it has a vision tower.
 

@@ -78,10 +78,8 @@ def variables(plan: Plan) -> dict[str, object]:
 
 
 def stage(plan: Plan) -> str:
-    """Return ms-swift's command: "pt" (loss over every token) for pretraining without an adapter, else "sft" (answers
-    only).
-    """
-    return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+    """Return ms-swift's command: "pt" (loss over every token) or "sft" (answers only)."""
+    return "pt" if shared.pretrains(plan) else "sft"
 
 
 def sections(plan: Plan) -> dict[str, Values]:
@@ -109,12 +107,12 @@ def sections(plan: Plan) -> dict[str, Values]:
         for path, value in given.items():
             section = extra if path.startswith(EXTRA) else arguments.setdefault(heading, {})
             section[path.removeprefix(f"{EXTRA}.")] = value
-    best, training, lengths = plan.best, plan.training, plan.job.sequences
+    best, training, how = plan.best, plan.training, shared.batching(plan)
     # Where ms-swift has defaults of its own, and the plan counts on Megatron-LM's.
-    packs = lengths is None or lengths.batching == "packed"
+    packs = how in (None, "packed")
     arguments["TRAINING"] |= {"packing": packs, "attention_backend": "auto"}
     if not packs:  # else they stand in one row in any case
-        arguments["TRAINING"]["padding_free"] = lengths is not None and lengths.batching == "padding_free"
+        arguments["TRAINING"]["padding_free"] = how == "padding_free"
     arguments["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     defaults: dict[str, Values] = {
@@ -319,14 +317,12 @@ def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 def _packs(plan: Plan) -> bool:
     """Return whether sequences are packed up to the sequence length: in pretraining, or if the job says so."""
-    lengths = plan.job.sequences
-    return stage(plan) == "pt" or (lengths is not None and lengths.batching == "packed")
+    return shared.pretrains(plan) or shared.batching(plan) == "packed"
 
 
 def _without_padding(plan: Plan) -> bool:
     """Return whether the sequences of a micro-batch are concatenated without padding, each attending only to itself."""
-    lengths = plan.job.sequences
-    return _packs(plan) or (lengths is not None and lengths.batching == "padding_free")
+    return _packs(plan) or shared.batching(plan) == "padding_free"
 
 
 def _swift_notes(plan: Plan) -> Iterator[str]:

@@ -75,10 +75,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
         what = "NeMo-RL runs every layer again, one by one, or parts of all"
         yield Problem(what, field="recompute", got="some layers", pins=("recompute=none", "recompute=selective"))
-    if 0 < options.optimizer_offload < 1:
-        what = "NeMo-RL's optimizer steps on the host as a whole, or not at all"
-        pins = ("optimizer_offload=0", "optimizer_offload=1")
-        yield Problem(what, field="optimizer_offload", got=f"{options.optimizer_offload:g}", pins=pins)
+    yield from learning.of_offload(plan, "NeMo-RL")
 
 
 def sections(plan: Plan) -> dict[str, Any]:

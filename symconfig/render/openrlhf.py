@@ -80,17 +80,14 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what OpenRLHF, DeepSpeed or the Trainer does not support."""
     yield from shared.problems(plan)
     yield from trainer.problems(plan)
-    options, p, rl, training = plan.best.options, plan.best.parallel, plan.job.rl, plan.training
+    options, p, rl = plan.best.options, plan.best.parallel, plan.job.rl
     if p.cp > 1:
         what = "OpenRLHF divides sequences by ring attention, which is not priced"
         yield Problem(what, field="cp", got=str(p.cp), pins=("cp=1",))
     if options.param_offload:
         what = "OpenRLHF keeps the trained model's weights on the GPU"
         yield Problem(what, field="param_offload", pins=("zero=..2", "optimizer_offload=0"))
-    if 0 < options.optimizer_offload < 1:
-        what = "OpenRLHF's optimizer is on the host as a whole, or not at all"
-        pins = ("optimizer_offload=0", "optimizer_offload=1")
-        yield Problem(what, field="optimizer_offload", got=str(options.optimizer_offload), pins=pins)
+    yield from learning.of_offload(plan, "OpenRLHF")
     if plan.job.optimizer.name != "adam":
         what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
@@ -102,9 +99,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         yield from _of_critic(rl)
-    if training.lr_decay_style not in formats.SCHEDULES:
-        what, need = "OpenRLHF is told one of these alone", " or ".join(formats.SCHEDULES)
-        yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+    yield from learning.of_schedule(plan, "OpenRLHF", formats.SCHEDULES)
     yield from learning.of_checkpoints(plan, "OpenRLHF goes on from its own checkpoints")
 
 
@@ -122,8 +117,7 @@ def _of_critic(rl: Rl) -> Iterator[Problem]:
 
 def _packs(plan: Plan) -> bool:
     """Return whether sequences are packed without padding in a micro-batch: always for RL, else if the job says so."""
-    lengths = plan.job.sequences
-    return plan.job.rl is not None or (lengths is not None and lengths.batching == "padding_free")
+    return plan.job.rl is not None or shared.batching(plan) == "padding_free"
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -82,10 +82,19 @@ def model_problems(plan: Plan) -> Iterator[Problem]:
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
 
 
+def pretrains(plan: Plan) -> bool:
+    """Return whether all weights are trained, with a loss over every token."""
+    return plan.model.adapter is None and plan.job.task in (None, "pretrain")
+
+
 def fine_tuned(plan: Plan) -> bool:
     """Return whether training starts from existing weights."""
-    tuned = plan.model.adapter is not None or plan.job.task not in (None, "pretrain")
-    return tuned or plan.job.training.hf_weights is not None
+    return not pretrains(plan) or plan.job.training.hf_weights is not None
+
+
+def batching(plan: Plan) -> str | None:
+    """Return how the job's sequences become micro-batches: "packed", "padded" or "padding_free"; None: not said."""
+    return None if plan.job.sequences is None else plan.job.sequences.batching
 
 
 def hf_weights(plan: Plan) -> str | None:

@@ -40,8 +40,7 @@ _OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
     "simpo": {"loss_type": "simpo", "cpo_alpha": 0.0},
     "cpo": {"loss_type": "sigmoid"},
 }
-# KTO's own forward for the KL term is before that which is
-# learnt from (trainer/kto_trainer.py, _compute_loss).
+# KTO's own forward for the KL term is before that which is learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
     losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
     least=2,

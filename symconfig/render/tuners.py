@@ -112,12 +112,11 @@ def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
         arguments["use_tensorboard" if name == "tensorboard" else "use_wandb"] = True
     if training.loads_its_own:
         arguments["auto_resume_from_checkpoints"] = True
-    texts_alone = plan.model.adapter is None and plan.job.task in (None, "pretrain")  # which fill sequences
-    kind = "completion" if texts_alone else "chat_template"
+    kind = "completion" if shared.pretrains(plan) else "chat_template"
     data = Run(
         sets=[{"path": path, "ds_type": "json", "type": kind} for path in training.data_path] or [_ALPACA],
         length=best.batch.seq_length,
-        packs=texts_alone or _packs(plan),
+        packs=shared.pretrains(plan) or _packs(plan),
         held_out=training.held_out if training.eval_iters else None,
     )
     shards = None
@@ -131,15 +130,19 @@ def axolotl_sections(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _packs(plan: Plan) -> bool:
-    return plan.job.sequences is not None and plan.job.sequences.batching == "packed"
+    return shared.batching(plan) == "packed"
+
+
+def _padding_free(plan: Plan, name: str) -> Iterator[Problem]:
+    if shared.batching(plan) == "padding_free":
+        what, need = f"{name} pads sequences, or packs them", "padded or packed"
+        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
 
 
 def _axolotl_problems(plan: Plan) -> Iterator[Problem]:
     """Yield what Axolotl does not support."""
     yield from common_problems(plan, "Axolotl")
-    if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
-        what, need = "this target pads sequences, or packs them", "padded or packed"
-        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
+    yield from _padding_free(plan, "Axolotl")
     if _packs(plan) and deepspeed.attention(plan) == "eager":
         what = "Axolotl keeps packed sequences apart by flash attention alone"
         yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
@@ -195,7 +198,7 @@ def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML's fields by heading, as in LLaMA-Factory's examples."""
     kind, own, arguments, preference = stage(plan), _datasets(plan), trainer_arguments(plan), plan.job.preference
     del arguments["gradient_checkpointing"]
-    packs = plan.job.sequences is not None and plan.job.sequences.batching == "packed"
+    packs = _packs(plan)
     data = Run(
         names=",".join(own) or (_DEMO[kind] if plan.model.vision is None else _DEMO_IMAGES),
         folder="." if own else _DEMO_FOLDER,
@@ -225,7 +228,7 @@ def stage(plan: Plan) -> str:
     """
     if plan.job.preference is not None:
         return _STAGES.get(plan.job.preference.means.task, plan.job.preference.means.task)
-    return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+    return "pt" if shared.pretrains(plan) else "sft"
 
 
 def template(model: ModelDescriptor) -> str | None:
@@ -276,9 +279,7 @@ def _llamafactory_problems(plan: Plan) -> Iterator[Problem]:
         yield Problem("Qwen-7B's own classes do not load in current Transformers", field="model_type")
     if stage(plan) != "pt" and template(model) is None:
         yield Problem("LLaMA-Factory has no chat template of this family", field="model_type", got=model.model_type)
-    if plan.job.sequences is not None and plan.job.sequences.batching == "padding_free":
-        what, need = "LLaMA-Factory pads sequences, or packs them", "padded or packed"
-        yield Problem(what, field="sequences.batching", got="padding_free", need=need)
+    yield from _padding_free(plan, "LLaMA-Factory")
     yield from shared.data_problems(plan, "LLaMA-Factory")
     if plan.best.target.backend == "megatron" and plan.training.data_path:
         yield Problem(

@@ -108,12 +108,8 @@ def _of_updates(rl: Rl) -> Iterator[Problem]:
         yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
 
 
-_SCHEDULES = ("constant", "cosine")
-
-
 def _of_fsdp(plan: Plan) -> Iterator[Problem]:
     """Yield what verl's FSDP workers do not support."""
-    training = plan.training
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
     yield from learning.of_fsdp(plan, NAME)
     yield from _of_updates(learning.section(plan))
@@ -123,9 +119,7 @@ def _of_fsdp(plan: Plan) -> Iterator[Problem]:
         yield Problem(what, field="adapter.lora_dropout", got=f"{adapter.lora_dropout:g}", need="0")
     if adapter is not None and adapter.method != "lora":
         yield Problem("verl's FSDP workers train plain LoRA", field="adapter.method", got=adapter.method, need="lora")
-    if training.lr_decay_style not in _SCHEDULES:
-        what, need = "verl's FSDP workers are told one of these alone", " or ".join(_SCHEDULES)
-        yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+    yield from learning.of_schedule(plan, "verl's FSDP workers", ("constant", "cosine"))
 
 
 _COMMON = Target(

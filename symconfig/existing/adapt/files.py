@@ -33,8 +33,8 @@ def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequen
 
     source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
     result is audited: its errors are `flaws`; of warnings that the original had not, those of an exported variable
-    delete its line, and others are notes. Raises InputError if it
-    cannot be read, or is of another model, sequence length or framework than the plan.
+    delete its line, and others are notes. Raises InputError if it cannot be read, or is of another model, sequence
+    length or framework than the plan.
     """
     draft = opened(source, variables, extra)
     reading = draft.reading

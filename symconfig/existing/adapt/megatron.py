@@ -399,11 +399,9 @@ def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) 
         planned = next(filter(None, map(wanted.setting, family.dests)), None)
         there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
         place = None if there is None else there.place
-        if planned is not None:
-            progress = progress.lacking(Unplaced(planned.name, planned.text, why, place))
-        elif there is not None:
-            progress = progress.lacking(Unplaced(there.name, None, why, place))
+        if named := planned or there:
+            progress = progress.lacking(Unplaced(named.name, None if planned is None else planned.text, why, place))
         elif not progress.unplaced:  # else it follows from what was not placed
-            option = next((name for name, flag in goal.table.flags.items() if flag.dest in family.dests), "an option")
+            option = "--" + family.dests[0].replace("_", "-")
             progress = progress.lacking(Unplaced(option, "as the plan has it", why))
     return progress
