@@ -231,7 +231,7 @@ def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
 def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
     """Yield a problem if the learning rate falls in another way than the program is told."""
     if (style := plan.training.lr_decay_style) not in known:
-        what = f"{name} is told one of these alone"
+        what = f"{name} does not have this schedule"
         yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
 
 
@@ -287,10 +287,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
-        what = f"{name} is told the layers of the first and of the last stage alone"
+        what = f"{name} can set the number of layers of the first and the last stage only"
         yield Problem(what, field="layout", got=options.pipeline_layout, pins=("layout=ends", "pp=1"))
     elif options.stage_layout and hybrid(plan.model):
-        what = f"{name} is told the same number of layers for every stage of this model"
+        what = f"{name} gives every stage of this model the same number of layers"
         yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
 
 

@@ -96,8 +96,8 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
         yield f"**It does not pay**: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
     yield (
         f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
-        f"both kinds' mean rates; the best of them were laid over both in either order, {count(plan.laid)} times. "
-        "What was not laid over them may be faster: nothing is proved of it."
+        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
+        "A candidate that was not mapped may be faster: the result is not proved optimal."
     )
 
 

@@ -107,7 +107,7 @@ def _no_json(reading: Reading) -> Problem:
     for item in reading.unread:
         if ACCELERATE in item.why:
             return item.place.problem(
-                f"names {ACCELERATE}, which is not read: what it says of DeepSpeed cannot be changed",
+                f"names {ACCELERATE}, which is not read: its DeepSpeed section cannot be changed",
                 field=item.what,
                 hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
             )
@@ -273,7 +273,7 @@ def _recomputed(progress: Progress, plan: Plan) -> Progress:
     layers = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
     if not reading.settings:
         return progress.noted(f"The plan recomputes {layers}; the training program's own arguments say that.")
-    why = "the training program says it in its own way"
+    why = "the training program has an option of its own for it"
     return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else layers, why))
 
 

@@ -147,7 +147,7 @@ def numbers(progress: Progress, plan: Plan) -> Progress:
             progress = _with_check(progress, check, source, str(world.gpus), str(wanted))
     gpus = progress.draft.reading.world.gpus
     if gpus is None:
-        return progress.noted(f"The plan is for {wanted} GPUs; how many are started here is not said in the file.")
+        return progress.noted(f"The plan is for {wanted} GPUs; the file does not state how many it starts.")
     if gpus != wanted:
         place = next((word.place for word in progress.draft.reading.world.words), None)
         why = f"the launcher's words for {gpus} GPUs could not be changed without changing something else"

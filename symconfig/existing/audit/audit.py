@@ -204,7 +204,7 @@ def _unknown_gpu_count(reading: Reading) -> Problem:
     """Return the problem that the number of GPUs is not known, at the launcher's unreadable word if there is one."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:
-        return Problem("is not said by the launcher", field=field, hint=hint)
+        return Problem("is not given by the launcher", field=field, hint=hint)
     word = reading.world.dark[0]
     return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)
 

@@ -223,7 +223,7 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
         yield facts.problem(
-            "say the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
+            "give the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
         )
 
 
