@@ -1,14 +1,17 @@
-"""Templates of a user's own: over those of a target, beside them, and as targets of their own."""
+"""Templates of a user's own: over those of a target, and beside them."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from symconfig.errors import InputError
 from symconfig.render import render
 from symconfig.render.manifest import digest
+from symconfig.render.target import common
 from tests.sample_plans import sample_plan
 
 
@@ -33,6 +36,17 @@ def test_a_template_of_the_same_name_replaces_and_another_one_adds(tmp_path: Pat
     assert next(item for item in files if item.path == "launch.sh").executable
     assert files["notes/why.txt"].startswith("tp ")
     assert files["sbatch.sh"] == before["sbatch.sh"]
+
+
+def test_the_page_s_example_extends_and_its_table_is_of_what_all_templates_are_given(tmp_path: Path) -> None:
+    page = Path(__file__).resolve().parents[2].joinpath("docs/reference/templates.md").read_text(encoding="utf-8")
+    example = page.partition("```jinja\n")[2].partition("```")[0]
+    mine = put(tmp_path, {"megatron/launch.sh.j2": example, "megatron/all.yaml.j2": "{{ best | yaml }}\n"})
+    files = render(sample_plan(), "megatron", templates=mine)
+    assert "\nmodule load cuda nccl\n" in files["launch.sh"]
+    assert yaml.safe_load(files["all.yaml"])["parallel"]["tp"] == sample_plan().best.parallel.tp
+    rows = re.findall(r"^\| (`.*?`) \|", page.partition("## What templates are given")[2], re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(common(sample_plan()))
 
 
 def test_a_template_may_extend_what_is_shared_and_one_that_gives_nothing_makes_no_file(tmp_path: Path) -> None:

@@ -8,13 +8,28 @@ from typing import Any
 
 import pytest
 
+from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError, SymconfigError
+from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, fill, render, targets
 from symconfig.render.fill import plain
-from tests.render.test_templates_page import plans
-from tests.sample_plans import sample_plan
+from tests.sample_plans import learning_plan, sample_plan
 
 PLAIN = (dict, list, str, int, float, bool, type(None))
+
+
+def plans() -> list[Plan]:
+    """Of these, every target can carry one."""
+    alone = {"tp": 1, "pp": 1, "dp": 8, "sequence_parallel": False, "overlap_pp_p2p": False}
+    return [
+        sample_plan(),
+        sample_plan(backend="deepspeed"),
+        sample_plan(load_model("qwen2.5-7b-lora"), backend="deepspeed"),
+        sample_plan(**alone),
+        sample_plan(load_model("llama3.1-8b"), **alone, zero_stage=3),
+        *(learning_plan(backend=backend) for backend in ("megatron", "deepspeed", "fsdp")),
+        *(learning_plan(backend=backend, away=("weights", "optimizer state")) for backend in ("megatron", "fsdp")),
+    ]
 
 
 def within(value: Any, place: str) -> Iterator[tuple[str, Any]]:
