@@ -38,7 +38,6 @@ def variables(plan: Plan) -> dict[str, object]:
     targets = adapters.targets(model)
     return {
         "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
-        "version": target,
         "release": BRIDGE_RELEASE,
         "config": config,
         "variables": environment.variables(plan, target),

@@ -64,7 +64,6 @@ def variables(plan: Plan) -> dict[str, object]:
     training = plan.training
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
-        "version": version,
         "release": RELEASE,
         "bridge_release": BRIDGE_RELEASE,
         "command_name": stage(plan),
