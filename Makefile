@@ -29,7 +29,7 @@ help:
 	@echo 'make mutants   change the code in 300 places, one at a time, and see that tests fail (SAMPLE= SEED= AGAIN=RECORD)'
 	@echo 'make bench     measure speed and memory, into benchmarks/results.json and docs/evidence/speed.md (ROWS=plan-*,help)'
 	@echo 'make accuracy  fit and score on measured runs (TRUTH=FOLDERS), into docs/evidence/accuracy.md and the intervals'
-	@echo 'make generate  write generated pages and data anew (NAMES="rules templates" for some)'
+	@echo 'make generate  write generated pages and data anew (NAMES="rules options" for some)'
 	@echo 'make docs      build the pages of docs/ as a site, strictly, into site/'
 	@echo 'make dist      build the wheel and the source distribution, check them, and try them offline on each Python here'
 	@echo 'make clean     remove what these made'

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from symconfig import install
 from symconfig.api.planning import AnyPlan
 from symconfig.errors import InputError
-from symconfig.render import deepspeed, monitors, trainer
+from symconfig.render import deepspeed, shared, trainer
 from symconfig.runs.embed.start import OnMismatch, started
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ def training_arguments(
         raise InputError("Transformers is not installed", hint=install.EXTRA) from None
     ready = started(plan, "transformers", world_size, on_mismatch)
     loads = () if "resume_from_checkpoint" in more else trainer.load_problems(ready)
-    trainer.refuse(ready, *trainer.schedule_problems(ready), *loads)
+    own = (*trainer.problems(ready), *trainer.schedule_problems(ready), *loads)
+    shared.refuse(ready, *own)
     fields = trainer.arguments(ready, "") | {"deepspeed": deepspeed.config_auto(ready), "output_dir": output_dir}
     os.environ.update((variable.name, variable.value) for variable in trainer.ulysses_variables(ready))
-    for variable in monitors.trainer_variables(ready):
+    for variable in deepspeed.trainer_variables(ready):
         os.environ.setdefault(variable.name, variable.value)
     if "activation_checkpointing" in TrainingArguments.__dataclass_fields__ and "gradient_checkpointing" not in more:
         fields["activation_checkpointing"] = fields.pop("gradient_checkpointing")  # its name since Transformers 5.24

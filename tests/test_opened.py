@@ -31,7 +31,7 @@ ALLOWED = {
             "frameworks/megatron/environment.py",
             "frameworks/megatron/flags.py",
             "render/deepspeed.py",
-            "render/launchers/ray.py",
+            "render/launchers.py",
             "report/page/page.py",
             "runs/sweep/planner.py",
             "solve/interval.py",
@@ -61,7 +61,7 @@ ALLOWED = {
     ),
     **dict.fromkeys(
         (
-            "render/overlay.py",
+            "render/manifest.py",
             "runs/checkpoint/folder.py",
             "runs/checkpoint/folder_deepspeed.py",
             "runs/checkpoint/folder_megatron.py",

@@ -100,7 +100,7 @@ KINDS = {
         targets,
         "tests/render/test_NEW_MODULE.py tests/render/test_run_settings.py tests/render/test_target_pins.py "
         "tests/training/test_training.py tests/test_formats.py",
-        then="python -m tools with generate templates, verify formats NEW_NAME, and verify training",
+        then="python -m tools verify formats NEW_NAME, and verify training",
     ),
     "rule": Kind(
         WORDS,

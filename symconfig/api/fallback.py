@@ -65,9 +65,9 @@ def replan_lost_nodes(
 
 def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
     """Return the files of all plans in their folders, the script that picks one, fallback.json and a manifest."""
-    from symconfig.render.fallback import above, folder
     from symconfig.render.files import File, Files
     from symconfig.render.manifest import manifest
+    from symconfig.render.several import above, node_folder
     from symconfig.render.target import LAUNCH
     from symconfig.report.fallback import advice, to_dict
 
@@ -76,11 +76,11 @@ def fallback_files(fallback: Fallback, wanted: Wanted) -> Files:
     # Only the framework's own files pass on to it, as they are, the options that launch.sh is given.
     advised = advice(fallback, "bash launch.sh" if target == framework else "")
     made = [
-        replace(item, path=f"{folder(count)}/{item.path}")
+        replace(item, path=f"{node_folder(count)}/{item.path}")
         for count, plan in fallback.runs
         for item in files(plan, wanted)
     ]
-    if any(item.path == f"{folder(fallback.runs[0][0])}/{LAUNCH}" for item in made):
+    if any(item.path == f"{node_folder(fallback.runs[0][0])}/{LAUNCH}" for item in made):
         made = [*above(fallback.runs, launchers, advised), *made]
     made.append(File(NAME, json_text(to_dict(fallback))))
     done = Files(tuple(made))

@@ -17,9 +17,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.file import load_plan, read_plan
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
+from symconfig.render.several import node_folder as subfolder
 from symconfig.render.summary import duration, short
 from symconfig.runs.best import best_plan
 from symconfig.runs.imaged import as_trained

@@ -36,7 +36,7 @@ class MixedResult:
         tell: called with the names of edited files that are replaced. Raises InputError if `out` exists without
         `force`.
         """
-        from symconfig.render.mixed import files
+        from symconfig.render.several import files
 
         return put(lambda: files(self.plan), Path(out), force, tell)
 

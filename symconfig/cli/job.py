@@ -49,7 +49,6 @@ def request(arguments: argparse.Namespace) -> Request:
         text = getattr(arguments, option.dest, None)
         if text is not None:
             given.add(option.flag)
-            text = _base(text, arguments) if option.field == "target" else text
             _put(data, option.field.split("."), option.read(text))
     problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
@@ -95,20 +94,6 @@ def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
         file, recipe = find_recipe(name)
     fields = {"model": file.model, **recipe.job.model_dump(mode="json"), "pins": recipe.as_pins()}
     return fields, recipe.unsaid()
-
-
-def _base(target: str, arguments: argparse.Namespace) -> str:
-    """Return the built-in target that an own template is based on; any other name unchanged."""
-    from symconfig.render import targets
-    from symconfig.render.overlay import overlaid
-
-    if arguments.templates is None:
-        return target
-    try:
-        known = overlaid(targets(), Path(arguments.templates))
-    except InputError:  # said where the files are asked for
-        return target
-    return known[target].base if target in known else target
 
 
 def as_options(problem: Problem, request: Request) -> Problem:

@@ -76,9 +76,9 @@ def _print(arguments: argparse.Namespace, plan: Plan) -> int:
     """
     from symconfig.frameworks.entries import entry_of
     from symconfig.runs.embed.start import started
-    from symconfig.runs.embed.words import targets, unsafe, words
+    from symconfig.runs.embed.words import unsafe, with_words, words
 
-    target = arguments.target or (plan.job.target if plan.job.target in targets() else plan.best.target.backend)
+    target = arguments.target or (plan.job.target if plan.job.target in with_words() else plan.best.target.backend)
     if arguments.check or arguments.world_size is not None:
         plan = started(plan, entry_of(target, plan), arguments.world_size)
     options = words(plan, target)

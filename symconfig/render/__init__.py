@@ -1,9 +1,10 @@
-"""Plan -> files. A target and a launcher are one module and one folder in templates/ each (`render.target`)."""
+"""Plan -> files. A target or launcher is a `Target` of a module here and one folder in templates/ (`render.target`)."""
 
 from __future__ import annotations
 
-import sys
+import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,51 +14,94 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.plans.plan import Plan
 from symconfig.render.files import ENDING, File, Files
-from symconfig.render.settings import split
-from symconfig.render.target import LAUNCH, Target, discovered, startable, target, together
+from symconfig.render.target import LAUNCH, Target, split, together
 from symconfig.resources import data_dir
 
+# The module of each target, among whose `TARGETS` it is.
+MODULES: Mapping[str, str] = {
+    "accelerate": "accelerate",
+    "axolotl": "tuners",
+    "bridge": "bridge",
+    "deepspeed": "deepspeed",
+    "llamafactory": "tuners",
+    "megatron": "megatron",
+    "ms-swift": "ms_swift",
+    "ms-swift-deepspeed": "ms_swift",
+    "nemo-rl": "nemo_rl",
+    "openrlhf": "openrlhf",
+    "slime": "slime",
+    "transformers": "accelerate",
+    "trl": "trl",
+    "verl": "verl",
+    "verl-fsdp": "verl",
+}
 # Whose files a plan of a framework is for that learns by reinforcement, and any other of one that has no program.
 _LEARNING = {"megatron": "verl", "deepspeed": "openrlhf", "fsdp": "verl-fsdp"}
 _PROGRAM = {"fsdp": "transformers"}
+_RESERVED = tuple(f"{name}{ENDING}" for name in ("plan.json", "manifest.json", "trace.json"))  # files of any target
 LAUNCHERS = ("slurm",)  # what is written where nobody says which, and there is something to start
+
+
+@cache
+def _target(name: str) -> Target:
+    """Return a target of `MODULES`; no other target's module is imported."""
+    module = importlib.import_module(f"{__name__}.{MODULES[name]}")
+    found: Target = next(target for target in module.TARGETS if target.name == name)
+    return found.placed(data_dir("templates"))
 
 
 @cache
 def targets() -> dict[str, Target]:
     """Return every target by name."""
-    return discovered(sys.modules[__name__], data_dir("templates"))
+    return {name: _target(name) for name in MODULES}
 
 
 @cache
 def every_launcher() -> dict[str, Target]:
     """Return every launcher by name."""
-    from symconfig.render import launchers as package
+    from symconfig.render import launchers
 
-    return discovered(package, data_dir("templates") / "launchers")
+    return {each.name: each.placed(data_dir("templates") / "launchers") for each in launchers.LAUNCHERS}
 
 
 def named(name: str, known: Mapping[str, Target] | None = None) -> Target:
-    """Return the target of this name.
+    """Return the target of this name, which may differ in case.
 
-    Where `known` is None and symconfig has a target of that name, no other module is imported. Raises InputError, with
-    similar names, for an unknown one.
+    known: the targets to look in; None: symconfig's own, of which only that one's module is imported. Raises
+    InputError, with similar names, for an unknown one.
     """
-    if known is None:
-        if (alone := _alone(name.lower())) is not None:
-            return alone
-        known = targets()
-    if (own := called(name, known)) is None:
-        raise InputError(_unknown(known, name, "target"))
-    return known[own]
+    if (own := called(name, MODULES if known is None else known)) is None:
+        raise InputError(_unknown(MODULES if known is None else known, name, "target"))
+    return _target(own) if known is None else known[own]
 
 
-@cache
-def _alone(name: str) -> Target | None:
-    # A name with a dot or an underscore is no target's: it would be another module's.
-    plain = name.replace("-", "").isalnum() and name.isascii()
-    own = target(sys.modules[__name__], name.replace("-", "_"), data_dir("templates")) if plain else None
-    return own if own is not None and own.name == name else None
+def overlaid(templates: Path) -> dict[str, Target]:
+    """Return every target by name, with the user's folders in `templates` searched first.
+
+    A folder named like a target adds templates and replaces those of the same name; hidden folders are ignored. Raises
+    InputError with each folder of another name, and each template whose file symconfig writes itself.
+    """
+    known = targets()
+    if "\0" in str(templates) or not templates.is_dir():
+        raise InputError("there is no such folder", file=repr(str(templates)), field="--templates")
+    folders = {path.name: path for path in sorted(templates.iterdir()) if path.is_dir() and path.name[0] != "."}
+    problems = [
+        Problem("is no target", file=str(path), **among(name, known))
+        for name, path in folders.items()
+        if name not in known
+    ]
+    problems += [
+        Problem("would stand in the place of a file that symconfig writes itself", file=str(path / name))
+        for path in folders.values()
+        for name in _RESERVED
+        if (path / name).exists()
+    ]
+    if problems:
+        raise InputError(problems)
+    return {
+        name: replace(target, folders=(folders[name], *target.folders)) if name in folders else target
+        for name, target in known.items()
+    }
 
 
 def target_of(model: ModelDescriptor, job: Job) -> Target:
@@ -95,14 +139,20 @@ def own_target(plan: Plan) -> str:
 def render(plan: Plan, target: str, launch: Sequence[str] | None = None, templates: Path | None = None) -> Files:
     """Return the files of `target` and of every launcher in `launch`, with plan.json first and REPORT.md last.
 
-    launch: launchers with their settings (`render.settings`); None: the usual ones. templates: a folder of the user's
-    own templates (`render.overlay`). Raises InputError for unknown names and files with equal paths, InfeasibleError
-    for what the target cannot express or launchers cannot start.
+    launch: launchers with their settings (`target.split`); None: the usual ones. templates: a folder of the user's own
+    templates (`overlaid`). Raises InputError for unknown names and files with equal paths, InfeasibleError for
+    what the target cannot express, or if there are launchers and the target writes no launch.sh.
     """
     launch = usual_launchers(plan, target, templates) if launch is None else launch
     first, *others = sources(target, launch, templates)
     own = first.files(plan, starts=[source.start for source in others])
-    startable(target, own, others)
+    if others and not any(item.path == LAUNCH for item in own):
+        raise InfeasibleError(
+            f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
+            field="launcher",
+            got=", ".join(source.name for source in others),
+            hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
+        )
     made = together([(first, own), *((source, source.files(plan, Files(tuple(own)))) for source in others)])
     return Files((File("plan.json", plan.to_json()), *sorted(made, key=lambda item: item.path == "REPORT.md")))
 
@@ -120,9 +170,9 @@ def usual_launchers(plan: Plan, target: str, templates: Path | None) -> tuple[st
 def sources(target: str | None, launch: Sequence[str], templates: Path | None) -> list[Target]:
     """Return the target, if one is named, then each launcher with its settings.
 
-    Raises InputError with all unknown or repeated names.
+    launch: texts like slurm:partition=big,time=2:00:00. Raises InputError with all unknown or repeated names.
     """
-    known = _with_own(templates) if templates is not None else None
+    known = None if templates is None else overlaid(templates)
     wrong: list[Problem] = []
     chosen: list[Target] = []
     if target is not None:
@@ -133,7 +183,10 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     starting: dict[str, Target] = {}
     for word in dict.fromkeys(launch):
         try:
-            source = _launcher(word)
+            name, given = split(word)
+            if name not in every_launcher():
+                raise InputError(_unknown(every_launcher(), name, "launcher"))
+            source = every_launcher()[name].with_settings(given)
         except InputError as error:
             wrong += error.problems
             continue
@@ -145,21 +198,5 @@ def sources(target: str | None, launch: Sequence[str], templates: Path | None) -
     return [*chosen, *starting.values()]
 
 
-def _with_own(templates: Path) -> dict[str, Target]:
-    """Return every target by name, with the user's own templates in `templates`. Raises InputError."""
-    from symconfig.render.overlay import overlaid
-
-    return overlaid(targets(), templates)
-
-
-def _launcher(word: str) -> Target:
-    """Return a launcher with its settings, of a text like slurm:partition=big,time=2:00:00. Raises InputError."""
-    name, given = split(word)
-    known = every_launcher()
-    if name not in known:
-        raise InputError(_unknown(known, name, "launcher"))
-    return known[name].with_settings(given)
-
-
-def _unknown(known: Mapping[str, Target], name: str, field: str) -> Problem:
+def _unknown(known: Mapping[str, Target] | Mapping[str, str], name: str, field: str) -> Problem:
     return Problem(f"is not a {field}", field=field, got=repr(name), **among(name, known))

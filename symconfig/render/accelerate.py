@@ -1,4 +1,9 @@
-"""Target accelerate: the configuration file of `accelerate launch --config_file`, with the DeepSpeed JSON it points to.
+"""Targets accelerate and transformers: files for a person's own script with an Accelerator, or with a Trainer.
+
+accelerate writes the configuration file of `accelerate launch --config_file` with the DeepSpeed JSON that it points to.
+transformers writes TrainingArguments as JSON and as arguments, which `HfArgumentParser` reads (Transformers 5.23):
+`parse_json_file("training_args.json")`, or launch.sh's words. Trainer runs DeepSpeed, or PyTorch's FSDP 2, which
+Accelerate's launcher configures.
 
 Keys are those of Accelerate 1.15 (`commands/config/config_args.py`, `commands/launch.py`). With a DeepSpeed JSON,
 precision, accumulation, clipping and ZeRO stand in that JSON alone: Accelerate refuses them in both places.
@@ -6,35 +11,39 @@ precision, accumulation, clipping and ZeRO stand in that JSON alone: Accelerate 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
+from symconfig.descriptor.config_writer import config_json
 from symconfig.errors import Problem
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, monitors, refusals, trainer
+from symconfig.render import deepspeed, shared, trainer
 from symconfig.render.files import File
-from symconfig.render.refusals import refused
-from symconfig.render.summary import Row, nodes, predicted_for
+from symconfig.render.fill import as_yaml
+from symconfig.render.shared import of_fsdp, refused
+from symconfig.render.summary import Row, nodes
 from symconfig.render.target import Target
 
 RELEASE = "1.15.0"
 _SCRIPT = "the training script decides it"
 NAMED = f"Accelerate {RELEASE}"
 CONFIG, DEEPSPEED = "accelerate_config.yaml", "ds_config.json"
+TRANSFORMERS = "5.23.0"
+ARGUMENTS, JSON_AUTO = "training_args.json", "ds_config_hf.json"
+_READS = "the training script reads the data"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return what its templates see. Raises InfeasibleError for what Accelerate with DeepSpeed cannot run."""
-    trainer.refuse(plan)
+    """Return the templates' variables."""
     return {
         "framework": f"{NAMED} and DeepSpeed {DEEPSPEED_RELEASE}",
         "config": config(plan),
-        "variables": (*deepspeed.environment_variables(plan), *monitors.deepspeed_variables(plan)),
+        "variables": (*deepspeed.environment_variables(plan), *deepspeed.deepspeed_variables(plan)),
         "notes": deepspeed.notes(plan),
-        "predicted_for": predicted_for(plan, "deepspeed"),
         "script": (*_loop(plan), *trainer.script_rows(plan)),
     }
 
@@ -45,6 +54,12 @@ def texts(plan: Plan) -> Iterator[File]:
     native.pop("optimizer", None)
     yield trainer.json_file(DEEPSPEED, native)
     yield from trainer.adapter_files(plan)
+
+
+def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what DeepSpeed under a script with Accelerate cannot run."""
+    yield from shared.problems(plan)
+    yield from trainer.problems(plan)
 
 
 def config(plan: Plan) -> dict[str, Any]:
@@ -65,7 +80,7 @@ def of_shards(plan: Plan) -> Iterator[Problem]:
     """Yield what FSDP 2 does not run, or Transformers' configuration of the model cannot express; QLoRA, too."""
     adapter = plan.model.adapter
     yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
-    yield from refusals.model_problems(plan)
+    yield from shared.model_problems(plan)
     if adapter is not None and adapter.method != "lora":
         what = "weights in 4 bits are not known to train in FSDP 2's shards"
         yield Problem(what, field="adapter.method", got=adapter.method, need="lora")
@@ -167,15 +182,118 @@ def _script_row(plan: Plan) -> Row:
             return Row("AdamW", (adam,))
 
 
-TARGET = Target(
-    name="accelerate",
-    does="Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator",
-    variables=variables,
-    texts=texts,
-    assumes={"backend": "deepspeed"},
-    counts=counting.STEPS,
-    ignored_fields=dict.fromkeys(
-        ("data_path", "split", "tokenizer_model", "tokenizer_type", "save", "load", "eval_iters", "manual_gc_interval"),
-        _SCRIPT,
+BUCKETS = (
+    "Trainer sizes DeepSpeed's reduce bucket by its own rule, the square of the hidden size; the prediction is "
+    "for the one of ds_config.json"
+)
+
+
+def _of_trainer(plan: Plan) -> dict[str, object]:
+    """Return the templates' variables."""
+    sharded = of_fsdp(plan)
+    own = deepspeed.environment_variables(plan)
+    return {
+        "framework": f"Transformers {TRANSFORMERS} and " + (NAMED if sharded else f"DeepSpeed {DEEPSPEED_RELEASE}"),
+        "sharded": sharded,
+        "arguments": words(plan),
+        "deepspeed_config": JSON_AUTO,
+        "variables": (*own, *deepspeed.trainer_variables(plan), *trainer.ulysses_variables(plan)),
+        "notes": (*deepspeed.notes(plan), *(() if sharded else (BUCKETS,))),
+        "script": (*_resuming(plan), *trainer.script_rows(plan)),
+        **({"predicted_for": ""} if sharded else {}),
+    }
+
+
+def _trainer_files(plan: Plan) -> Iterator[File]:
+    """Yield the arguments, the DeepSpeed JSON or Accelerate's file for FSDP 2, the model's config.json and the
+    adapter's files.
+    """
+    yield trainer.json_file(ARGUMENTS, _trainer_arguments(plan))
+    if of_fsdp(plan):
+        yield File(CONFIG, as_yaml(shards(plan)) + "\n")
+    else:
+        yield trainer.json_file(JSON_AUTO, deepspeed.config_auto(plan))
+    yield trainer.json_file("model/config.json", config_json(plan.model))
+    yield from trainer.adapter_files(plan)
+
+
+def _trainer_arguments(plan: Plan) -> dict[str, Any]:
+    return trainer.arguments(plan, None if of_fsdp(plan) else JSON_AUTO)
+
+
+def _trainer_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what DeepSpeed or FSDP 2 under the Trainer cannot run."""
+    sharded = of_fsdp(plan)
+    yield from of_shards(plan) if sharded else shared.problems(plan)
+    if sharded and (cp := plan.best.parallel.cp) > 1:
+        yield Problem("Accelerate runs Ulysses with DeepSpeed alone", field="cp", got=str(cp), pins=("cp=1",))
+    yield from trainer.problems(plan, every_layer=not sharded)
+    yield from trainer.schedule_problems(plan, unwrapped=sharded)
+    yield from trainer.load_problems(plan)
+
+
+def _resuming(plan: Plan) -> Iterator[Row]:
+    """Yield the row of what the script must pass to Trainer.train to resume; nothing if it does not resume."""
+    training = plan.training
+    if training.loads_its_own:
+        yield Row(
+            "checkpoint",
+            (
+                "trainer.train(resume_from_checkpoint=trainer_utils.get_last_checkpoint(output_dir)), "
+                "which needs the folder, and is None where it has none yet",
+            ),
+        )
+    elif training.load:
+        yield Row("checkpoint", ("trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)",))
+
+
+def words(plan: Plan) -> tuple[str, ...]:
+    """Return the arguments as --name=value words without `deepspeed`, whose path launch.sh adds."""
+    return tuple(f"--{name}={_word(value)}" for name, value in _trainer_arguments(plan).items() if name != "deepspeed")
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):  # HfArgumentParser takes one name for report_to, or all that are installed
+        return str(value[0]) if len(value) == 1 else "all"
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+TARGETS = (
+    Target(
+        name="accelerate",
+        does="Accelerate's configuration file with the DeepSpeed JSON, and launch.sh, for a script with an Accelerator",
+        variables=variables,
+        problems=_problems,
+        texts=texts,
+        assumes={"backend": "deepspeed"},
+        counts=counting.STEPS,
+        ignored_fields=dict.fromkeys(
+            (
+                "data_path",
+                "split",
+                "tokenizer_model",
+                "tokenizer_type",
+                "save",
+                "load",
+                "eval_iters",
+                "manual_gc_interval",
+            ),
+            _SCRIPT,
+        ),
+    ),
+    Target(
+        name="transformers",
+        does="TrainingArguments for a script with Transformers' Trainer, "
+        "the DeepSpeed JSON or Accelerate's file, launch.sh",
+        variables=_of_trainer,
+        problems=_trainer_problems,
+        words=words,
+        texts=_trainer_files,
+        assumes={"backend": "deepspeed"},
+        counts=counting.STEPS,
+        ignored_fields={
+            **dict.fromkeys(("data_path", "split", "tokenizer_model", "tokenizer_type"), _READS),
+            "manual_gc_interval": "a script with a Trainer leaves garbage collection to Python",
+        },
     ),
 )

@@ -17,12 +17,10 @@ from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, resume, summary
+from symconfig.render import megatron, summary
 from symconfig.render.files import File, sh
-from symconfig.render.refusals import refused
-from symconfig.render.resume import Saving
-from symconfig.render.target import Target
-from symconfig.render.weights import fine_tuned, hf_weights
+from symconfig.render.shared import fine_tuned, hf_weights, refused
+from symconfig.render.target import Saving, Target, translated
 
 # Of megatron-bridge 0.3.1, training/config.py: Hydra's overrides, which come last.
 Sections = dict[str, dict[str, Any]]
@@ -40,7 +38,6 @@ def variables(plan: Plan) -> dict[str, object]:
     targets = adapters.targets(model)
     return {
         "framework": f"Megatron-Bridge {BRIDGE_RELEASE} on Megatron-LM {target}",
-        "version": target,
         "release": BRIDGE_RELEASE,
         "config": config,
         "variables": environment.variables(plan, target),
@@ -59,7 +56,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "peft": _peft(plan),
         "pretrained": PRETRAINED,
         "weights": hf_weights(plan),
-        "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 
 
@@ -349,21 +345,24 @@ def model_fields(model: ModelDescriptor) -> dict[str, Any]:
     return result
 
 
-TARGET = Target(
-    name="bridge",
-    does="Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too",
-    variables=variables,
-    texts=texts,
-    assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
-    counts=counting.MEGATRON,
-    resume_command=resume.translated(
-        {
-            "--load": "checkpoint.load={}",
-            "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
-            "--no-load-optim": "checkpoint.load_optim=false",
-            "--no-load-rng": "checkpoint.load_rng=false",
-            "--ddp-bucket-size": "ddp.bucket_size={}",
-        }
+TARGETS = (
+    Target(
+        name="bridge",
+        does="Megatron-Bridge's YAML, its overrides as a command line, train.py; adapters, too",
+        variables=variables,
+        words=words,
+        texts=texts,
+        assumes={"backend": "megatron", "megatron_version": BRIDGE_MEGATRON[-1]},
+        counts=counting.MEGATRON,
+        resume_command=translated(
+            {
+                "--load": "checkpoint.load={}",
+                "--override-opt_param-scheduler": "scheduler.override_opt_param_scheduler=true",
+                "--no-load-optim": "checkpoint.load_optim=false",
+                "--no-load-rng": "checkpoint.load_rng=false",
+                "--ddp-bucket-size": "ddp.bucket_size={}",
+            }
+        ),
+        saving=Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR"),
     ),
-    saving=Saving("checkpoint.save", "bash launch.sh checkpoint.save=DIR"),
 )

@@ -1,4 +1,9 @@
-"""The DeepSpeed target: plan -> ds_config.json in two flavours, a training script, its launchers."""
+"""Target deepspeed: ds_config.json in two flavours, a training script, launch.sh.
+
+Monitors and the timeout of collectives are keys and variables of DeepSpeed 0.19.8 (`monitor/config.py`,
+`constants.py`) and of Transformers 5.23 (`integrations/integration_utils.py`). W&B itself reads WANDB_PROJECT and
+WANDB_NAME.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +26,24 @@ from symconfig.frameworks.deepspeed.releases import (
 )
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import monitors, resume, summary
+from symconfig.render import summary
 from symconfig.render.files import File
-from symconfig.render.refusals import data_problems, refuse
-from symconfig.render.resume import Saving
-from symconfig.render.target import Target
-from symconfig.render.weights import hf_weights
+from symconfig.render.shared import data_problems, hf_weights, problems, refuse
+from symconfig.render.target import Saving, Target, launched
 from symconfig.resources import data_dir
 
 Json = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError for what DeepSpeed or train.py cannot run."""
-    _refuse_run(plan)
+    """Return the templates' variables."""
     return {
         "framework": f"DeepSpeed {DEEPSPEED_RELEASE}" + (" with PEFT" if plan.model.adapter else ""),
         "groups": arguments(plan),
-        "variables": (*environment_variables(plan), *monitors.deepspeed_variables(plan)),
+        "variables": (*environment_variables(plan), *deepspeed_variables(plan)),
         "default_model": default_model(plan),
         "default_data": plan.training.data_path,
-        "qwen1": _qwen1(plan),
         "notes": notes(plan),
-        "predicted_for": summary.predicted_for(plan, "deepspeed"),
     }
 
 
@@ -56,24 +56,21 @@ def texts(plan: Plan) -> Iterator[File]:
     for name in ("sequences.py", "saving.py", "states.py"):
         yield File(name, _script(name))
     yield File("requirements.txt", "".join(f"{pin}\n" for pin in requirements(plan)))
-    if _qwen1(plan):
-        yield File("convert_qwen.py", _script("convert_qwen.py"), True)
 
 
 def words(plan: Plan) -> list[str]:
-    """Return the arguments of train.py as words. Raises InfeasibleError for what DeepSpeed or train.py cannot run."""
-    _refuse_run(plan)
+    """Return the arguments of train.py as words."""
     return [word for group in arguments(plan).values() for word in group]
 
 
 def config(plan: Plan) -> Json:
     """Return ds_config.json, with numbers and without "auto". Raises InfeasibleError."""
     refuse(plan)
-    return formats.write(plan) | monitors.deepspeed_sections(plan)
+    return formats.write(plan) | deepspeed_sections(plan)
 
 
 def config_auto(plan: Plan) -> Json:
-    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without monitors.
+    """Return the JSON for Transformers' Trainer, with "auto" for what it fills in, and without deepspeed.
 
     Raises InfeasibleError.
     """
@@ -81,17 +78,13 @@ def config_auto(plan: Plan) -> Json:
     return formats.write(plan, auto=True)
 
 
-def _refuse_run(plan: Plan) -> None:
-    """Raise InfeasibleError for what DeepSpeed, or the generated training script, cannot run."""
-    own: tuple[Problem, ...] = ()
+def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what DeepSpeed, or the generated training script, cannot run."""
+    yield from problems(plan)
+    yield from data_problems(plan, "the generated training script")
     if not formats.own_optimizer(plan):
         what = "the generated training script has the optimizer that DeepSpeed makes, which is AdamW"
-        own = (Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers"),)
-    refuse(plan, *data_problems(plan, "the generated training script"), *own)
-
-
-def _qwen1(plan: Plan) -> bool:
-    return plan.model.model_type == "qwen"
+        yield Problem(what, field="optimizer", got=plan.job.optimizer.name, hint="--target transformers")
 
 
 def _script(name: str) -> str:
@@ -102,6 +95,8 @@ def _script(name: str) -> str:
 def notes(plan: Plan) -> tuple[str, ...]:
     """Return sentences about limits of this release that affect the plan; () if there are none."""
     options, sentences = plan.best.options, []
+    if plan.model.model_type == "qwen":
+        sentences.append("The first Qwen's weights load only once converted to the Qwen2 class: MODEL names them")
     if options.zero_stage == 1 and options.grad_bytes == 4 and not options.optimizer_offload:
         sentences.append(
             "ZeRO-1 with fp32 gradients runs DeepSpeed's BF16_Optimizer, which reduces the gradients once a "
@@ -168,11 +163,9 @@ def recompute_layers(plan: Plan) -> int:
 
 
 def default_model(plan: Plan) -> str:
-    """Return the weights to start from by default.
-
-    It is empty for random ones, and for Qwen-7B, whose own must be converted first.
-    """
-    return plan.job.training.hf_weights or ("" if _qwen1(plan) else hf_weights(plan) or "")
+    """Return the weights to start from; "" for random ones, and for the first Qwen, whose own do not load."""
+    own = hf_weights(plan) if plan.model.model_type != "qwen" else None
+    return plan.job.training.hf_weights or own or ""
 
 
 def environment_variables(plan: Plan) -> tuple[Variable, ...]:
@@ -211,19 +204,89 @@ def requirements(plan: Plan) -> tuple[str, ...]:
     return tuple(pins.values())
 
 
-TARGET = Target(
-    name="deepspeed",
-    does='DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh',
-    variables=variables,
-    texts=texts,
-    assumes={"backend": "deepspeed"},
-    counts=counting.RENUMBERED,
-    resume_command=resume.launched,
-    saving=Saving("--save", "SAVE=DIR bash launch.sh"),
-    ignored_fields={
-        "eval_iters": "train.py does not evaluate",
-        "split": "train.py trains on all of its files",
-        "manual_gc_interval": "train.py leaves garbage collection to Python",
-        "tokenizer_type": "train.py takes Hugging Face's tokenizers",
-    },
+SECONDS = 60  # of a minute
+JOB = "what the job asks for"
+
+
+def run_name(plan: Plan) -> str:
+    """Return the run's name in Weights & Biases; by default the model's name."""
+    return plan.training.wandb_name or plan.model.name
+
+
+def deepspeed_variables(plan: Plan) -> Iterator[Variable]:
+    """Yield environment variables for Weights & Biases and the collectives' timeout, which DeepSpeed's
+    JSON cannot set.
+    """
+    if plan.training.wandb_project is not None:
+        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
+        yield _variable("WANDB_NAME", run_name(plan), "the run's name in Weights & Biases")
+    if plan.training.distributed_timeout_minutes is not None:
+        minutes = str(plan.training.distributed_timeout_minutes)
+        yield _variable("DEEPSPEED_TIMEOUT", minutes, "minutes that a collective may wait")
+
+
+def deepspeed_sections(plan: Plan) -> dict[str, Any]:
+    """Return the JSON sections of DeepSpeed's monitors; {} if the job has none."""
+    training, sections = plan.training, dict[str, Any]()
+    if training.tensorboard_dir is not None:
+        sections["tensorboard"] = {
+            "enabled": True,
+            "output_path": training.tensorboard_dir,
+            "job_name": run_name(plan),
+        }
+    if training.wandb_project is not None:
+        sections["wandb"] = {"enabled": True, "project": training.wandb_project}
+    return sections
+
+
+def trainer_arguments(plan: Plan) -> dict[str, Any]:
+    """Return TrainingArguments for monitors and the timeout (in seconds); {} if the job has none."""
+    training, arguments = plan.training, dict[str, Any]()
+    to = [
+        name
+        for name, wanted in (("tensorboard", training.tensorboard_dir), ("wandb", training.wandb_project))
+        if wanted is not None
+    ]
+    if to:
+        arguments["report_to"] = to
+    if training.wandb_project is not None:
+        arguments["run_name"] = run_name(plan)
+    if training.distributed_timeout_minutes is not None:
+        arguments["ddp_timeout"] = training.distributed_timeout_minutes * SECONDS
+    return arguments
+
+
+def trainer_variables(plan: Plan) -> Iterator[Variable]:
+    """Yield environment variables for TensorBoard's folder and the project in Weights & Biases, which
+    are no arguments.
+    """
+    if plan.training.tensorboard_dir is not None:
+        yield _variable("TENSORBOARD_LOGGING_DIR", plan.training.tensorboard_dir, "the folder of TensorBoard's files")
+    if plan.training.wandb_project is not None:
+        yield _variable("WANDB_PROJECT", plan.training.wandb_project, "the project in Weights & Biases")
+
+
+def _variable(name: str, value: str, what: str) -> Variable:
+    return Variable(name, value, f"{what}: {JOB}", literal=True)
+
+
+TARGETS = (
+    Target(
+        name="deepspeed",
+        does='DeepSpeed\'s JSON, native and with "auto", a training script for it, launch.sh',
+        variables=variables,
+        problems=_problems,
+        words=words,
+        texts=texts,
+        assumes={"backend": "deepspeed"},
+        counts=counting.RENUMBERED,
+        resume_command=launched,
+        saving=Saving("--save", "SAVE=DIR bash launch.sh"),
+        ignored_fields={
+            "eval_iters": "train.py does not evaluate",
+            "split": "train.py trains on all of its files",
+            "manual_gc_interval": "train.py leaves garbage collection to Python",
+            "tokenizer_type": "train.py takes Hugging Face's tokenizers",
+        },
+    ),
 )

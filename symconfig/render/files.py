@@ -51,6 +51,11 @@ class Files:
         return tuple(item.path for item in self.items)
 
 
+def word(value: object) -> str:
+    """Return a value as the parser reads it: floats with every digit, all else as text."""
+    return repr(value) if isinstance(value, float) else str(value)
+
+
 def sh(value: object) -> str:
     """Return the value quoted as one word for bash: bare if that is safe, else in single quotes; never empty.
 

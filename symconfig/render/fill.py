@@ -1,40 +1,25 @@
-"""Jinja's sandbox over plain values: templates may be a user's."""
+"""Templates filled with plain values in Jinja's sandbox, as they may be a user's."""
 
 from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from io import StringIO
 from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateNotFound, TemplateSyntaxError
+from jinja2.sandbox import ImmutableSandboxedEnvironment as Environment
 from pydantic import BaseModel
 
 from symconfig.descriptor.document import shorten
-from symconfig.errors import InputError, Problem, nearest
+from symconfig.errors import InputError
 from symconfig.render.files import ENDING, File, line, sh, slug
 from symconfig.render.summary import duration, number, share
-
-MOST_LETTERS = 8 * 2**20  # of one file
-# What the expressions of a template may raise beside Jinja's own errors.
-_OF_EXPRESSIONS = (
-    TypeError,
-    ValueError,
-    ArithmeticError,
-    LookupError,
-    AttributeError,
-    RecursionError,
-    MemoryError,
-    yaml.YAMLError,
-)
-_UNDEFINED = re.compile(r"'(\w+)' is undefined")
 
 
 def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, object]) -> list[File]:
@@ -43,8 +28,9 @@ def filled(folders: Iterable[Path], names: Iterable[str], values: Mapping[str, o
     Blank results are left out. folders: where templates are looked up; the first match wins. values: are given to them
     as `plain` makes them. Raises InputError, with the place in the template, for a wrong template.
     """
+    folders = tuple(folders)
     templates, given = _environment(*folders), {name: plain(value, name) for name, value in values.items()}
-    texts = ((name.removesuffix(ENDING), _text_of(templates, name, given)) for name in names)
+    texts = ((name.removesuffix(ENDING), _text_of(templates, folders, name, given)) for name in names)
     return [File(path, text, text.startswith("#!")) for path, text in texts if text.strip()]
 
 
@@ -78,104 +64,39 @@ def plain(value: object, place: str = "") -> Any:
 
 
 @cache
-def _environment(*folders: Path) -> ImmutableSandboxedEnvironment:
-    """Return a sandboxed Jinja environment with symconfig's filters, in which undefined names are errors.
-
-    Nothing is escaped as HTML, and random filters are removed, so that files come out the same each time.
-    """
-    made = ImmutableSandboxedEnvironment(
+def _environment(*folders: Path) -> Environment:
+    """Return a sandboxed Jinja environment with symconfig's filters: undefined names are errors, nothing is escaped."""
+    made = Environment(
         loader=FileSystemLoader(folders),
-        undefined=Undefined,
+        undefined=StrictUndefined,
         autoescape=False,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     made.filters.update(sh=sh, line=line, slug=slug, yaml=as_yaml, duration=duration, number=number, share=share)
-    del made.filters["random"], made.globals["lipsum"]
     return made
 
 
-def _text_of(templates: ImmutableSandboxedEnvironment, name: str, values: Mapping[str, object]) -> str:
+def _text_of(templates: Environment, folders: Sequence[Path], name: str, values: Mapping[str, object]) -> str:
     """Return the text of one filled template.
 
-    Raises InputError at the line of any error, and for a text that is too long.
+    Raises InputError for any error, with the line of the innermost template where it is known.
     """
     try:
-        made = StringIO()
-        for part in templates.get_template(name).generate(values):
-            if made.tell() + len(part) > MOST_LETTERS:
-                raise InputError(
-                    "gives a file that is too large",
-                    file=_file(templates, name),
-                    need=f"at most {MOST_LETTERS:,} letters",
-                )
-            made.write(part)
-        return made.getvalue()
+        return templates.get_template(name).render(values)
     except TemplateSyntaxError as error:
-        raise InputError(
-            f"is no template: {error.message}", file=error.filename or error.name or name, line=error.lineno
-        ) from None
-    except TemplateNotFound as error:
-        problem = _placed(templates, name, error, f"asks for a template that is not there: {error.name!r}")
-        raise InputError(problem) from None
-    except TemplateError as error:
-        undefined = _UNDEFINED.fullmatch(str(error))
-        hint = _meant(undefined[1], values) if undefined else None
-        sentence = shorten(str(error), 200).rstrip(".")
-        raise InputError(_placed(templates, name, error, f"cannot be filled: {sentence}", hint)) from None
-    except _OF_EXPRESSIONS as error:
-        sentence = "it needs more memory than there is" if isinstance(error, MemoryError) else shorten(str(error), 200)
-        raise InputError(
-            _placed(templates, name, error, f"cannot be filled: {sentence or type(error).__name__}")
-        ) from None
-
-
-def _placed(
-    templates: ImmutableSandboxedEnvironment, name: str, error: BaseException, what: str, hint: str | None = None
-) -> Problem:
-    """Return a problem at the innermost template line in the error's traceback; without one, at the template's file."""
-    known = _folders(templates)
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename.startswith(known)]
-    file, at = lines[-1] if lines else (_file(templates, name), None)
-    return Problem(what, file=file, line=at, hint=hint)
-
-
-def _folders(templates: ImmutableSandboxedEnvironment) -> tuple[str, ...]:
-    assert isinstance(templates.loader, FileSystemLoader)
-    return tuple(templates.loader.searchpath)
-
-
-def _file(templates: ImmutableSandboxedEnvironment, name: str) -> str:
-    """Return the path of the template of this name; the name itself if it is in no folder."""
-    return next((str(path) for folder in _folders(templates) if (path := Path(folder) / name).is_file()), name)
-
-
-def _meant(name: str, values: Mapping[str, object]) -> str | None:
-    """Return what to write instead of an undefined name: a similar one, or None.
-
-    A name that is given, and yet undefined, is in an imported template, which sees it only `with context`.
-    """
-    return "{% import … with context %}" if name in values else nearest(name, values)
-
-
-class Undefined(StrictUndefined):
-    """Jinja's strict undefined value, whose error names a similar key of the same mapping."""
-
-    __slots__ = ()
-
-    @property
-    def _undefined_message(self) -> str:
-        """Return Jinja's message, with the key of the same mapping that is most similar to the missing
-        one, if any is.
-        """
-        text = super()._undefined_message
-        if self._undefined_hint:  # of the sandbox, which forbids the name
-            return text
-        known = self._undefined_obj if isinstance(self._undefined_obj, dict) else ()
-        meant = nearest(str(self._undefined_name), map(str, known))
-        return f"{text}; there is {meant!r}" if meant else text
+        what = f"is no template: {error.message}"
+        raise InputError(what, file=error.filename or error.name or name, line=error.lineno) from None
+    except Exception as error:  # expressions raise whatever Python does
+        frames = traceback.extract_tb(error.__traceback__)
+        known = tuple(map(str, folders))
+        lines = [(frame.filename, frame.lineno) for frame in frames if frame.filename.startswith(known)]
+        own = next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
+        file, at = lines[-1] if lines else (own, None)
+        why = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
+        sentence = shorten(why, 200).rstrip(".") or type(error).__name__
+        raise InputError(f"cannot be filled: {sentence}", file=file, line=at) from None
 
 
 # PyYAML quotes what YAML 1.1 would read as something else than text, by its own reading; Go's libraries (Kubernetes)

@@ -13,16 +13,14 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import OF_GROUPS, Rl
 from symconfig.descriptor.task import PLAIN, TASKS, Task
 from symconfig.descriptor.tuning import LOSSES, Loss, LossName, Preference
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import Problem
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.hybrid import hybrid
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.options import Options
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import ReferencePlace
-from symconfig.render import rewarding
-from symconfig.render.megatron_args import word
-from symconfig.render.rewarding import Rewarding
+from symconfig.render.files import word
 
 Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
@@ -43,6 +41,20 @@ ALWAYS: Final[Mapping[str, str]] = {
 # By how much a loss lets the ratio of probabilities fall and rise: DAPO's (arXiv:2503.14476, section 4.1), and GSPO's,
 # whose ratio is a sequence's (arXiv:2507.18071v2, section 5.1). The other algorithms have each program's own.
 _CLIPPED: Final[Mapping[str, tuple[float, float]]] = {"dapo": (0.2, 0.28), "gspo": (3e-4, 4e-4)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewarding:
+    """How a program runs a reward model.
+
+    by: an inference engine, workers laid out like the trained model, workers that shard it over all their GPUs, or an
+    external service. overlaps: what it runs in parallel with, if it has GPUs of its own. together: one forward pass has
+    all responses of a data-parallel rank.
+    """
+
+    by: Literal["engine", "workers", "shards", "service"]
+    overlaps: Literal["", "generation", "training"] = ""
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +91,7 @@ class Learns:
         """
         return rl.rollout.sleep_level or (1 if adapts else self.sleep_levels[0])
 
-    def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
+    def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield a problem for each setting of the RL step that the program `name` does not support."""
         rl = section(plan)
         choices = {
@@ -169,7 +181,7 @@ class Compares:
         """Return whether the program replaces the head over the vocabulary by one with a single output."""
         return job.preference is not None and job.preference.means.scores and not self.both_heads
 
-    def untold(self, plan: Plan, name: str) -> Iterator[Problem]:
+    def unsupported(self, plan: Plan, name: str) -> Iterator[Problem]:
         """Yield a problem for each setting of preference training that the program `name` does not support."""
         sequences, micro, means = plan.job.sequences, plan.best.batch.micro, preference(plan).means
         choices: dict[str, tuple[str, tuple[str, ...]]] = {"preference.loss": (preference(plan).loss, self.losses)}
@@ -202,15 +214,6 @@ def tasks(own: tuple[Task, ...], learns: Learns | None, compares: Compares | Non
     return (*(own or (() if added else PLAIN)), *added)
 
 
-def refuse(plan: Plan, kind: Learns | Compares, name: str, others: Iterable[Problem]) -> None:
-    """Raise InfeasibleError with all of the step that the program `name` does not support, and `others`.
-
-    Do nothing if there is none.
-    """
-    if problems := (*kind.untold(plan, name), *others):
-        raise InfeasibleError(problems)
-
-
 def of_samples(plan: Plan, what: str) -> Iterator[Problem]:
     """Yield a problem if dp does not divide the samples of an update. what: the sentence."""
     batch, dp = section(plan).batch, plan.best.parallel.dp
@@ -223,6 +226,20 @@ def of_checkpoints(plan: Plan, what: str) -> Iterator[Problem]:
     """Yield a problem if the job resumes from another checkpoint than its own last one. what: the sentence."""
     if plan.training.load is not None and not plan.training.loads_its_own:
         yield Problem(what, field="training.load", got=plan.training.load, need="the folder of training.save")
+
+
+def of_schedule(plan: Plan, name: str, known: Iterable[str]) -> Iterator[Problem]:
+    """Yield a problem if the learning rate falls in another way than the program is told."""
+    if (style := plan.training.lr_decay_style) not in known:
+        what = f"{name} does not have this schedule"
+        yield Problem(what, field="training.lr_decay_style", got=style, need=" or ".join(known))
+
+
+def of_offload(plan: Plan, name: str) -> Iterator[Problem]:
+    """Yield a problem if a part of the optimizer's state is on the host."""
+    if 0 < (part := plan.best.options.optimizer_offload) < 1:
+        what, field = f"{name}'s optimizer is on the host as a whole, or not at all", "optimizer_offload"
+        yield Problem(what, field=field, got=f"{part:g}", pins=(f"{field}=0", f"{field}=1"))
 
 
 def of_types(plan: Plan, name: str, known: tuple[str, ...]) -> Iterator[Problem]:
@@ -270,10 +287,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
-        what = f"{name} is told the layers of the first and of the last stage alone"
+        what = f"{name} can set the number of layers of the first and the last stage only"
         yield Problem(what, field="layout", got=options.pipeline_layout, pins=("layout=ends", "pp=1"))
     elif options.stage_layout and hybrid(plan.model):
-        what = f"{name} is told the same number of layers for every stage of this model"
+        what = f"{name} gives every stage of this model the same number of layers"
         yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
 
 
@@ -291,22 +308,17 @@ def of_megatron(plan: Plan, name: str) -> Iterator[Problem]:
     if chosen.precision not in ("bf16", "fp16"):
         pins = ("precision=bf16", "precision=fp16")
         yield Problem(f"{name} trains in 16 bits", field="precision", got=chosen.precision, pins=pins)
-    if chosen.overlap.tp_comm:
-        what = f"user buffers are of one size, and {name}'s sequences are not"
-        yield Problem(what, field="overlap.tp_comm", pins=_always("user_buffers"))
-    if chosen.cuda_graphs != "none":
-        what = f"CUDA graphs are of one size, and {name}'s sequences are not"
-        yield Problem(what, field="cuda_graphs", got=chosen.cuda_graphs, pins=_always("cuda_graphs"))
-    if chosen.overlap.moe_a2a:
-        what = f"{name} waits for the experts' all-to-all"
-        yield Problem(what, field="overlap.moe_a2a", pins=_always("moe_overlap"))
-    if chosen.activation_offload:
-        what = f"{name} keeps activations on the GPU"
-        yield Problem(what, field="activation_offload", pins=_always("activation_offload"))
-
-
-def _always(name: str) -> tuple[str]:
-    return (f"{name}={ALWAYS[name]}",)
+    graphs = chosen.cuda_graphs if chosen.cuda_graphs != "none" else None
+    sized = f"of one size, and {name}'s sequences are not"
+    for on, field_, pin, what in (
+        (chosen.overlap.tp_comm, "overlap.tp_comm", "user_buffers", f"user buffers are {sized}"),
+        (graphs, "cuda_graphs", "cuda_graphs", f"CUDA graphs are {sized}"),
+        (chosen.overlap.moe_a2a, "overlap.moe_a2a", "moe_overlap", f"{name} waits for the experts' all-to-all"),
+        (chosen.activation_offload, "activation_offload", "activation_offload", f"{name} keeps activations on the GPU"),
+    ):
+        if on:
+            got = on if isinstance(on, str) else None
+            yield Problem(what, field=field_, got=got, pins=(f"{pin}={ALWAYS[pin]}",))
 
 
 def options(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -332,7 +344,7 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
     """
     rl, step, best, training = plan.job.rl, plan.rl[0] if plan.rl else None, plan.best, plan.training
     tokens, away = step.tokens_per_gpu if step else rl and rl.longest, step.away if step else ()
-    (nodes, gpus), clip, adapter = rewarding.nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
+    (nodes, gpus), clip, adapter = reward_nodes(plan), _CLIPPED.get(rl.algorithm) if rl else None, plan.model.adapter
 
     def trained(parallel: Degrees, options: Options) -> Run:
         """Return the namespace of one trained model: its degrees, options, recompute and offload, in the tables' field
@@ -377,6 +389,30 @@ def run_of(plan: Plan, targets: Iterable[str] = (), kind: str = "") -> Run:
         run.reference.tokens = step.read_per_gpu if rl.reference else None
         run.rewards.planned = step.reward
     return run
+
+
+def reward_model(plan: Plan) -> str | None:
+    """Return the published name of the reward model.
+
+    It is "" if the user has to name one, None if none runs on the job's GPUs.
+    """
+    named = plan.job.rl.reward_model if plan.job.rl else None
+    if named is None or named.placement == "server":
+        return None
+    return "" if named.model is None else load_model(named.model).huggingface_id or named.model
+
+
+def reward_url(plan: Plan) -> str:
+    """Return the URL of a reward service; empty if there is none."""
+    named = plan.job.rl.reward_model if plan.job.rl else None
+    return (named and named.url) or ""
+
+
+def reward_nodes(plan: Plan) -> tuple[int, int]:
+    """Return the reward model's own nodes and the GPUs of each; (0, 0) if it has none of its own."""
+    own, most = plan.rl[0].reward if plan.rl else None, plan.cluster.gpus_per_node
+    gpus = own.gpus if own is not None else 0
+    return (-(-gpus // most), min(gpus, most)) if gpus else (0, 0)
 
 
 def critic(plan: Plan) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +16,6 @@ from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem
 from symconfig.format import json_text
 from symconfig.render.files import File, Files
-from symconfig.render.overlay import digest
 from symconfig.resources import MARKER
 
 NAME = "manifest.json"
@@ -69,3 +68,22 @@ def read_manifest(folder: Path) -> Manifest | None:
             ]
         )
     return manifest
+
+
+def digest(templates: Path | None) -> str | None:
+    """Return the SHA-256 over names and bytes of all visible files in the folder; None without a folder."""
+    if templates is None:
+        return None
+    total = hashlib.sha256()
+    for name, path in sorted((path.relative_to(templates).as_posix(), path) for path in _files(templates)):
+        if not any(part.startswith(".") for part in name.split("/")):
+            content = path.read_bytes()
+            total.update(f"{name}\0{len(content)}\0".encode())
+            total.update(content)
+    return total.hexdigest()
+
+
+def _files(templates: Path) -> Iterator[Path]:
+    """Yield the paths of the files under the folder; links to folders are not followed."""
+    for folder, _, names in os.walk(templates):
+        yield from (path for name in names if (path := Path(folder, name)).is_file())

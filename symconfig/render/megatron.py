@@ -24,14 +24,12 @@ from symconfig.frameworks.megatron.releases import (
     RECOMPUTE_SINCE,
 )
 from symconfig.plans.plan import Plan
-from symconfig.render import resume, summary
+from symconfig.render import summary
 from symconfig.render.files import File, sh
 from symconfig.render.megatron_args import Arguments, Group, unpassable
 from symconfig.render.megatron_model import model_args
-from symconfig.render.refusals import refused
-from symconfig.render.resume import Saving
-from symconfig.render.target import Target
-from symconfig.render.weights import unread
+from symconfig.render.shared import refused, weights_problems
+from symconfig.render.target import Saving, Target, launched
 
 NAME = "megatron"
 OLDEST = "core_v0.12.1"
@@ -48,9 +46,6 @@ def version(plan: Plan) -> str:
 def arguments(plan: Plan) -> list[str]:
     """Return all arguments of pretrain_gpt.py as words. Raises InfeasibleError with all that cannot be expressed."""
     return [word for group in groups(plan) for option in group.options for word in option]
-
-
-words = arguments  # what `symconfig render --print` says
 
 
 def groups(plan: Plan) -> tuple[Group, ...]:
@@ -103,7 +98,7 @@ def variables(plan: Plan) -> dict[str, object]:
     Raises InfeasibleError with all that cannot be expressed, InputError for bad values.
     """
     done, target = groups(plan), version(plan)
-    if problems := list(unread(plan, "Megatron-LM")):
+    if problems := list(weights_problems(plan, "Megatron-LM")):
         raise InfeasibleError(problems)
     training = plan.training
     tokenizer = training.tokenizer_model or plan.model.huggingface_id
@@ -125,7 +120,6 @@ def variables(plan: Plan) -> dict[str, object]:
         "tokenizer": tokenizer,
         "tokenizer_type": training.tokenizer_type or "HuggingFaceTokenizer",
         "padded": MEGATRON.padded_vocab(plan.model.vocab_size, plan.best.parallel.tp),
-        "predicted_for": summary.predicted_for(plan, NAME),
     }
 
 
@@ -263,13 +257,16 @@ def _refuse_run(out: Arguments, plan: Plan) -> None:
         raise InputError(what, field="training.tokenizer_model", hint=hint)
 
 
-TARGET = Target(
-    name=NAME,
-    does="arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun",
-    variables=variables,
-    texts=texts,
-    assumes={"backend": "megatron"},
-    counts=counting.MEGATRON,
-    resume_command=resume.launched,
-    saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
+TARGETS = (
+    Target(
+        name=NAME,
+        does="arguments of Megatron-LM's pretrain_gpt.py, launch.sh with torchrun",
+        variables=variables,
+        words=arguments,
+        texts=texts,
+        assumes={"backend": "megatron"},
+        counts=counting.MEGATRON,
+        resume_command=launched,
+        saving=Saving("--save", "bash launch.sh --save DIR --save-interval 500"),
+    ),
 )

@@ -10,7 +10,8 @@ from symconfig.formats.megatron_run import RUN
 from symconfig.frameworks.megatron.flags import FlagTable, first_with, versions
 from symconfig.frameworks.megatron.hybrid import GPT_SCRIPT
 from symconfig.frameworks.megatron.releases import megatron_release
-from symconfig.render.refusals import Refused
+from symconfig.render.files import word
+from symconfig.render.shared import Refused
 
 # Bash arrays of launch.sh, in their order. Names as in Megatron-LM's examples.
 GROUPS = ("MODEL_ARGS", *RUN)
@@ -98,7 +99,11 @@ class Arguments:
         """Add a problem for each failing constraint, with the first version that it no longer covers."""
         for one in refused:
             until = one.constraint.until
-            since = None if until is None else next((v for v in versions() if _later(v, until)), None)
+            since = (
+                None
+                if until is None
+                else next((v for v in versions() if megatron_release(v) > megatron_release(until)), None)
+            )
             self.refuse(
                 one.constraint.about, one.sentence, one.got, since=since, hint=one.constraint.hint, pins=one.pins
             )
@@ -116,15 +121,6 @@ class Arguments:
     def groups(self) -> tuple[Group, ...]:
         """Return the groups that have options, in order."""
         return tuple(Group(name, tuple(options)) for name, options in self.filled.items() if options)
-
-
-def _later(version: str, than: str) -> bool:
-    return megatron_release(version) > megatron_release(than)
-
-
-def word(value: object) -> str:
-    """Return a value as the parser reads it: floats with every digit, all else as text."""
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def unpassable(text: str) -> str | None:

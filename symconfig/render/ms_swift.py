@@ -1,5 +1,6 @@
-"""Target ms-swift: the YAML of `megatron pt` and `megatron sft`, ms-swift's training with Megatron-Core; LoRA, too.
+"""Targets ms-swift and ms-swift-deepspeed: the YAML of ms-swift's training with Megatron-Core, and with DeepSpeed.
 
+`megatron pt` and `megatron sft`; LoRA, too.
 The architecture is the config.json's of the model that is named, which mcore-bridge reads; what a plan chooses is said
 in arguments, each option of Megatron-LM's by the table of `formats.ms_swift`.
 """
@@ -12,19 +13,25 @@ from types import MappingProxyType
 from typing import Any
 
 from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.task import PLAIN
+from symconfig.descriptor.tuning import LossName
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.formats.ms_swift import EXTRA, MS_SWIFT
 from symconfig.frameworks import counting
+from symconfig.frameworks.deepspeed.adapters import target_modules
+from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.graph.parts import is_layer
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron, monitors, resume, summary, weights
-from symconfig.render.target import Target
+from symconfig.render import deepspeed, learning, megatron, shared, summary, trainer
+from symconfig.render.files import File
+from symconfig.render.learning import Compares
+from symconfig.render.target import Target, translated
 
 NAME = "ms-swift"
 # Of ms-swift 4.6.0, megatron/arguments/megatron_args.py; its scheduler takes the checkpoint's schedule unasked.
-_RESUME_COMMAND = resume.translated(
+_RESUME_COMMAND = translated(
     {
         "--override-opt_param-scheduler": "",
         "--load": "--mcore_model {} --finetune false",
@@ -52,12 +59,11 @@ Values = dict[str, Any]
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError with all that ms-swift does not support, InputError."""
+    """Return the templates' variables. Raises InfeasibleError with all that has no option."""
     version = megatron.version(plan)
     training = plan.training
     return {
         "framework": f"ms-swift {RELEASE} on Megatron-Core {version}",
-        "version": version,
         "release": RELEASE,
         "bridge_release": BRIDGE_RELEASE,
         "command_name": stage(plan),
@@ -67,15 +73,12 @@ def variables(plan: Plan) -> dict[str, object]:
         "variables": environment.variables(plan, version),
         "wants": summary.modules_wanted(plan),
         "notes": tuple(_notes(plan)),
-        "predicted_for": summary.predicted_for(plan, megatron.NAME),
     }
 
 
 def stage(plan: Plan) -> str:
-    """Return ms-swift's command: "pt" (loss over every token) for pretraining without an adapter, else "sft" (answers
-    only).
-    """
-    return "pt" if plan.model.adapter is None and plan.job.task in (None, "pretrain") else "sft"
+    """Return ms-swift's command: "pt" (loss over every token) or "sft" (answers only)."""
+    return "pt" if shared.pretrains(plan) else "sft"
 
 
 def sections(plan: Plan) -> dict[str, Values]:
@@ -103,12 +106,12 @@ def sections(plan: Plan) -> dict[str, Values]:
         for path, value in given.items():
             section = extra if path.startswith(EXTRA) else arguments.setdefault(heading, {})
             section[path.removeprefix(f"{EXTRA}.")] = value
-    best, training, lengths = plan.best, plan.training, plan.job.sequences
+    best, training, how = plan.best, plan.training, shared.batching(plan)
     # Where ms-swift has defaults of its own, and the plan counts on Megatron-LM's.
-    packs = lengths is None or lengths.batching == "packed"
+    packs = how in (None, "packed")
     arguments["TRAINING"] |= {"packing": packs, "attention_backend": "auto"}
     if not packs:  # else they stand in one row in any case
-        arguments["TRAINING"]["padding_free"] = lengths is not None and lengths.batching == "padding_free"
+        arguments["TRAINING"]["padding_free"] = how == "padding_free"
     arguments["TRAINING"].setdefault("cross_entropy_loss_fusion", False)
     half = best.options.precision == "fp16"  # what is not said is taken from config.json, of many models fp16
     defaults: dict[str, Values] = {
@@ -126,7 +129,7 @@ def sections(plan: Plan) -> dict[str, Values]:
     elif training.load is not None:
         logging |= {loaded_as(plan): training.load, "finetune": False}
     # TensorBoard, Weights & Biases and the timeout, whose words are Trainer's; wandb_exp_name is the run's name.
-    logging |= {name: value for name, value in monitors.trainer_arguments(plan).items() if name != "run_name"}
+    logging |= {name: value for name, value in deepspeed.trainer_arguments(plan).items() if name != "run_name"}
     if training.eval_iters:
         logging["split_dataset_ratio"] = training.held_out
     if extra:
@@ -153,9 +156,9 @@ def loaded_as(plan: Plan) -> str:
 def _model(plan: Plan) -> Values:
     """Return the arguments for the model, and for which parts of its vision tower are frozen."""
     name = plan.job.training.hf_weights or plan.model.huggingface_id
-    vision, pixels = plan.model.vision, weights.pixels(plan)
+    vision, pixels = plan.model.vision, shared.pixels(plan)
     fields: Values = {"model": name, "use_hf": True} if name else {}
-    fields |= {"model_type": weights.outer_type(plan.model), "template": template(plan.model)}
+    fields |= {"model_type": shared.outer_type(plan.model), "template": template(plan.model)}
     if vision is not None:
         fields |= {"freeze_vit": vision.frozen, "freeze_aligner": vision.projector_frozen}
         fields |= {"vit_gradient_checkpointing": False, **({} if pixels is None else {"max_pixels": pixels})}
@@ -166,7 +169,7 @@ def template(model: ModelDescriptor, known: Mapping[str, str] = MappingProxyType
     """Return the chat template of the model's family; "" for an unknown family. known: templates by model_type."""
     if model.model_type == "llama" and model.vocab_size == LLAMA3_VOCABULARY:
         return LLAMA3_TEMPLATE
-    return known.get(weights.outer_type(model), "")
+    return known.get(shared.outer_type(model), "")
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
@@ -206,7 +209,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _notes(plan: Plan) -> Iterator[str]:
     """Yield sentences about packing, adapters and checkpoints to read before the first start."""
     lora = plan.model.adapter
-    yield from weights.notes(plan, "max_pixels")
+    yield from shared.image_notes(plan, "max_pixels")
     yield (
         "Sequences are packed: each of the batch is filled with whole examples up to the sequence length, so that a "
         "step computes what was planned"
@@ -230,13 +233,149 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield "Training starts from the published weights, or from those of `mcore_model`: ms-swift has no random ones"
 
 
-TARGET = Target(
-    name=NAME,
-    does="ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh",
-    variables=variables,
-    assumes={"backend": "megatron"},
-    towers=TOWERS,
-    counts=counting.CHECKPOINTS_OWN,
-    resume_command=resume_command,
-    ignored_fields=IGNORED_FIELDS,
+# With DeepSpeed: ms-swift 4.6.0 (`arguments/`) around Transformers' Trainer. Pairs are in one forward; the reference is
+# a second model, sharded where ZeRO-3 shards the policy, and read between the policy's forward and its backward
+# (`rlhf_trainers/dpo_trainer.py`). Beside adapters it is the model without them.
+DEEPSPEED = "ds_config_hf.json"
+# Losses that are an `rlhf_type` of their own; any other is a `loss_type` of dpo or kto.
+_TYPES: Mapping[LossName, str] = {"orpo": "orpo", "simpo": "simpo", "cpo": "cpo", "reward": "rm"}
+COMPARES = Compares(
+    losses=("sigmoid", "hinge", "ipo", "kto", "apo_zero_unpaired", *_TYPES),
+    batching=("padded", "padding_free"),
+    padded=tuple(_TYPES),  # arguments/rlhf_args.py, _check_padding_free
+    first=("model",),  # rlhf_trainers/kto_trainer.py, forward
+)
+_OF_SWIFT = {**TEMPLATES, "mistral": "llama", "mixtral": "llama"}
+
+
+def _swift(plan: Plan) -> dict[str, object]:
+    """Return the templates' variables of ms-swift with DeepSpeed."""
+    return {
+        "framework": f"ms-swift {RELEASE} and DeepSpeed {DEEPSPEED_RELEASE}",
+        "release": RELEASE,
+        "command_name": "rlhf" if plan.job.preference else stage(plan),
+        "sections": swift_sections(plan),
+        "last_checkpoint": None,
+        "variables": (*deepspeed.environment_variables(plan), *deepspeed.trainer_variables(plan)),
+        "notes": (*summary.step_notes(plan), *deepspeed.notes(plan), *_swift_notes(plan)),
+    }
+
+
+def _swift_texts(plan: Plan) -> Iterator[File]:
+    """Yield the DeepSpeed JSON without an optimizer.
+
+    ms-swift's Trainer accesses the optimizer before DeepSpeed makes one from the JSON (`trainers/mixin.py`,
+    create_optimizer), so it must make it itself.
+    """
+    data = deepspeed.config_auto(plan)
+    data.pop("optimizer", None)
+    yield trainer.json_file(DEEPSPEED, {**data, "zero_allow_untested_optimizer": True})
+
+
+def swift_sections(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Return the YAML's fields by section, without the path of the DeepSpeed JSON, which launch.sh adds."""
+    arguments, training, lora = trainer.arguments(plan, DEEPSPEED), plan.training, plan.model.adapter
+    del arguments["deepspeed"]
+    tuner: dict[str, Any] = {"tuner_type": "full"}
+    if lora is not None:
+        tuner = {"tuner_type": "lora", "lora_rank": lora.r, "lora_alpha": int(lora.lora_alpha)}
+        tuner |= {"lora_dropout": lora.lora_dropout, "target_modules": list(target_modules(plan.model))}
+    if lora is not None and lora.method == "qlora":
+        tuner |= {
+            "quant_method": "bnb",
+            "quant_bits": 4,
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+        }
+    model = {
+        "model": trainer.named(plan),
+        "use_hf": True,
+        "model_type": plan.model.model_type,
+        "template": template(plan.model, _OF_SWIFT),
+        "torch_dtype": learning.dtype(plan),
+        "attn_impl": "flash_attn" if _without_padding(plan) else deepspeed.attention(plan),
+        **tuner,
+    }
+    data = {
+        "max_length": plan.best.batch.seq_length,
+        "packing": _packs(plan),
+        "padding_free": _without_padding(plan),
+        "split_dataset_ratio": training.held_out if training.eval_iters else 0.0,
+        **({"dataset": list(training.data_path)} if training.data_path else {}),
+    }
+    result = {"MODEL": model, "DATA": data}
+    if plan.job.preference is not None:
+        preference = learning.preference(plan)
+        kind, beta = _TYPES.get(preference.loss), {"beta": preference.beta}
+        loss = {"rlhf_type": plan.task, "loss_type": preference.loss, **beta}
+        result["PREFERENCE"] = (
+            loss if kind is None else {"rlhf_type": kind, **(beta if preference.means.scaled else {})}
+        )
+    return {**result, "TRAINING": {"optim": "adamw_torch_fused", **arguments, "add_version": False}}
+
+
+def _packs(plan: Plan) -> bool:
+    """Return whether sequences are packed up to the sequence length: in pretraining, or if the job says so."""
+    return shared.pretrains(plan) or shared.batching(plan) == "packed"
+
+
+def _without_padding(plan: Plan) -> bool:
+    """Return whether the sequences of a micro-batch are concatenated without padding, each attending only to itself."""
+    return _packs(plan) or shared.batching(plan) == "padding_free"
+
+
+def _swift_notes(plan: Plan) -> Iterator[str]:
+    if stage(plan) == "pt":
+        yield "Training starts from the published weights: ms-swift has no random ones"
+    else:
+        yield from trainer.padded(plan, "max_length")
+
+
+def _swift_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what ms-swift with DeepSpeed does not support."""
+    yield from shared.problems(plan)
+    yield from trainer.problems(plan)
+    yield from trainer.program_problems(plan, "ms-swift")
+    yield from trainer.schedule_problems(plan, unwrapped=True)
+    yield from trainer.load_problems(plan)
+    model = plan.model
+    if model.vision is not None or model.model_type not in _OF_SWIFT:
+        what, need = "ms-swift is written for other families of models", " or ".join(_OF_SWIFT)
+        yield Problem(what, field="model_type", got=model.model_type, need=need)
+    if _without_padding(plan) and deepspeed.attention(plan) == "eager":
+        what = "ms-swift puts sequences into one row for flash attention alone"
+        yield Problem(what, field="attention", got="eager", hint="--target llamafactory")
+    if plan.training.loads_its_own:
+        what, need = "ms-swift goes on from one checkpoint, which is named", "FOLDER/checkpoint-STEP"
+        yield Problem(what, field="training.load", got=plan.training.load, need=need)
+    yield from shared.data_problems(plan, "ms-swift")
+
+
+TARGETS = (
+    Target(
+        name=NAME,
+        does="ms-swift's YAML for `megatron pt` and `megatron sft`, LoRA included, and its launch.sh",
+        variables=variables,
+        assumes={"backend": "megatron"},
+        towers=TOWERS,
+        counts=counting.CHECKPOINTS_OWN,
+        resume_command=resume_command,
+        ignored_fields=IGNORED_FIELDS,
+    ),
+    Target(
+        name=f"{NAME}-deepspeed",
+        does="ms-swift's YAML for `swift pt`, `sft` and `rlhf` (DPO, KTO, CPO and more, rewards), "
+        "the DeepSpeed JSON, launch.sh",
+        variables=_swift,
+        problems=_swift_problems,
+        texts=_swift_texts,
+        assumes={"backend": "deepspeed"},
+        tasks=PLAIN,
+        compares=COMPARES,
+        counts=counting.STEPS,
+        ignored_fields={
+            **IGNORED_FIELDS,
+            "manual_gc_interval": "ms-swift with a Trainer leaves garbage collection to Python",
+        },
+    ),
 )

@@ -16,12 +16,10 @@ from symconfig.formats import nemo_rl as formats
 from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, rewarding, step_words
-from symconfig.render.learning import Learns
-from symconfig.render.resume import Saving
-from symconfig.render.rewarding import Rewarding
+from symconfig.render import learning, summary
+from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.summary import nodes
-from symconfig.render.target import Target
+from symconfig.render.target import Saving, Target, ignored
 
 NAME = "nemo-rl"
 RELEASE = "0.7.0"
@@ -38,61 +36,35 @@ LEARNS = Learns(
 )
 # Those of which the Megatron-Bridge beside it makes a model (src/megatron/bridge/models, register_bridge, July 2026).
 MODEL_TYPES = (
-    "deepseek_v3",
-    "gemma2",
-    "gemma3_text",
-    "glm4_moe",
-    "gpt_oss",
-    "kimi_k2",
-    "llama",
-    "minimax_m2",
-    "mistral",
-    "nemotron_h",
-    "qwen2",
-    "qwen3",
-    "qwen3_5_text",
-    "qwen3_moe",
-    "qwen3_next",
-)
+    "deepseek_v3", "gemma2", "gemma3_text", "glm4_moe", "gpt_oss", "kimi_k2", "llama", "minimax_m2",
+    "mistral", "nemotron_h", "qwen2", "qwen3", "qwen3_5_text", "qwen3_moe", "qwen3_next",
+)  # fmt: skip
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers.
-
-    Raises InfeasibleError for what NeMo-RL does not support.
-    """
-    learning.refuse(plan, LEARNS, NAME, _problems(plan))
+    """Return the templates' variables, for Megatron workers."""
     return {
         "framework": f"NeMo-RL {RELEASE}",
         "release": RELEASE,
         "sections": sections(plan),
         "arrays": {},
-        "phases": step_words.phases(plan),
         "variables": (),
-        "notes": tuple(step_words.notes(plan)),
-        "predicted_for": "",
+        "notes": tuple(summary.step_notes(plan)),
         "data_path": plan.training.data_path[0] if plan.training.data_path else "",
-        "reward_model": rewarding.published(plan),
+        "reward_model": learning.reward_model(plan),
         "added": list(_added(plan)),
     }
 
 
-def problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL does not support with either kind of workers."""
-    rl, training = learning.section(plan), plan.training
+def _problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what NeMo-RL's Megatron workers do not support."""
+    p, options, rl, data = plan.best.parallel, plan.best.options, learning.section(plan), plan.training.data_path
     yield from learning.of_samples(plan, "NeMo-RL divides the samples of an update over data-parallel ranks")
     if rl.entropy:
         yield Problem("NeMo-RL's loss has no entropy", field="rl.entropy", got="true", need="false")
-    if len(training.data_path) > 1:
-        got = " ".join(training.data_path)
-        yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=got)
+    if len(data) > 1:
+        yield Problem("NeMo-RL's file is for one data set", field="training.data_path", got=" ".join(data))
     yield from learning.of_checkpoints(plan, "NeMo-RL goes on from its own checkpoints")
-
-
-def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what NeMo-RL's Megatron workers do not support."""
-    p, options = plan.best.parallel, plan.best.options
-    yield from problems(plan)
     yield from learning.of_types(plan, "NeMo-RL", MODEL_TYPES)
     yield from learning.of_megatron(plan, "NeMo-RL")
     if p.vpp > 1:
@@ -103,10 +75,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
     if recompute.method == "block" or (recompute.granularity == "full" and (recompute.num_layers or 1) > 1):
         what = "NeMo-RL runs every layer again, one by one, or parts of all"
         yield Problem(what, field="recompute", got="some layers", pins=("recompute=none", "recompute=selective"))
-    if 0 < options.optimizer_offload < 1:
-        what = "NeMo-RL's optimizer steps on the host as a whole, or not at all"
-        pins = ("optimizer_offload=0", "optimizer_offload=1")
-        yield Problem(what, field="optimizer_offload", got=f"{options.optimizer_offload:g}", pins=pins)
+    yield from learning.of_offload(plan, "NeMo-RL")
 
 
 def sections(plan: Plan) -> dict[str, Any]:
@@ -120,7 +89,7 @@ def sections(plan: Plan) -> dict[str, Any]:
     read = room if run.step is None else run.step.read_per_gpu * p.cp
     run.actor.room, run.rollout.room = (-(-each // multiple) * multiple for each in (room, read))
     run.actor.model = training.hf_weights or plan.model.huggingface_id or plan.model.name
-    run.rewards.model = rewarding.published(plan) or None
+    run.rewards.model = learning.reward_model(plan) or None
     run.data_path = training.data_path[0] if training.data_path else None
     run.world = SimpleNamespace(gpus=where.gpus + gpus, nodes=where.count + count)
     rewards = formats.REWARDS if run.rl.reward_model is not None else {}
@@ -139,26 +108,29 @@ def _added(plan: Plan) -> tuple[int, int]:
 
     Return (0, GPUs) if one node holds both.
     """
-    count, gpus = rewarding.nodes(plan)
+    count, gpus = learning.reward_nodes(plan)
     together = plan.best.parallel.world_size + count * gpus <= plan.cluster.gpus_per_node
     return (0, gpus) if together else (count, 0)
 
 
-TARGET = Target(
-    name=NAME,
-    does="NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh",
-    variables=variables,
-    assumes={"backend": "megatron"},
-    learns=LEARNS,
-    counts=counting.STEPS,
-    saving=Saving("checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR"),
-    ignored_fields={
-        "split": "NeMo-RL takes a data set for training and another for validation",
-        "eval_iters": "NeMo-RL validates on samples that grpo.max_val_samples counts",
-        "tokenizer_model": "NeMo-RL takes the model's tokenizer",
-        "tokenizer_type": "NeMo-RL takes the model's tokenizer",
-        "manual_gc_interval": "NeMo-RL leaves the collection of garbage to Python",
-        "distributed_timeout_minutes": "NeMo-RL waits as long as PyTorch",
-        "log_interval": "NeMo-RL logs every step",
-    },
+TARGETS = (
+    Target(
+        name=NAME,
+        does="NeMo-RL's YAML for GRPO with Megatron-Core and vLLM on the same GPUs, and train.sh",
+        variables=variables,
+        problems=_problems,
+        assumes={"backend": "megatron"},
+        learns=LEARNS,
+        counts=counting.STEPS,
+        saving=Saving(
+            "checkpointing.enabled", "bash train.sh checkpointing.enabled=true checkpointing.checkpoint_dir=DIR"
+        ),
+        ignored_fields=ignored(
+            "NeMo-RL",
+            split="NeMo-RL takes a data set for training and another for validation",
+            eval_iters="NeMo-RL validates on samples that grpo.max_val_samples counts",
+            distributed_timeout_minutes="NeMo-RL waits as long as PyTorch",
+            log_interval="NeMo-RL logs every step",
+        ),
+    ),
 )

@@ -19,11 +19,9 @@ from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, refusals, rewarding, step_words, trainer
-from symconfig.render.learning import Compares, Learns
-from symconfig.render.rewarding import Rewarding
-from symconfig.render.summary import predicted_for
-from symconfig.render.target import Target
+from symconfig.render import deepspeed, learning, shared, summary, trainer
+from symconfig.render.learning import Compares, Learns, Rewarding
+from symconfig.render.target import Target, ignored
 
 NAME = "openrlhf"
 RELEASE = "0.11.2"
@@ -47,54 +45,49 @@ _AWAY = "with ZeRO-3, --ref.offload keeps it on the host"
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError for what OpenRLHF does not support."""
+    """Return the templates' variables."""
     arrays, training = _arrays(plan), plan.training
     gpus, most = (plan.job.rl.critic_gpus or 0) if plan.job.rl is not None else 0, plan.cluster.gpus_per_node
     return {
         "framework": f"OpenRLHF {RELEASE} with DeepSpeed",
         "release": RELEASE,
         "arrays": arrays,
-        "phases": step_words.phases(plan),
         "variables": () if plan.job.rl else deepspeed.environment_variables(plan),
         "notes": (
-            *step_words.notes(plan, _AWAY),
+            *summary.step_notes(plan, _AWAY),
             *deepspeed.notes(plan),
             *(() if plan.job.rl else trainer.padded(plan, "--data.max_len")),
         ),
-        "predicted_for": predicted_for(plan, "deepspeed"),
         "data": ",".join(training.data_path),
-        "reward_model": rewarding.published(plan),
-        "reward_url": rewarding.address(plan),
-        "reward_nodes": list(rewarding.nodes(plan)),
+        "reward_model": learning.reward_model(plan),
+        "reward_url": learning.reward_url(plan),
+        "reward_nodes": list(learning.reward_nodes(plan)),
         "critic": None if plan.job.rl is None else learning.critic(plan),
         "critic_nodes": [-(-gpus // most), min(gpus, most)],
     }
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all options as words. Raises InfeasibleError for what OpenRLHF does not support."""
+    """Return all options as words."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    others = (*refusals.problems(plan), *trainer.problems(plan), *_problems(plan))
-    learning.refuse(plan, COMPARES if plan.job.rl is None else LEARNS, NAME, others)
     return {name: learning.options(values) for name, values in _sections(plan)}
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what OpenRLHF does not support, in addition to limits of DeepSpeed and the Trainer."""
-    options, p, rl, training = plan.best.options, plan.best.parallel, plan.job.rl, plan.training
+    """Yield what OpenRLHF, DeepSpeed or the Trainer does not support."""
+    yield from shared.problems(plan)
+    yield from trainer.problems(plan)
+    options, p, rl = plan.best.options, plan.best.parallel, plan.job.rl
     if p.cp > 1:
         what = "OpenRLHF divides sequences by ring attention, which is not priced"
         yield Problem(what, field="cp", got=str(p.cp), pins=("cp=1",))
     if options.param_offload:
         what = "OpenRLHF keeps the trained model's weights on the GPU"
         yield Problem(what, field="param_offload", pins=("zero=..2", "optimizer_offload=0"))
-    if 0 < options.optimizer_offload < 1:
-        what = "OpenRLHF's optimizer is on the host as a whole, or not at all"
-        pins = ("optimizer_offload=0", "optimizer_offload=1")
-        yield Problem(what, field="optimizer_offload", got=str(options.optimizer_offload), pins=pins)
+    yield from learning.of_offload(plan, "OpenRLHF")
     if plan.job.optimizer.name != "adam":
         what = "OpenRLHF's trained model is planned with DeepSpeed's AdamW"
         yield Problem(what, field="optimizer", got=plan.job.optimizer.name, need="adam")
@@ -106,9 +99,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
             what, need = "OpenRLHF's models are all on the engine's GPUs, or none", "placement: split beside it"
             yield Problem(what, field="rl.reward_model.placement", got="apart", need=need)
         yield from _of_critic(rl)
-    if training.lr_decay_style not in formats.SCHEDULES:
-        what, need = "OpenRLHF is told one of these alone", " or ".join(formats.SCHEDULES)
-        yield Problem(what, field="training.lr_decay_style", got=training.lr_decay_style, need=need)
+    yield from learning.of_schedule(plan, "OpenRLHF", formats.SCHEDULES)
     yield from learning.of_checkpoints(plan, "OpenRLHF goes on from its own checkpoints")
 
 
@@ -126,8 +117,7 @@ def _of_critic(rl: Rl) -> Iterator[Problem]:
 
 def _packs(plan: Plan) -> bool:
     """Return whether sequences are packed without padding in a micro-batch: always for RL, else if the job says so."""
-    lengths = plan.job.sequences
-    return plan.job.rl is not None or (lengths is not None and lengths.batching == "padding_free")
+    return plan.job.rl is not None or shared.batching(plan) == "padding_free"
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -149,21 +139,24 @@ def _sections(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield name, write(table, run)
 
 
-TARGET = Target(
-    name=NAME,
-    does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) and for DPO (launch.sh)",
-    variables=variables,
-    assumes={"backend": "deepspeed"},
-    learns=LEARNS,
-    compares=COMPARES,
-    counts=counting.STEPS,
-    ignored_fields={
-        "split": "OpenRLHF takes a data set for training and another for evaluation",
-        "eval_iters": "OpenRLHF evaluates on a data set that --eval.dataset names",
-        "tokenizer_model": "OpenRLHF takes the model's tokenizer",
-        "tokenizer_type": "OpenRLHF takes the model's tokenizer",
-        "manual_gc_interval": "OpenRLHF leaves the collection of garbage to Python",
-        "distributed_timeout_minutes": "OpenRLHF waits 60 minutes",
-        "train_iters": "OpenRLHF counts --train.num_episodes passes over its data, of pairs --train.max_epochs",
-    },
+TARGETS = (
+    Target(
+        name=NAME,
+        does="OpenRLHF's commands for reinforcement learning with DeepSpeed and vLLM (train.sh) "
+        "and for DPO (launch.sh)",
+        variables=variables,
+        problems=_problems,
+        words=words,
+        assumes={"backend": "deepspeed"},
+        learns=LEARNS,
+        compares=COMPARES,
+        counts=counting.STEPS,
+        ignored_fields=ignored(
+            "OpenRLHF",
+            split="OpenRLHF takes a data set for training and another for evaluation",
+            eval_iters="OpenRLHF evaluates on a data set that --eval.dataset names",
+            distributed_timeout_minutes="OpenRLHF waits 60 minutes",
+            train_iters="OpenRLHF counts --train.num_episodes passes over its data, of pairs --train.max_epochs",
+        ),
+    ),
 )

@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from symconfig.descriptor.architectures.keys import words as words_of
 from symconfig.errors import Problem
 from symconfig.formats import slime as formats
 from symconfig.formats.keys import Keys, write
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, megatron, rewarding, step_words
-from symconfig.render.learning import Learns
+from symconfig.render import learning, megatron, summary
+from symconfig.render.learning import Learns, Rewarding
 from symconfig.render.megatron_args import Group
-from symconfig.render.resume import Saving
-from symconfig.render.rewarding import Rewarding
-from symconfig.render.target import Target
+from symconfig.render.target import Saving, Target
 
 NAME = "slime"
 RELEASE = "0.3.1"
@@ -36,46 +35,21 @@ LEARNS = Learns(
     ranks_of_data=("sglang",),
 )
 # Those whose published weights it loads into Megatron (backends/megatron_utils/hf_to_megatron) and hands to SGLang.
-MODEL_TYPES = (
-    "deepseek_v3",
-    "glm4_moe",
-    "llama",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "qwen3_next",
-)
+MODEL_TYPES = ("deepseek_v3", "glm4_moe", "llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next")
 # Options for a batch, data and checkpoints of Megatron-LM's own loop, which slime's takes the place of.
-_OWN_LOOP = frozenset(
-    (
-        "--micro-batch-size",
-        "--global-batch-size",
-        "--train-iters",
-        "--mock-data",
-        "--data-path",
-        "--split",
-        "--tokenizer-type",
-        "--tokenizer-model",
-        "--no-create-attention-mask-in-dataloader",
-        "--eval-iters",
-        "--eval-interval",
-        "--log-interval",
-        "--log-throughput",
-        "--ckpt-format",
-        "--save",
-        "--save-interval",
-        "--load",
-        "--tensorboard-dir",
-        "--wandb-project",
-        "--wandb-exp-name",
-        "--wandb-save-dir",
-    )
+_OWN_LOOP = words_of(
+    """
+    --micro-batch-size --global-batch-size --train-iters --mock-data --data-path
+    --split --tokenizer-type --tokenizer-model --no-create-attention-mask-in-dataloader --eval-iters
+    --eval-interval --log-interval --log-throughput --ckpt-format --save
+    --save-interval --load --tensorboard-dir --wandb-project --wandb-exp-name
+    --wandb-save-dir
+    """
 )
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError for what slime does not support."""
+    """Return the templates' variables."""
     arrays, training, version = _arrays(plan), plan.training, megatron.version(plan)
     # The allocator's segments cannot expand where torch_memory_saver moves them to the host and back.
     alone = learning.section(plan).placement == "split"
@@ -87,24 +61,21 @@ def variables(plan: Plan) -> dict[str, object]:
         "release": RELEASE,
         "arrays": arrays,
         "program": "train.py" if learning.section(plan).placement == "colocated" else "train_async.py",
-        "phases": step_words.phases(plan),
         "variables": exported,
         "passed": tuple(each.name for each in exported),
-        "notes": tuple(step_words.notes(plan)),
-        "predicted_for": "",
-        "reward_url": rewarding.address(plan),
+        "notes": tuple(summary.step_notes(plan)),
+        "reward_url": learning.reward_url(plan),
         "prompt_data": " ".join(training.data_path),
         "tensorboard_dir": training.tensorboard_dir or "",
     }
 
 
 def words(plan: Plan) -> list[str]:
-    """Return all arguments as words. Raises InfeasibleError for what slime does not support."""
+    """Return all arguments as words."""
     return [text for lines in _arrays(plan).values() for line in lines for text in line]
 
 
 def _arrays(plan: Plan) -> dict[str, list[tuple[str, ...]]]:
-    learning.refuse(plan, LEARNS, NAME, _problems(plan))
     return {name: list(lines) for name, lines in _sections(plan) if lines}
 
 
@@ -130,7 +101,7 @@ def _problems(plan: Plan) -> Iterator[Problem]:
 def _sections(plan: Plan) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     """Yield each array of slime's scripts with its options, empty ones included."""
     run = learning.run_of(plan)
-    run.rewards.url = rewarding.address(plan) or None
+    run.rewards.url = learning.reward_url(plan) or None
     groups = {group.name: _kept(group, plan) for group in megatron.groups(plan)}
     # Without the switch heads that predict further tokens are loaded and not trained.
     heads = [("--enable-mtp-training",)] if plan.model.num_nextn_predict_layers else []
@@ -153,18 +124,22 @@ def _kept(group: Group, plan: Plan) -> list[tuple[str, ...]]:
     return [option for option in group.options if option[0].partition("=")[0] not in dropped]
 
 
-TARGET = Target(
-    name=NAME,
-    does="slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh",
-    variables=variables,
-    assumes={"backend": "megatron"},
-    learns=LEARNS,
-    counts=counting.STEPS,
-    saving=Saving("--save", "bash train.sh --save DIR --save-interval 20"),
-    ignored_fields={
-        "split": "slime takes a file of prompts for training and others for evaluation",
-        "eval_iters": "slime evaluates on files that --eval-prompt-data names",
-        "tokenizer_model": "slime takes the model's tokenizer",
-        "tokenizer_type": "slime takes the model's tokenizer",
-    },
+TARGETS = (
+    Target(
+        name=NAME,
+        does="slime's arguments for reinforcement learning with Megatron-LM and SGLang, and train.sh",
+        variables=variables,
+        problems=_problems,
+        words=words,
+        assumes={"backend": "megatron"},
+        learns=LEARNS,
+        counts=counting.STEPS,
+        saving=Saving("--save", "bash train.sh --save DIR --save-interval 20"),
+        ignored_fields={
+            "split": "slime takes a file of prompts for training and others for evaluation",
+            "eval_iters": "slime evaluates on files that --eval-prompt-data names",
+            "tokenizer_model": "slime takes the model's tokenizer",
+            "tokenizer_type": "slime takes the model's tokenizer",
+        },
+    ),
 )

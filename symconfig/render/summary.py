@@ -1,10 +1,12 @@
-"""A plan in words and short tables, for REPORT.md of any target."""
+"""A plan in words and short tables, for REPORT.md of any target: options, time, memory, the phases of a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from symconfig.format import count, percent, seconds, several
+from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import Alike, stages_alike
 from symconfig.plans.beside import beyond, comparisons, opened
@@ -269,3 +271,65 @@ def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | s
 def tables(best: Candidate) -> dict[str, tuple[Row, ...]]:
     """Return the tables of a candidate, whatever its plan."""
     return {"degrees": degrees(best), "options": options(best), "stages": stages(best)}
+
+
+def phases(plan: Plan) -> tuple[Row, ...]:
+    """Return a row for each phase of an RL step: seconds, share of the step, tokens of a micro-batch per GPU, memory
+    and its parts.
+
+    The shares of phases that overlap add up to more than 100 %. () for a plan without phases.
+    """
+    if not plan.steps:
+        return ()
+    step = plan.steps[0]
+    return tuple(
+        Row(
+            phase.name,
+            (
+                seconds(phase.seconds),
+                percent(phase.seconds / step.step_s),
+                count(phase.tokens) if phase.tokens else "",
+                gib_number(phase.bytes),
+                ", ".join(
+                    f"{name} {gib_number(size)}"
+                    for name, size in sorted(phase.holds.items(), key=lambda part: -part[1])
+                ),
+            ),
+        )
+        for phase in step.phases
+    )
+
+
+def step_notes(plan: Plan, moved: str = "") -> Iterator[str]:
+    """Yield sentences about the step to read before the first start.
+
+    moved: how the reference model of a preference loss could be taken off the GPU.
+    """
+    if (rl := plan.job.rl) is None:
+        if plan.tuned and (copy := plan.tuned[0].phases[-1].holds.get("reference")):
+            yield f"The reference is on the GPU in every phase, {gib_number(copy)} GiB" + (
+                f"; {moved}" if moved else ""
+            )
+        return
+    if not rl.reference:
+        yield "There is no KL term, and so no reference model"
+    yield from (sentence.removesuffix(".") for sentence in rewards(plan))
+    if plan.rl and plan.rl[0].generated_per_s_per_gpu and rl.rollout.tokens_per_s_per_gpu is None:
+        yield (
+            f"Generation is predicted by a model, at {plan.rl[0].generated_per_s_per_gpu:,.0f} tokens/s on each GPU; "
+            "plan again with rl.rollout.tokens_per_s_per_gpu of your first steps' log"
+        )
+
+
+def rewards(plan: Plan) -> Iterator[str]:
+    """Yield a sentence on where the reward model runs; nothing without one."""
+    named, own = plan.job.rl.reward_model if plan.job.rl else None, plan.rl[0].reward if plan.rl else None
+    if named is None:
+        return
+    if own is None:
+        yield f"Rewards come from {named.url}, for which nothing is counted."
+        return
+    name = "a network of the actor's size" if named.model is None else named.model.removesuffix(".yaml")
+    where = f"{several(own.gpus, 'GPU')} of its own" if own.gpus else "the GPUs that train"
+    engines = f"engines on {several(own.tp, 'GPU')} each, with {own.memory_share:g} of the memory"
+    yield f"Rewards: {name} on {where}, by {engines if own.tp else 'workers'}."

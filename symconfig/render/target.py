@@ -1,37 +1,130 @@
-"""What a target and a launcher are made of: a module that computes, and a folder of templates that only say it.
+"""What a target and a launcher are made of: functions that compute, and a folder of templates that only say it.
 
-A module of this package with a `TARGET` is a target, one of `render.launchers` with a `LAUNCHER` a launcher; templates
-lie in the folder of its name. Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives
-nothing but white space makes none.
+Every `*.j2` of the folder makes the file of its name without `.j2`; one that gives nothing but white space makes none.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from symconfig.descriptor.task import PREFERRING, Task
 from symconfig.descriptor.training import Training
-from symconfig.errors import InfeasibleError, InputError, Problem
+from symconfig.errors import InfeasibleError, InputError, Problem, among
 from symconfig.frameworks import counting
 from symconfig.frameworks.counting import Counting
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, step_words, summary
+from symconfig.render import learning, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.learning import Compares, Learns
-from symconfig.render.resume import ResumeCommand, Saving
-from symconfig.render.settings import Setting, choose
 from symconfig.render.summary import Want
 from symconfig.resources import data_dir
 from symconfig.solve import whole
 
+LAUNCH = "launch.sh"  # what a target writes for its launchers to start
 _ELSEWHERE = {**dict.fromkeys(PREFERRING, "--target llamafactory"), "rl": "--target verl"}
+# A function of a plan and of options of the framework's own program (Megatron-LM's pretrain_gpt.py, train.py) by which
+# it resumes. It returns the command; None where the target has no words for one of them.
+ResumeCommand: TypeAlias = Callable[[Plan, Sequence[str]], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How to make a run save checkpoints. word: the text that a command with saving contains. command: an example."""
+
+    word: str
+    command: str
+
+
+def ignored(program: str, **others: str) -> dict[str, str]:
+    """Return the training fields that a program around a published model does not take, with the reasons.
+
+    others: further fields.
+    """
+    tokenizer = f"{program} takes the model's tokenizer"
+    gc = f"{program} leaves garbage collection to Python"
+    return {**others, "tokenizer_model": tokenizer, "tokenizer_type": tokenizer, "manual_gc_interval": gc}
+
+
+def launched(plan: Plan, words: Sequence[str]) -> str:
+    """Return the command that resumes a run: launch.sh with the framework's own options."""
+    return f"bash launch.sh {' '.join(words)}"
+
+
+def translated(known: Mapping[str, str]) -> ResumeCommand:
+    """Return a `resume_command` that translates Megatron-LM's options by a table; an option mapped to "" is dropped.
+
+    It returns None if the table lacks any of the options.
+    """
+
+    def command(plan: Plan, words: Sequence[str]) -> str | None:
+        given: dict[str, str] = {}  # a switch has the value ""
+        name = ""
+        for word in words:
+            if word.startswith("--"):
+                name, _, value = word.partition("=")
+                given[name] = value
+            else:
+                given[name] = word
+        if not given.keys() <= known.keys():
+            return None
+        return " ".join(("bash launch.sh", *filter(None, (known[name].format(given[name]) for name in given))))
+
+    return command
+
+
+ENVIRONMENT = "env."  # env.NAME=VALUE: a variable that launch.sh then finds on every node, with any launcher
+# What a launcher tells launch.sh of the nodes and of the process, or launch.sh the processes: no setting may differ.
+LAUNCHER_VARIABLES = frozenset(
+    {"NNODES", "GPUS_PER_NODE", "NODE_RANK", "MASTER_ADDR", "PER_RANK", "RANK", "LOCAL_RANK", "WORLD_SIZE"}
+)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SETTING = re.compile(r"[a-z][a-z0-9-]*|env\.[^=,]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A launcher's setting. default: None: it is left out of the files."""
+
+    name: str
+    does: str
+    default: str | None = None
+    pattern: str = r"[A-Za-z0-9_.,:@/+-]+"
+    need: str = "letters, digits and any of _ . , : @ / + -"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The values of one launcher's settings, and variables for launch.sh."""
+
+    values: Mapping[str, str | None]
+    environment: Mapping[str, str]
+
+
+def split(launcher: str) -> tuple[str, dict[str, str]]:
+    """Return the name of a launcher and its settings, of a text like slurm:partition=big,time=2:00:00.
+
+    A comma belongs to the value unless `name=` follows. Raises InputError for a part without `=` at first and for a
+    setting given twice.
+    """
+    name, _, rest = launcher.partition(":")
+    settings: dict[str, str] = {}
+    last = None
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if equals and _SETTING.fullmatch(key):
+            if key in settings:
+                raise InputError("is set twice", field=f"{name}:{key}", got=f"{settings[key]!r} and {value!r}")
+            settings[key] = value
+            last = key
+        elif last is None:
+            raise InputError("is no setting", field=f"launcher {name}", got=repr(part), need="name=value")
+        else:
+            settings[last] += f",{part}"
+    return name, settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +132,24 @@ class Target:
     """A target, or a launcher.
 
     variables: a function of a plan (for a launcher also of the files and its settings) that returns the templates'
-    variables. texts: files without a template. start: how a user runs the launcher; settings: what can be set of it.
-    assumes: fields of a job that it sets by default, such as the backend. counts: how its program counts steps of a
-    resumed run; resume_command: the command to resume. ignored_fields: training fields that it does not pass on, with
-    the reasons. saving: how to make its program save; None: it always saves. tasks: the tasks that it supports; learns,
-    compares: what it supports of RL and of preference training, which are then its only tasks unless it lists more.
-    towers: multimodal models whose vision tower it trains.
+    variables. problems: what its program does not support of a plan, for which it is refused before; words: the words
+    of its command line, where its program takes all of a plan so. texts: files without a template. start: how a user
+    runs the launcher; settings: what can be set of it. assumes: fields of a job that it sets by default, such as the
+    backend. counts: how its program counts steps of a resumed run; resume_command: the command to resume; None: how it
+    resumes is not known. ignored_fields: training fields that it does not pass on, with the reasons. saving: how to
+    make its program save; None: it always saves. tasks: the tasks that it supports; learns, compares: what it supports
+    of RL and of preference training, whose tasks are added to `tasks`. towers: multimodal models whose vision tower it
+    trains. program: its name in messages; "": that of the target.
 
-    Set by `target`: folders, searched for templates in order; shared, templates to extend or include, which make no
-    files; foreign, some templates are the user's; base, the target whose variables a user's target has.
+    Set by `placed`: folders, searched for templates in order; shared, templates to extend or include, which make no
+    files.
     """
 
     name: str
     does: str
     variables: Callable[..., Mapping[str, Any]]
+    problems: Callable[[Plan], Iterable[Problem]] = lambda plan: ()
+    words: Callable[[Plan], Sequence[str]] | None = None
     texts: Callable[[Plan], Iterable[File]] = lambda plan: ()
     settings: tuple[Setting, ...] = ()
     start: str = ""
@@ -65,22 +162,80 @@ class Target:
     learns: Learns | None = None
     compares: Compares | None = None
     towers: Mapping[str, str] = field(default_factory=dict)
+    program: str = ""
     folders: tuple[Path, ...] = ()
     shared: tuple[Path, ...] = ()
-    foreign: bool = False
-    base: str = ""
+
+    def placed(self, folder: Path) -> Target:
+        """Return the target with its folder of templates, which lies in `folder`, and with all of its tasks."""
+        tasks = () if self.start else learning.tasks(self.tasks, self.learns, self.compares)  # a launcher has none
+        shared = (data_dir("templates") / "shared", data_dir("templates"))
+        return replace(self, tasks=tasks, folders=(folder / self.name,), shared=shared)
 
     def with_settings(self, given: Mapping[str, str]) -> Target:
-        """Return the launcher with these settings; its templates get `settings` and `environment` (for launch.sh).
+        """Return the launcher with these settings, defaults included; its templates get `settings` and `environment`
+        (the variables `env.NAME` for launch.sh).
 
-        Raises InputError.
+        Raises InputError with every setting that is unknown or has a wrong value, and every variable that the launcher
+        itself sets.
         """
-        chosen, inner = choose(self.settings, self.name, given), self.variables
+        known = {setting.name: setting for setting in self.settings}
+        problems = []
+        for key, value in given.items():
+            field = f"{self.name}:{key}"
+            if key.startswith(ENVIRONMENT):
+                variable = key.removeprefix(ENVIRONMENT)
+                if not _VARIABLE.fullmatch(variable):
+                    problems.append(Problem("is no name of a variable", field=field, need="env.NAME"))
+                elif variable in LAUNCHER_VARIABLES:
+                    what = "is what the launcher itself tells launch.sh, by the plan and the node"
+                    problems.append(Problem(what, field=field, got=repr(value), need="another variable"))
+                elif not value.isprintable():
+                    problems.append(Problem("wrong value", field=field, got=repr(value), need="one printable line"))
+            elif key not in known:
+                near = among(key, (*known, f"{ENVIRONMENT}NAME"))
+                problems.append(Problem("is not a setting of this launcher", field=field, **near))
+            elif not re.fullmatch(known[key].pattern, value):
+                problems.append(Problem("wrong value", field=field, got=repr(value), need=known[key].need))
+        if problems:
+            raise InputError(problems)
+        chosen = Chosen(
+            {key: given.get(key, setting.default) for key, setting in known.items()},
+            {key.removeprefix(ENVIRONMENT): value for key, value in given.items() if key.startswith(ENVIRONMENT)},
+        )
+        inner = self.variables
 
         def variables(plan: Plan, files: Files) -> Mapping[str, object]:
             return {"settings": chosen.values, "environment": chosen.environment, **inner(plan, files, chosen)}
 
         return replace(self, variables=variables)
+
+    def refuse(self, plan: Plan) -> None:
+        """Raise InfeasibleError for an unsupported task or vision tower, or else with all that the program does not
+        support of the plan.
+
+        Do nothing if there is nothing, or for a launcher.
+        """
+        if self.tasks and plan.task not in self.tasks:
+            what, need = f"{self.name} is not for this task", " or ".join(self.tasks)
+            raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=_ELSEWHERE.get(plan.task))
+        vision = plan.model.vision
+        if self.tasks and vision is not None and vision.model_type not in self.towers:
+            what = f"{self.name} trains no vision tower" + (" of this model" if self.towers else "")
+            hint = "--images-per-sequence 0, to train the language model alone on text"
+            raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
+        kind = self.learns if plan.job.rl is not None else self.compares if plan.job.preference is not None else None
+        of_kind = () if kind is None else kind.unsupported(plan, self.program or self.name)
+        if faults := (*of_kind, *self.problems(plan)):
+            raise InfeasibleError(faults)
+
+    def checked_variables(self, plan: Plan, *of: object) -> Mapping[str, Any]:
+        """Return the templates' variables. Raises InfeasibleError for what the target cannot express, and InputError.
+
+        of: further arguments of `variables`.
+        """
+        self.refuse(plan)
+        return self.variables(plan, *of)
 
     def files(self, plan: Plan, *of: object, starts: Sequence[str] = ()) -> list[File]:
         """Return the files: from templates by name, then texts that no template has replaced.
@@ -90,7 +245,7 @@ class Target:
         """
         from symconfig.render.fill import filled  # whoever asks what an option means renders nothing
 
-        given = self.variables(plan, *of)
+        given = self.checked_variables(plan, *of)
         values = {**common(plan, starts, self, given.get("wants", ())), **given}
         files = filled((*self.folders, *self.shared), self.templates(), values)
         made = {item.path for item in files}
@@ -119,48 +274,23 @@ class Target:
         return tuple(sorted(names))
 
 
-LAUNCH = "launch.sh"  # what a target writes for its launchers to start
-
-
-def startable(target: str, own: Sequence[File], launchers: Sequence[Target]) -> None:
-    """Raise InfeasibleError if there are launchers, but the target writes no launch.sh."""
-    if launchers and not any(item.path == LAUNCH for item in own):
-        raise InfeasibleError(
-            f"the target {target!r} writes no {LAUNCH}, which is what launchers start",
-            field="launcher",
-            got=", ".join(source.name for source in launchers),
-            hint=f"no launcher, or a {LAUNCH}.j2 among its templates",
-        )
-
-
 def together(made: Sequence[tuple[Target, Sequence[File]]]) -> list[File]:
-    """Return the files of all sources.
-
-    Raises InputError if two write the same path, or one's file is another's folder.
+    """Return the files of all sources. Raises InputError if two write the same path, or one's file is another's
+    folder.
     """
-    whose: dict[str, Target] = {}
+    whose: dict[str, str] = {}
     problems = []
-    for source, files in made:
-        for item in files:
-            if (other := whose.setdefault(item.path, source)) is not source:
-                what = f"{item.path} is written by {other.name} and by {source.name}"
-                hint = "another name for the template, or another --launcher"
-                problems.append(Problem(what, file=_template(item.path, other, source), hint=hint))
-    for path, source in whose.items():
-        for parent in map(str, PurePosixPath(path).parents):
-            if parent in whose:
-                what = f"needs a folder where {whose[parent].name} writes the file {parent}"
-                problems.append(Problem(what, file=_template(path, source), hint="another name for the template"))
+    for source, item in ((source, item) for source, files in made for item in files):
+        if (other := whose.setdefault(item.path, source.name)) != source.name:
+            what = f"is written by {other} and by {source.name}"
+            problems.append(Problem(what, file=item.path, hint="another name for the template, or another --launcher"))
+    for path, name in whose.items():
+        for parent in {*map(str, PurePosixPath(path).parents)} & whose.keys():
+            what = f"{name} needs a folder where {whose[parent]} writes the file {parent}"
+            problems.append(Problem(what, file=path, hint="another name for the template"))
     if problems:
         raise InputError(problems)
     return [item for _, files in made for item in files]
-
-
-def _template(path: str, *sources: Target) -> str:
-    """Return the path of the template that makes a file, the user's own first; the file's path if no template does."""
-    ranked = sorted(sources, key=lambda source: not source.foreign)
-    places = (folder / f"{path}{ENDING}" for source in ranked for folder in source.folders)
-    return next((str(place) for place in places if place.is_file()), path)
 
 
 def common(
@@ -182,50 +312,6 @@ def common(
         "starts": tuple(starts),
         "passed_on": (*whole.why(plan), *(source.remarks(plan) if source else ())),
         "saving": source.saving if source else None,
-        "phases": step_words.phases(plan),
+        "phases": summary.phases(plan),
+        "predicted_for": summary.predicted_for(plan, source.assumes.get("backend", "") if source else ""),
     }
-
-
-def discovered(package: ModuleType, folder: Path) -> dict[str, Target]:
-    """Return the targets or launchers of a package by name, sorted.
-
-    folder: the one that holds their template folders.
-    """
-    listed = [target(package, info.name, folder) for info in pkgutil.iter_modules(package.__path__)]
-    return dict(sorted((each.name, each) for each in listed if each is not None))
-
-
-def target(package: ModuleType, module_name: str, folder: Path) -> Target | None:
-    """Return the target or launcher of one module, with its template folders.
-
-    Return None if there is no such module or it defines none. A target's variables then refuse tasks and vision towers
-    that it does not support.
-    """
-    if importlib.util.find_spec(f"{package.__name__}.{module_name}") is None:
-        return None
-    module = importlib.import_module(f"{package.__name__}.{module_name}")
-    one: Target | None = getattr(module, "TARGET", None) or getattr(module, "LAUNCHER", None)
-    if one is None:
-        return None
-    if package.__name__ == __package__:
-        tasks = learning.tasks(one.tasks, one.learns, one.compares)
-        one = replace(one, tasks=tasks, variables=_guarded(one, tasks))
-    shared = (data_dir("templates") / "shared", data_dir("templates"))
-    return replace(one, folders=(folder / one.name,), shared=shared, base=one.name)
-
-
-def _guarded(one: Target, tasks: tuple[Task, ...]) -> Callable[..., Mapping[str, Any]]:
-    """Return the target's `variables`, which now raise InfeasibleError for an unsupported task or vision tower."""
-
-    def variables(plan: Plan, *of: Any) -> Mapping[str, Any]:
-        if plan.task not in tasks:
-            what, need = f"{one.name} is not for this task", " or ".join(tasks)
-            raise InfeasibleError(what, field="task", got=plan.task, need=need, hint=_ELSEWHERE.get(plan.task))
-        vision = plan.model.vision
-        if vision is not None and vision.model_type not in one.towers:
-            what = f"{one.name} trains no vision tower" + (" of this model" if one.towers else "")
-            hint = "--images-per-sequence 0, to train the language model alone on text"
-            raise InfeasibleError(what, field="vision", got=vision.model_type, hint=hint)
-        return one.variables(plan, *of)
-
-    return variables

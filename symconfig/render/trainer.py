@@ -12,17 +12,17 @@ from math import ceil
 from posixpath import basename, normpath
 from typing import Any
 
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import Problem
 from symconfig.format import json_text
 from symconfig.formats.deepspeed import own_optimizer
 from symconfig.frameworks.deepspeed.adapters import target_modules
 from symconfig.frameworks.megatron.environment import Variable
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, monitors, refusals
+from symconfig.render import deepspeed, learning
 from symconfig.render.deepspeed import attention
 from symconfig.render.files import File
+from symconfig.render.shared import hf_weights
 from symconfig.render.summary import Row
-from symconfig.render.weights import hf_weights
 
 Json = dict[str, Any]
 
@@ -31,16 +31,6 @@ Json = dict[str, Any]
 # `map_pytorch_optim_to_deepspeed`).
 _OPTIMIZERS = {"adam": "adamw_torch_fused", "adam8bit": "adamw_bnb_8bit", "adafactor": "adafactor", "sgd": "sgd"}
 _CHECKPOINT = re.compile(r"checkpoint-\d+")  # trainer_utils.py, PREFIX_CHECKPOINT_DIR
-
-
-def refuse(plan: Plan, *others: Problem) -> None:
-    """Raise InfeasibleError with all that DeepSpeed under the Trainer cannot run, and with `others`.
-
-    Do nothing if there is neither.
-    """
-    faults = (*refusals.problems(plan), *problems(plan), *others)
-    if faults:
-        raise InfeasibleError(faults)
 
 
 def problems(plan: Plan, *, every_layer: bool = True) -> Iterator[Problem]:
@@ -161,20 +151,20 @@ def load_problems(plan: Plan) -> Iterator[Problem]:
         )
 
 
-def arguments(plan: Plan, deepspeed: str | None) -> Json:
+def arguments(plan: Plan, config: str | None) -> Json:
     """Return TrainingArguments as JSON data.
 
-    deepspeed: the path of the JSON whose "auto" values they fill in; None: Accelerate's file configures sharding and
+    config: the path of the JSON whose "auto" values they fill in; None: Accelerate's file configures sharding and
     recompute. Batch sizes are in examples, and a preference pair is one.
     """
     training, batch, options = plan.training, plan.best.batch, plan.best.options
     return {
         "output_dir": output_dir(plan),
-        **({} if deepspeed is None else {"deepspeed": deepspeed}),
+        **({} if config is None else {"deepspeed": config}),
         "per_device_train_batch_size": batch.micro // learning.per_example(plan),
         "gradient_accumulation_steps": batch.num_microbatches,
         "max_steps": training.train_iters,
-        **_optimizer(plan, deepspeed),
+        **_optimizer(plan, config),
         "learning_rate": training.lr,
         **schedule(plan),
         "adam_beta1": training.adam_beta1,
@@ -183,20 +173,20 @@ def arguments(plan: Plan, deepspeed: str | None) -> Json:
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip_grad,
         options.precision: True,
-        **_recomputed(plan, deepspeed),
+        **_recomputed(plan, config),
         "seed": training.seed,
         "logging_steps": training.log_interval,
         "save_steps": training.save_interval,
-        **monitors.trainer_arguments(plan),
+        **deepspeed.trainer_arguments(plan),
         **_evaluated(plan),
         **({"resume_from_checkpoint": training.load} if training.load and not training.loads_its_own else {}),
     }
 
 
-def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
+def _optimizer(plan: Plan, config: str | None) -> Json:
     """Return the arguments for the optimizer; {} if the DeepSpeed JSON has it."""
     optimizer = plan.job.optimizer
-    if deepspeed is None:
+    if config is None:
         return {"optim": _OPTIMIZERS["adam"]}
     if own_optimizer(plan):
         return {}
@@ -204,10 +194,10 @@ def _optimizer(plan: Plan, deepspeed: str | None) -> Json:
     return {**fields, "optim_args": f"momentum={optimizer.speed}"} if optimizer.name == "sgd" else fields
 
 
-def _recomputed(plan: Plan, deepspeed: str | None) -> Json:
-    if deepspeed is None and (n := every_nth(plan)) is not None:
+def _recomputed(plan: Plan, config: str | None) -> Json:
+    if config is None and (n := every_nth(plan)) is not None:
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"every_n_layers": n}}
-    return {"gradient_checkpointing": deepspeed is not None and plan.best.options.recompute.granularity != "none"}
+    return {"gradient_checkpointing": config is not None and plan.best.options.recompute.granularity != "none"}
 
 
 def _evaluated(plan: Plan) -> Json:

@@ -19,11 +19,10 @@ from symconfig.formats.keys import write
 from symconfig.formats.tuners import TRL, TRL_MODEL, TRL_STEP
 from symconfig.frameworks import counting
 from symconfig.plans.plan import Plan
-from symconfig.render import deepspeed, learning, rewarding, step_words, trainer, tuning
-from symconfig.render.learning import Compares, Learns
-from symconfig.render.refusals import of_fsdp
-from symconfig.render.rewarding import Rewarding
-from symconfig.render.target import Target
+from symconfig.render import deepspeed, learning, summary, trainer, tuners
+from symconfig.render.learning import Compares, Learns, Rewarding
+from symconfig.render.shared import of_fsdp
+from symconfig.render.target import Target, ignored
 
 NAME = "trl"
 LEARNS = Learns(
@@ -41,8 +40,7 @@ _OF_CPO: Mapping[LossName, Mapping[str, Any]] = {
     "simpo": {"loss_type": "simpo", "cpo_alpha": 0.0},
     "cpo": {"loss_type": "sigmoid"},
 }
-# KTO's own forward for the KL term is before that which is
-# learnt from (trainer/kto_trainer.py, _compute_loss).
+# KTO's own forward for the KL term is before that which is learnt from (trainer/kto_trainer.py, _compute_loss).
 COMPARES = Compares(
     losses=("sigmoid", "hinge", "ipo", *_EXPERIMENTAL, "kto", "apo_zero_unpaired", "reward"),
     least=2,
@@ -59,29 +57,26 @@ _BEFORE = "--precompute_ref_log_probs true reads all pairs with it before the fi
 
 
 def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables. Raises InfeasibleError for what TRL does not support."""
-    kind: Compares | Learns = COMPARES if plan.job.rl is None else LEARNS
-    notes = (*step_words.notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan))
+    """Return the templates' variables."""
     return {
-        **tuning.variables(plan, "TRL", TRL.release, *kind.untold(plan, NAME), *_problems(plan)),
+        **tuners.common(plan, "TRL", TRL.release),
         "script": plan.task if plan.job.rl is None else "grpo",
         "experimental": _experimental(plan),
         "data": _DATA[learning.per_example(plan) if plan.job.rl is None else 0],
         "sections": sections(plan),
-        "phases": step_words.phases(plan),
-        "notes": notes,
-        "reward_model": rewarding.published(plan),
+        "notes": (*summary.step_notes(plan, _BEFORE), *deepspeed.notes(plan), *_notes(plan)),
+        "reward_model": learning.reward_model(plan),
     }
 
 
 def sections(plan: Plan) -> dict[str, dict[str, Any]]:
     """Return the YAML's fields by section; the data section is empty if the job names none."""
-    run, data = tuning.run_of(plan), plan.training.data_path
+    run, data = tuners.run_of(plan), plan.training.data_path
     return {
         "model": write(TRL_MODEL, run),
         "data": {"dataset_name": data[0]} if data else {},
         **({"preference": _pairs(plan)} if run.rl is None else {name: write(of, run) for name, of in TRL_STEP.items()}),
-        "train": tuning.arguments(plan),
+        "train": tuners.trainer_arguments(plan),
     }
 
 
@@ -105,7 +100,8 @@ def _experimental(plan: Plan) -> str | None:
 
 
 def _problems(plan: Plan) -> Iterator[Problem]:
-    """Yield what TRL does not support: a full reference model with FSDP 2, and several data sets."""
+    """Yield what TRL does not support, such as a full reference model with FSDP 2, and several data sets."""
+    yield from tuners.common_problems(plan, "TRL")
     rl, pairs, data = plan.job.rl, plan.job.preference, plan.training.data_path
     reference = rl.reference if rl is not None else pairs is not None and pairs.has_reference
     if of_fsdp(plan) and reference and plan.model.adapter is None:
@@ -127,20 +123,18 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield from trainer.padded(plan, "max_length")
 
 
-TARGET = Target(
-    name=NAME,
-    does="TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, "
-    "DeepSpeed's JSON or Accelerate's file, launch.sh",
-    variables=variables,
-    texts=tuning.texts,
-    assumes={"backend": "deepspeed"},
-    learns=LEARNS,
-    compares=COMPARES,
-    counts=counting.STEPS,
-    ignored_fields={
-        "split": "TRL takes splits of a data set by their names",
-        "tokenizer_model": "TRL takes the model's tokenizer",
-        "tokenizer_type": "TRL takes the model's tokenizer",
-        "manual_gc_interval": "TRL leaves the collection of garbage to Python",
-    },
+TARGETS = (
+    Target(
+        name=NAME,
+        does="TRL's YAML for GRPO with vLLM beside it, DPO, KTO and rewards, "
+        "DeepSpeed's JSON or Accelerate's file, launch.sh",
+        variables=variables,
+        problems=_problems,
+        texts=tuners.texts,
+        assumes={"backend": "deepspeed"},
+        learns=LEARNS,
+        compares=COMPARES,
+        counts=counting.STEPS,
+        ignored_fields=ignored("TRL", split="TRL takes splits of a data set by their names"),
+    ),
 )

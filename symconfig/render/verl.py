@@ -1,4 +1,7 @@
-"""Target verl: its Hydra overrides for a step of reinforcement learning with Megatron workers, and train.sh.
+"""Targets verl and verl-fsdp: Hydra overrides for a step of reinforcement learning, and train.sh.
+
+The workers are Megatron-LM's, or PyTorch's FSDP 2: these keep fp32 shards on all GPUs, gather a layer in 16 bits, and
+split sequences by Ulysses; a reference is always on the host.
 
 Names are those of verl 0.9.1, trainer/config. What the job does not say of the algorithm is left as verl has it.
 """
@@ -6,6 +9,8 @@ Names are those of verl 0.9.1, trainer/config. What the job does not say of the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
@@ -13,27 +18,17 @@ from symconfig.formats import verl as formats
 from symconfig.formats.keys import write
 from symconfig.frameworks import counting
 from symconfig.frameworks.deepspeed import adapters as peft
+from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.megatron import adapters, environment
 from symconfig.plans.plan import Plan
-from symconfig.render import learning, rewarding, step_words
-from symconfig.render.learning import Learns
-from symconfig.render.resume import Saving
-from symconfig.render.rewarding import Rewarding
-from symconfig.render.target import Target
+from symconfig.render import learning, summary
+from symconfig.render.learning import Learns, Rewarding
+from symconfig.render.shared import refused
+from symconfig.render.target import Saving, Target, ignored
 
 NAME = "verl"
-COUNTS = counting.STEPS
 RELEASE = "0.9.1"
 _KINDS = {"LoRA": "lora", "CanonicalLoRA": "canonical_lora"}  # of adapters, by Megatron-Bridge's names
-SAVING = Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR")
-IGNORED_FIELDS = {
-    "split": "verl takes files for training and for validation",
-    "eval_iters": "verl validates on the whole of its validation file",
-    "tokenizer_model": "verl takes the model's tokenizer",
-    "tokenizer_type": "verl takes the model's tokenizer",
-    "manual_gc_interval": "verl leaves the collection of garbage to Python",
-    "train_iters": "a step is one batch of prompts; verl counts epochs of its data, or trainer.total_training_steps",
-}
 # main_ppo has the engine on the actor's GPUs. Rewards come from engines of their own, beside it asleep in turn, or on
 # GPUs of a pool of their own, which answer while others generate (experimental/reward_loop).
 LEARNS = Learns(
@@ -46,40 +41,26 @@ LEARNS = Learns(
 )
 
 
-def variables(plan: Plan) -> dict[str, object]:
-    """Return the templates' variables, for Megatron workers. Raises InfeasibleError for what verl does not support."""
-    learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    exported = environment.variables(plan, plan.best.target.version)
+def variables(plan: Plan, workers: str) -> dict[str, object]:
+    """Return the templates' variables. workers: "megatron" or "fsdp"."""
+    exported = environment.variables(plan, plan.best.target.version) if workers == "megatron" else ()
     return {
-        **shown(plan, "megatron", "ppo_megatron_trainer"),
-        "variables": [each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"],
-        "notes": tuple(step_words.notes(plan)),
-    }
-
-
-def shown(plan: Plan, workers: str, config: str) -> dict[str, object]:
-    """Return the templates' variables that Megatron and FSDP workers share.
-
-    workers: "megatron" or "fsdp". config: the name of Hydra's configuration for them.
-    """
-    return {
+        "variables": tuple(each for each in exported if each.name == "CUDA_DEVICE_MAX_CONNECTIONS"),
+        "notes": tuple(summary.step_notes(plan)),
         "framework": f"verl {RELEASE}",
         "release": RELEASE,
-        "config_name": config,
+        "config_name": "ppo_megatron_trainer" if workers == "megatron" else "ppo_trainer",
         "arrays": {name: [[word] for word in words] for name, words in sections(plan, workers).items()},
-        "phases": step_words.phases(plan),
-        "reward_model": rewarding.published(plan),
+        "reward_model": learning.reward_model(plan),
         "critic": learning.critic(plan),
-        "predicted_for": "",
         "train_files": _value(list(plan.training.data_path)) if plan.training.data_path else "",
         "tensorboard_dir": plan.training.tensorboard_dir or "",
     }
 
 
-def words(plan: Plan) -> list[str]:
-    """Return all overrides as words, for Megatron workers. Raises InfeasibleError for what verl does not support."""
-    learning.refuse(plan, LEARNS, NAME, _problems(plan))
-    return [word for words in sections(plan, "megatron").values() for word in words]
+def words(plan: Plan, workers: str = "megatron") -> list[str]:
+    """Return all overrides as words. workers: "megatron" or "fsdp"."""
+    return [word for words in sections(plan, workers).values() for word in words]
 
 
 def sections(plan: Plan, workers: str) -> dict[str, list[str]]:
@@ -106,8 +87,8 @@ def _value(value: object) -> str:
 def _problems(plan: Plan) -> Iterator[Problem]:
     """Yield what verl's Megatron workers do not support."""
     options, rl = plan.best.options, learning.section(plan)
-    yield from learning.of_stages(plan, "verl")
-    yield from of_updates(rl)
+    yield from learning.of_stages(plan, NAME)
+    yield from _of_updates(rl)
     if options.optimizer_offload:
         what = "an optimizer that steps on the host is not written for verl"
         yield Problem(what, field="optimizer_offload", pins=("optimizer_offload=0",))
@@ -117,23 +98,57 @@ def _problems(plan: Plan) -> Iterator[Problem]:
         what = f"verl's workers do not pad the vocabulary, and {words:,} words cannot be split over tp {tp}"
         yield Problem(what, field="tp", got=str(tp), need=f"a divisor of {words:,}", pins=pins)
     yield from (Problem(reason, field="adapter") for _, reason in adapters.refusals(plan.model))
-    yield from learning.of_megatron(plan, "verl")
+    yield from learning.of_megatron(plan, NAME)
 
 
-def of_updates(rl: Rl) -> Iterator[Problem]:
+def _of_updates(rl: Rl) -> Iterator[Problem]:
     """Yield a problem if the prompts of a step do not divide over its updates."""
     if rl.prompts % rl.updates:
         what, need = "verl divides a step's prompts over its updates", f"a divisor of {rl.prompts}"
         yield Problem(what, field="rl.updates", got=str(rl.updates), need=need)
 
 
-TARGET = Target(
+def _of_fsdp(plan: Plan) -> Iterator[Problem]:
+    """Yield what verl's FSDP workers do not support."""
+    yield from (each.problem() for each in refused(plan, "fsdp", TORCH_RELEASE))
+    yield from learning.of_fsdp(plan, NAME)
+    yield from _of_updates(learning.section(plan))
+    yield from (Problem(reason, field="adapter") for reason in peft.refusals(plan.model))
+    if (adapter := plan.model.adapter) is not None and adapter.lora_dropout:
+        what = "verl's FSDP workers drop nothing before adapters"
+        yield Problem(what, field="adapter.lora_dropout", got=f"{adapter.lora_dropout:g}", need="0")
+    if adapter is not None and adapter.method != "lora":
+        yield Problem("verl's FSDP workers train plain LoRA", field="adapter.method", got=adapter.method, need="lora")
+    yield from learning.of_schedule(plan, "verl's FSDP workers", ("constant", "cosine"))
+
+
+_COMMON = Target(
     name=NAME,
     does="verl's overrides for reinforcement learning with Megatron workers and an engine beside them, and train.sh",
-    variables=variables,
+    variables=partial(variables, workers="megatron"),
+    words=words,
+    problems=_problems,
     assumes={"backend": "megatron"},
     learns=LEARNS,
-    counts=COUNTS,
-    saving=SAVING,
-    ignored_fields=IGNORED_FIELDS,
+    counts=counting.STEPS,
+    saving=Saving("trainer.save_freq", "bash train.sh trainer.save_freq=20 trainer.default_local_dir=DIR"),
+    ignored_fields=ignored(
+        NAME,
+        split="verl takes files for training and for validation",
+        eval_iters="verl validates on the whole of its validation file",
+        train_iters="a step is one batch of prompts; verl counts epochs of its data, or trainer.total_training_steps",
+    ),
+)
+TARGETS = (
+    _COMMON,
+    replace(
+        _COMMON,
+        name="verl-fsdp",
+        does="verl's overrides for reinforcement learning with FSDP workers and an engine beside them, and train.sh",
+        variables=partial(variables, workers="fsdp"),
+        words=partial(words, workers="fsdp"),
+        problems=_of_fsdp,
+        assumes={"backend": "fsdp"},
+        learns=replace(LEARNS, reference="streamed", critic="alike"),
+    ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.format import count, either, percent, seconds, several
 from symconfig.plans.beside import caveats
 from symconfig.plans.plan import Candidate
-from symconfig.render.fallback import folder
+from symconfig.render.several import node_folder
 from symconfig.report.grid import Block, Grid
 from symconfig.runs.replan.fallback import Fallback, Smaller
 
@@ -153,7 +153,7 @@ def to_dict(fallback: Fallback) -> dict[str, Any]:
 def _figures(nodes: int, best: Candidate) -> dict[str, Any]:
     """Return the folder, GPUs, degrees and speed of a plan as JSON."""
     return {
-        "folder": folder(nodes),
+        "folder": node_folder(nodes),
         "gpus": best.parallel.world_size,
         "parallel": asdict(best.parallel),
         "step_s": best.predicted.step_s,

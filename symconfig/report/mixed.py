@@ -7,7 +7,7 @@ from dataclasses import replace
 from symconfig.format import count, gib
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.mixed import MixedCandidate, MixedPlan
-from symconfig.render.mixed import verdict
+from symconfig.render.several import verdict
 from symconfig.report.grid import Block, Grid
 from symconfig.report.table import compared
 

@@ -8,7 +8,7 @@ from symconfig.descriptor.task import Task
 from symconfig.format import count, gib, percent, seconds, several
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import BUSIEST, PlannedRl
-from symconfig.render import own_target, rewarding, step_words
+from symconfig.render import own_target, summary
 from symconfig.report.grid import Block, Grid
 
 _WORDS = ("recompute", "on the host")  # columns that are not numbers
@@ -70,7 +70,7 @@ def _row(number: str, candidate: Candidate, step: PlannedRl) -> dict[str, str]:
 
 def phases(plan: Plan, title: str = "The phases of plan 1") -> Grid:
     """Return the table of the best plan's phases: seconds, share, and bytes by part on the fullest GPU."""
-    rows = tuple((row.name, *row.cells) for row in step_words.phases(plan))
+    rows = tuple((row.name, *row.cells) for row in summary.phases(plan))
     return Grid(("phase", "s", "share", "tokens/GPU", "GPU GiB", "of these"), rows, left=(0, 5), title=title)
 
 
@@ -143,9 +143,8 @@ def _sentences(plan: Plan, *, asks: bool = True) -> list[str]:
             f"Generation: {count(step.generated_per_s_per_gpu)} tokens/s on each GPU, up to "
             f"{several(step.at_once, 'sequence')} at once in {_replicas(step)}."
             + ("" if stated or not asks else " Try: rl.rollout.tokens_per_s_per_gpu of a log of yours."),
-            *((*step_words.engine_share(plan), *step_words.read_at_once(plan)) if asks else ()),
             *([_critic(plan.best, step)] if step.critic else ()),
-            *rewarding.sentences(plan),
+            *summary.rewards(plan),
         ]
         if step.sleep_level == 1 and rl.placement == "colocated":
             generation.append("The engine sleeps at level 1: its weights wait on the host meanwhile.")

@@ -10,9 +10,8 @@ from typing import Any
 from symconfig.errors import Problem, SymconfigError
 from symconfig.format import grouped
 from symconfig.plans.plan import Plan
-from symconfig.render import every_launcher, render
+from symconfig.render import every_launcher, overlaid, render
 from symconfig.render import targets as every_target
-from symconfig.render.overlay import overlaid
 from symconfig.render.target import Target
 from symconfig.report.grid import Block, Grid
 
@@ -39,7 +38,7 @@ def targets(plan: Plan | None, templates: Path | None) -> tuple[Carried, ...]:
     """Return all targets, with their problems with the plan if one is given. Raises InputError for an invalid folder
     of templates.
     """
-    known: Mapping[str, Target] = every_target() if templates is None else overlaid(every_target(), templates)
+    known: Mapping[str, Target] = every_target() if templates is None else overlaid(templates)
     return tuple(
         Carried(name, source.does, None if plan is None else _problems(plan, name, templates))
         for name, source in known.items()

@@ -170,7 +170,7 @@ def unsupported(
     model = built(model, job.backend)
     job = filled(model, cluster, job)
     try:
-        target.variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
+        target.checked_variables(sketch(model, cluster, job, BACKENDS[job.backend].releases.of(job)))
     except InfeasibleError as error:
         return tuple(_of_inputs(error, job))
     except InputError as error:

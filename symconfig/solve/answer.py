@@ -22,16 +22,16 @@ Pins = Mapping[str, str]
 class Target(Protocol):
     """A format that plans are written in, as the search uses it.
 
-    assumes: values of job fields that the job does not set. variables: raises InfeasibleError for a plan that the
-    format cannot express, with pins that avoid it.
+    assumes: values of job fields that the job does not set. checked_variables: raises InfeasibleError for a plan that
+    the format cannot express, with pins that avoid it.
     """
 
     @property
     def name(self) -> str: ...
     @property
     def assumes(self) -> Mapping[str, str]: ...
-    @property
-    def variables(self) -> Callable[[Plan], Any]: ...
+
+    def checked_variables(self, plan: Plan) -> Any: ...
 
 
 def answer(
@@ -70,7 +70,7 @@ def assuming(job: Job, target: Target) -> Job:
 def refusals(target: Target, plan: Plan) -> tuple[Problem, ...]:
     """Return the problems why the target cannot express a plan; empty if it can."""
     try:
-        target.variables(plan)
+        target.checked_variables(plan)
     except InfeasibleError as error:
         return error.problems
     return ()

@@ -18,7 +18,7 @@ from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Rule
 from symconfig.frameworks.deepspeed.keys import release
 from symconfig.plans.plan import Plan
-from symconfig.render import monitors
+from symconfig.render import deepspeed as rendered
 from symconfig.verify.checks import Check, Compared, Options, Stopwatch
 from symconfig.verify.conversation import ask
 from symconfig.verify.rank_states import PADDING, Predicted, predicted
@@ -219,7 +219,7 @@ def _trainer(native: Json, answer: Json, plan: Plan, watch: Stopwatch) -> Check:
     title = _FILLED
     if not answer["ok"]:
         return watch.check(title, "failed", answer["error"])
-    monitored = monitors.deepspeed_sections(plan)
+    monitored = rendered.deepspeed_sections(plan)
     ours = _comparable({key: value for key, value in native.items() if key not in monitored})
     filled = _comparable(answer["config"])
     problems = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, named
-from symconfig.runs.embed.words import targets, unsafe, words
+from symconfig.runs.embed.words import unsafe, with_words, words
 from tests.cli.support import Run, run
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan, sample_plan
@@ -92,7 +92,7 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
     assert data["schema"] == "symconfig.args/1"
     assert (data["target"], data["world_size"]) == ("deepspeed", 16)
     assert f"--seq-length={plan.best.batch.seq_length}" in data["words"]
-    assert {"megatron", "deepspeed", "transformers"} <= set(targets())
+    assert {"megatron", "deepspeed", "transformers"} <= set(with_words())
     for name in ("deepspeed", "transformers"):
         assert run("render", "--print", path, "--target", name).out.splitlines() == words(plan, name)
     refused = run("render", "--print", path, "--target", "cobol")
@@ -100,7 +100,7 @@ def test_every_target_with_words_says_those_of_its_files(run: Run, tmp_path: Pat
     assert "is no target whose program takes words" in refused.err
 
 
-@pytest.mark.parametrize("target", targets())
+@pytest.mark.parametrize("target", with_words())
 def test_every_target_that_is_offered_gives_words(run: Run, tmp_path: Path, target: str) -> None:
     backend = named(target).assumes["backend"]
     plan = learning_plan(backend=backend) if target in LEARNING else sample_plan(backend=backend, dp=1)

@@ -71,38 +71,6 @@ def test_a_plan_is_made_for_a_target_and_again_for_one_more(tmp_path: Path, caps
     assert main(["verify", "--frozen", str(second)]) == 0
 
 
-def test_a_target_stands_in_a_job_and_of_ones_own_its_base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "own" / "mine").mkdir(parents=True)
-    (tmp_path / "own" / "mine" / "target.yaml").write_text(
-        "schema: symconfig.target/1\nbase: llamafactory\ndoes: mine alone\n"
-    )
-    (tmp_path / "own" / "mine" / "words.txt.j2").write_text("tp={{ best.parallel.tp }}\n")
-    (tmp_path / "job.yaml").write_text(
-        "model: llama2-7b\ncluster: h100\ngpus: 8\nglobal_batch_size: 16\ntarget: transformers\n"
-    )
-    assert main(["plan", str(tmp_path / "job.yaml"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["inputs"]["job"]["target"], found["best"]["target"]["backend"]) == ("transformers", "deepspeed")
-    assert (
-        main(
-            [
-                "plan",
-                *JOB,
-                "--templates",
-                str(tmp_path / "own"),
-                "--target",
-                "mine",
-                "--json",
-                "--out",
-                str(tmp_path / "out"),
-            ]
-        )
-        == 0
-    )
-    assert json.loads(capsys.readouterr().out)["inputs"]["job"]["target"] == "llamafactory"
-    assert (tmp_path / "out" / "words.txt").read_text().startswith("tp=")
-
-
 def test_the_manifest_names_every_file_with_its_digest(plan: Path) -> None:
     out = plan.parent / "out"
     assert main(["render", str(plan), "--out", str(out)]) == 0

@@ -33,7 +33,7 @@ from symconfig.frameworks.shared import HEADS
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Plan
 from symconfig.plans.unknown import UNKNOWN, no
-from symconfig.render.refusals import refused
+from symconfig.render.shared import refused
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
 from tests.existing.rules import examples

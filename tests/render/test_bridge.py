@@ -23,7 +23,6 @@ from symconfig.verify.shell import dry_run
 from tests.render.bash import dry_run as bash_dry_run
 from tests.render.test_megatron_run import PLANS
 from tests.sample_plans import sample_model, sample_plan
-from tests.verify.structures import of_pattern, qwen3_next
 
 BRIDGES = ("core_v0.15.0", "core_v0.16.1")
 WHOLE = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -77,14 +76,6 @@ def test_degrees_batch_and_states_are_the_plans() -> None:
     assert config["ddp"]["use_distributed_optimizer"] is config["optimizer"]["use_distributed_optimizer"] is True
     assert config["optimizer"]["optimizer_offload_fraction"] == 0.25
     assert (model["overlap_p2p_comm"], model["batch_p2p_comm"]) == (True, False)
-
-
-def test_what_bridge_assumes_otherwise_than_megatron_lm_is_written() -> None:
-    """Llama 3's factor is 1 by default in GPTModelProvider, and its cross entropy another kernel."""
-    config = bridge.sections(sample_plan("llama3.1-70b", "h100", version=BRIDGES[-1]))["model"]
-    assert (config["rope_scaling"], config["rope_scaling_factor"]) == (True, 8.0)
-    assert config["cross_entropy_loss_fusion"] is False
-    assert config["bias_activation_fusion"] is True
 
 
 def test_yarn_is_gpt_oss_own() -> None:
@@ -154,14 +145,6 @@ def test_a_gate_of_gelu_is_the_fused_kernels_tanh_form() -> None:
     gate, up = x.chunk(2, -1)
     real = torch.nn.functional.gelu(gate, approximate="tanh") * up
     assert torch.allclose(kernels.geglu(x), real, atol=1e-7)
-
-
-def test_scores_of_a_factor_of_their_own_are_a_field() -> None:
-    model = sample_model("llama2-13b", query_pre_attn_scalar=144.0)
-    config = bridge.sections(sample_plan(model, "h100", version=BRIDGES[-1]))["model"]
-    assert config["softmax_scale"] == 1 / 12
-    usual = bridge.sections(sample_plan("llama2-13b", "h100", version=BRIDGES[-1]))["model"]
-    assert "softmax_scale" not in usual
 
 
 @pytest.mark.parametrize(
@@ -298,15 +281,6 @@ def test_any_name_of_weights_and_tokenizers_arrives(name: str, tmp_path: Path, m
     assert (arguments.overrides, arguments.data_path) == (["train.train_iters=3"], ["data"])
 
 
-def test_a_fine_tuned_plan_says_that_examples_are_shorter_than_its_sequences() -> None:
-    tuned, plain = (
-        render(sample_plan(model, version=BRIDGES[-1]), "bridge")["REPORT.md"]
-        for model in (with_adapter(*WHOLE), "llama2-13b")
-    )
-    assert "neither packed nor padded to seq_length" in tuned
-    assert "training.jsonl" not in plain
-
-
 def test_texts_are_quoted_as_hydra_reads_them() -> None:
     said = bridge.overrides(
         {
@@ -334,47 +308,3 @@ def test_texts_are_quoted_as_hydra_reads_them() -> None:
         "a.number='3'",
         "a.windows='c:\\x\\\\'",
     ]
-
-
-def test_a_release_that_bridge_does_not_go_with_is_named() -> None:
-    plan = sample_plan("llama2-13b", version="core_v0.19.0")
-    assert bridge.version(plan) == "core_v0.16.1"
-    assert any("core_v0.19.0" in note for note in bridge.variables(plan)["notes"])  # type: ignore[attr-defined]
-    same = sample_plan("llama2-13b", version="core_v0.15.0")
-    assert bridge.version(same) == "core_v0.15.0"
-    assert not bridge.variables(same)["notes"]
-
-
-def test_a_plan_for_deepspeed_is_refused_with_the_way_out() -> None:
-    assert any("--backend megatron" in text for text in said(sample_plan("llama2-13b", backend="deepspeed")))
-
-
-def test_gated_delta_nets_have_the_specification_that_bridges_own_provider_has() -> None:
-    """Qwen3NextModelProvider (megatron-bridge 0.3.1, models/qwen/qwen_provider.py)."""
-    plan = sample_plan(qwen3_next(4), "h100", version=BRIDGES[-1], tp=1, dp=8, ep=8)
-    config = bridge.sections(plan)["model"]
-    assert config["experimental_attention_variant"] == "gated_delta_net"
-    assert config["linear_attention_freq"] == [1, 1, 1, 0]
-    assert (config["linear_num_key_heads"], config["linear_num_value_heads"]) == (16, 32)
-    assert config["attention_output_gate"]
-    train = render(plan, "bridge")["train.py"]
-    ast.parse(train)
-    assert "transformer_layer_spec=get_transformer_block_with_experimental_attention_variant_spec" in train
-    assert "get_gpt_decoder_block_spec" not in train
-
-
-def test_layers_without_rope_and_latent_experts_are_fields_of_its_provider() -> None:
-    model = sample_model("qwen2.5-7b", rope_layers=[True, True, True, False] * 7, hidden_act="relu2", gated_mlp=False)
-    plan = sample_plan(model, "h100", version=BRIDGES[-1])
-    config = bridge.sections(plan)["model"]
-    assert config["no_rope_freq"] == [0, 0, 0, 1] * 7
-    assert not config["gated_linear_unit"]
-    assert not config["bias_activation_fusion"]
-    assert "from megatron.core.activations import squared_relu" in render(plan, "bridge")["train.py"]
-
-
-def test_layers_that_only_hybrid_model_has_are_refused() -> None:
-    (problem,) = [
-        text for text in said(sample_plan(of_pattern("M-M*"), "h100", version=BRIDGES[-1])) if "mixers" in text
-    ]
-    assert "core_v0.18.2 or later" in problem

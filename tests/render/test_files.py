@@ -1,28 +1,23 @@
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Packing
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.training import Training
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError
-from symconfig.format import json_text
 from symconfig.render import render, targets
 from symconfig.render.files import File, Files, line, sh, slug, write
-from symconfig.render.fill import as_yaml, filled
+from symconfig.render.fill import filled
 from symconfig.resources import MARKER
 from symconfig.verify import shell
 from tests.sample_plans import sample_plan
@@ -45,12 +40,6 @@ def test_the_modes_are_those_that_the_umask_leaves(tmp_path: Path, mask: int) ->
         os.umask(before)
     found = [stat.S_IMODE(path.stat().st_mode) for path in (*written, tmp_path / "out")]
     assert found == [0o777 & ~mask, 0o666 & ~mask, 0o777 & ~mask]
-
-
-def test_an_existing_empty_folder_is_filled(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    write(TWO, tmp_path / "out")
-    assert (tmp_path / "out" / "sub" / "b.txt").exists()
 
 
 def test_a_folder_with_something_in_it_is_refused_untouched(tmp_path: Path) -> None:
@@ -150,13 +139,6 @@ def test_sh_shows_every_control_and_bidi_character_and_each_reader_agrees(text: 
         assert shell.arguments(Path(folder)) == ["--save", text]
 
 
-@given(st.recursive(st.text(st.characters(exclude_categories=["Cs"])), st.lists))
-def test_json_shows_every_character_and_reads_back(value: object) -> None:
-    text = json_text({"a": value})
-    assert text.replace("\n", "").isprintable()
-    assert json.loads(text) == {"a": value}
-
-
 @pytest.mark.parametrize("target", ["megatron", "deepspeed", "transformers"])
 def test_no_file_of_any_target_hides_a_character(target: str) -> None:
     """Trojan Source (CVE-2021-42574): what a reviewer sees is what runs."""
@@ -185,48 +167,10 @@ def test_line_is_one_printable_line_and_slug_is_tame(text: str) -> None:
     assert slug(text) == "".join(c for c in slug(text) if c.isascii() and (c.isalnum() or c in "._-"))
 
 
-def test_plain_words_stay_bare_and_commas_are_quoted() -> None:
-    assert [sh(word) for word in ("--lr", "3e-05", "a/b", "", "127,0", "(tt|)*3", "~")] == [
-        "--lr",
-        "3e-05",
-        "a/b",
-        "''",
-        "'127,0'",
-        "'(tt|)*3'",
-        "'~'",
-    ]
-
-
 def test_a_template_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "bad.j2").write_text("fine\n{% if %}\n")
     with pytest.raises(InputError, match=r"bad.j2:2: is no template"):
         filled((tmp_path,), ("bad.j2",), {})
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    )
-)
-def test_what_the_yaml_filter_writes_reads_back(value: object) -> None:
-    text = as_yaml({"a": {"b": value}}, indent=2)
-    assert yaml.safe_load(f"top:\n  {text}\n") == {"top": {"a": {"b": value}}}
-    assert yaml.safe_load(f"{as_yaml(value)}\n") == value  # the last line end is the template's
-
-
-def test_targets_are_found_by_module_and_unknown_ones_named() -> None:
-    assert "megatron" in targets()
-    with pytest.raises(InputError, match="nemo-rl"):
-        render(sample_plan(), "nemo")
-
-
-def test_the_current_folder_is_filled_and_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    before = tmp_path.stat().st_ino
-    write(TWO, Path("."))
-    assert tmp_path.stat().st_ino == before
-    assert sorted(os.listdir(tmp_path)) == ["a.sh", "sub"]
 
 
 def test_an_interrupt_half_way_leaves_the_marker_and_the_next_run_repairs(
@@ -252,33 +196,19 @@ def test_an_interrupt_half_way_leaves_the_marker_and_the_next_run_repairs(
     assert (out / "b.sh").read_text() == "new\n"
 
 
-def test_a_target_is_one_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_one_entry_of_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import symconfig.render as package
 
     (tmp_path / "toy_target.py").write_text(
         "from symconfig.render.files import File\nfrom symconfig.render.target import Target\n"
         "def texts(plan):\n    yield File('toy.txt', plan.model.name)\n"
-        "TARGET = Target(name='toy', does='a toy', variables=lambda plan: {}, texts=texts)\n"
+        "TARGETS = (Target(name='toy', does='a toy', variables=lambda plan: {}, texts=texts),)\n"
     )
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    monkeypatch.setattr(package, "MODULES", {**package.MODULES, "toy": "toy_target"})
     targets.cache_clear()
     try:
         assert render(sample_plan(), "toy")["toy.txt"] == "llama2-13b"
     finally:
         monkeypatch.undo()
         targets.cache_clear()
-
-
-@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
-def test_the_report_says_that_packing_is_for_the_data_to_do(target: str) -> None:
-    plan = sample_plan("llama2-13b", backend=target)
-    packed = replace(plan, job=plan.job.model_copy(update={"packing": Packing(lengths=(512, 4096))}))
-    assert "The files here do not pack" not in render(plan, target)["REPORT.md"]
-    assert "The files here do not pack" in render(packed, target)["REPORT.md"]
-
-
-def test_the_report_says_that_fine_tuning_starts_as_pretraining() -> None:
-    plan = sample_plan("llama2-13b")
-    tuned = replace(plan, job=plan.job.model_copy(update={"task": "sft"}))
-    assert "as for pretraining" not in render(plan, "megatron")["REPORT.md"]
-    assert "as for pretraining" in render(tuned, "megatron")["REPORT.md"]

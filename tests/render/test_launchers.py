@@ -17,9 +17,8 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, render
 from symconfig.render.fill import as_yaml
-from symconfig.render.launchers.pods import label
-from symconfig.render.launchers.skypilot import named
-from symconfig.render.settings import LAUNCHER_VARIABLES, split
+from symconfig.render.launchers import label, sky_name
+from symconfig.render.target import LAUNCHER_VARIABLES
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.render.test_megatron_launch import TEXT
 from tests.sample_plans import sample_model, sample_plan
@@ -39,10 +38,6 @@ def _documents(text: str) -> dict[str, Any]:
     return {each["kind"]: each for each in yaml.safe_load_all(text)}
 
 
-def test_each_launcher_is_a_script_or_a_manifest() -> None:
-    assert {*SCRIPTS, *MANIFESTS} == set(NAMES)
-
-
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_scripts_are_clean_and_manifests_are_yaml(backend: str, nodes: int, tmp_path: Path) -> None:
@@ -55,11 +50,6 @@ def test_scripts_are_clean_and_manifests_are_yaml(backend: str, nodes: int, tmp_
     for manifest in MANIFESTS.values():
         assert list(yaml.safe_load_all(files[manifest]))
         assert not [line for line in files[manifest].splitlines() if line != line.rstrip()]
-
-
-def test_a_launcher_is_given_the_target_alone() -> None:
-    one, both = (render(_plan(), "megatron", names)["pytorchjob.yaml"] for names in (["pytorchjob"], NAMES))
-    assert one == both
 
 
 @settings(max_examples=8, deadline=None)
@@ -106,18 +96,6 @@ def test_the_yaml_filter_gives_back_what_it_was_given(value: object, indent: int
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
-    [
-        ("slurm", {}),
-        ("slurm:partition=a,b,time=1:00:00", {"partition": "a,b", "time": "1:00:00"}),
-        ("ray:env.A=1=2,3,env.B=", {"env.A": "1=2,3", "env.B": ""}),
-    ],
-)
-def test_settings_are_told_apart(asked: str, found: dict[str, str]) -> None:
-    assert split(asked)[1] == found
-
-
-@pytest.mark.parametrize(
     ("asked", "said"),
     [
         (["slurmy"], "is not a launcher (got 'slurmy', need one of deepspeed, pytorchjob,"),
@@ -147,11 +125,6 @@ def test_what_a_launcher_tells_launch_sh_is_no_setting(name: str) -> None:
         with pytest.raises(InputError, match=f"env.{variable}: is what the launcher itself tells launch.sh"):
             render(_plan(), "megatron", [f"{name}:env.{variable}=7"])
     assert render(_plan(), "megatron", [f"{name}:env.MASTER_PORT=7"])
-
-
-@pytest.mark.parametrize("time", ["90", "90:30", "1:00:00", "2-12", "2-12:30", "2-00:00:00", "UNLIMITED"])
-def test_every_form_of_a_time_is_taken(time: str) -> None:
-    assert f"#SBATCH --time={time}\n" in render(_plan(), "megatron", [f"slurm:time={time}"])["sbatch.sh"]
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
@@ -210,19 +183,6 @@ def test_all_pods_start_again_or_none(restarts: int, policy: str, limit: int) ->
     assert node["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_texts_that_go_or_yaml_1_2_read_as_something_else_are_quoted() -> None:
-    """PyYAML, which reads YAML 1.1 without half of its words, gives all of these back even where they are plain."""
-    values = ["1e-4", "0o17", "y", "N", "On", "null", "~", ".5", "+1", "0b1", "1_000", "12:30", "nan", "Inf", "<<"]
-    settings = ",".join(f"env.V{number}={value}" for number, value in enumerate(values))
-    launchers = [f"{name}:name=on,resource=1e4,{settings}" for name in ("pytorchjob", "trainjob")]
-    files = render(_plan(), "megatron", launchers)
-    texts = {*values, "on", "1e4"}
-    for path in ("pytorchjob.yaml", "trainjob.yaml"):
-        scalars = [event for event in yaml.parse(files[path]) if isinstance(event, yaml.ScalarEvent)]
-        assert {event.value for event in scalars} >= texts
-        assert not [event.value for event in scalars if event.value in texts and event.style is None]
-
-
 @pytest.mark.parametrize("name", ["pytorchjob", "trainjob", "skypilot", "ray"])
 def test_checkpoints_that_would_be_lost_with_their_node_are_refused(name: str) -> None:
     plan = _plan("deepspeed", training={"save": "checkpoints"})
@@ -236,40 +196,13 @@ def test_checkpoints_that_would_be_lost_with_their_node_are_refused(name: str) -
         assert render(_plan(training={"save": shared}), "megatron", [name])
 
 
-def test_deepspeeds_launcher_goes_over_hosts_with_pdsh_alone(tmp_path: Path) -> None:
-    shown = dry_run(render(_plan("deepspeed"), "deepspeed", ["deepspeed"]), tmp_path, "deepspeed.sh")
-    assert shown[shown.index("--launcher") + 1] == "pdsh"
-    with pytest.raises(InputError, match="deepspeed:backend: is not a setting of this launcher"):
-        render(_plan("deepspeed"), "deepspeed", ["deepspeed:backend=openmpi"])
-
-
-def test_one_node_needs_no_workers_and_no_ssh(tmp_path: Path) -> None:
-    files = render(_plan(tp=1, pp=1, dp=8), "megatron", NAMES)
-    assert list(_documents(files["pytorchjob.yaml"])["PyTorchJob"]["spec"]["pytorchReplicaSpecs"]) == ["Master"]
-    assert files["hostfile"].splitlines()[1:] == ["localhost slots=8"]
-    assert "--no_ssh_check" in dry_run(files, tmp_path, "deepspeed.sh")
-    assert "network_tier" not in files["sky.yaml"]
-
-
-@pytest.mark.parametrize(
-    ("cluster", "resource"),
-    [("a100-80gb", "nvidia.com/gpu"), ("mi300x", "amd.com/gpu"), ("ascend-910b", "huawei.com/Ascend910")],
-)
-def test_gpus_are_asked_for_by_the_vendors_name(cluster: str, resource: str) -> None:
-    from symconfig.descriptor.load import load_cluster
-
-    plan = sample_plan("llama2-13b", load_cluster(cluster))
-    job = _documents(render(plan, "megatron", ["trainjob"])["trainjob.yaml"])["TrainJob"]
-    assert job["spec"]["trainer"]["resourcesPerNode"] == {"limits": {resource: "8"}}
-
-
 def test_skypilot_names_what_it_knows() -> None:
     """Every GPU of the zoo by the name that SkyPilot's own list has, or not at all."""
     from symconfig.descriptor.load import load_cluster
     from symconfig.resources import data_dir
 
     zoo = {
-        path.stem: named(load_cluster(path.stem).gpu.product)
+        path.stem: sky_name(load_cluster(path.stem).gpu.product)
         for path in (data_dir("model_zoo") / "clusters").glob("*.yaml")
     }
     assert {name for name, known in zoo.items() if known is None} == {
@@ -380,23 +313,3 @@ def test_deepspeed_script_refuses_what_its_launcher_would_break(tmp_path: Path) 
     (tmp_path / "few").write_text("a slots=8\n# b slots=8\n")
     done = bash(tmp_path / "deepspeed.sh", cwd=tmp_path, HOSTFILE=str(tmp_path / "few"), **env)
     assert (done.returncode, b"names 1" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("name", "found"), [("Qwen2.5-7B", "qwen2-5-7b"), ("7b", "job-7b"), ("ü", "job"), ("a" * 80, "a" * 40)]
-)
-def test_names_are_what_a_service_may_have(name: str, found: str) -> None:
-    assert label(name) == found
-
-
-@pytest.mark.parametrize("target", ["megatron", "deepspeed"])
-def test_the_report_names_what_was_asked_for_to_start_it_and_nothing_else(target: str) -> None:
-    plan = sample_plan(backend=target)
-    known = every_launcher()
-    for name, launcher in known.items():
-        files = render(plan, target, (name,))
-        assert launcher.start
-        assert f"    {launcher.start}\n" in files["REPORT.md"]
-        assert any(item.path in launcher.start for item in files if item.path not in ("plan.json", "REPORT.md"))
-        assert not any(f"    {other.start}\n" in files["REPORT.md"] for other in known.values() if other != launcher)
-    assert "launchers that were written" not in render(plan, target, ())["REPORT.md"]

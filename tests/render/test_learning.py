@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.task import TASKS
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import learning, nemo_rl, openrlhf, render, slime, step_words, targets, trl, verl
+from symconfig.plans.plan import Plan
+from symconfig.render import learning, nemo_rl, render, targets
 from tests.formats.zoo import LEARNING
 from tests.sample_plans import learning_plan
 from tools.generate import is_current
@@ -33,7 +32,7 @@ def with_options(plan: Plan, **options: Any) -> Plan:
 
 def problems(target: str, plan: Plan) -> dict[str | None, Problem]:
     with pytest.raises(InfeasibleError) as caught:
-        targets()[target].variables(plan)
+        targets()[target].files(plan)
     return {problem.field: problem for problem in caught.value.problems}
 
 
@@ -58,7 +57,7 @@ def test_every_target_for_a_step_takes_such_plans_and_no_others() -> None:
     }
     for target in LEARNING:
         plan = plan_for(target)
-        assert targets()[target].variables(plan)["phases"]
+        assert targets()[target].files(plan)
         assert "task" in problems(
             target, replace(plan, job=plan.job.model_copy(update={"rl": None, "task": None}), rl=())
         )
@@ -71,7 +70,7 @@ def test_what_is_moved_to_the_host_is_told_or_refused(target: str) -> None:
     for away in learning.ANY_WAY:
         plan = changed(plan_for(target), away=away)
         if away in learns.away:
-            assert targets()[target].variables(plan)
+            assert targets()[target].files(plan)
         else:
             assert (
                 " or ".join(" and ".join(each) or "nothing" for each in learns.away)
@@ -96,11 +95,6 @@ def test_an_algorithm_an_engine_or_a_place_that_it_has_not_is_refused(target: st
     assert {f"rl.{name}" + ".engine" * (name == "rollout") for name in wrong} == set(found)
 
 
-def test_shares_are_of_the_step_where_an_engine_generates_beside_the_update() -> None:
-    rows = step_words.phases(changed(plan_for("slime"), rl={"placement": "split"}, step_s=10.0))
-    assert [row.cells[1] for row in rows] == ["100.0 %", "50.0 %"]
-
-
 @pytest.mark.parametrize("target", LEARNING)
 def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> None:
     plan, learns = plan_for(target), targets()[target].learns
@@ -110,58 +104,7 @@ def test_an_advantage_over_responses_to_a_prompt_needs_several(target: str) -> N
         if algorithm in ("grpo", "dapo", "gspo", "rloo"):
             assert problems(target, one)["rl.samples"].need == "2 or more"
         else:
-            assert targets()[target].variables(one)
-
-
-def test_slime_is_told_the_step_in_samples_and_megatron_the_model() -> None:
-    words = slime.words(changed(plan_for("slime", train_iters=40, save="/s"), rl={"reference": True}))
-    told = {
-        "--rollout-batch-size": "64",
-        "--n-samples-per-prompt": "4",
-        "--num-steps-per-rollout": "1",
-        "--num-rollout": "40",
-        "--max-tokens-per-gpu": "1024",
-        "--rollout-max-context-len": "512",
-        "--tensor-model-parallel-size": "2",
-        "--num-layers": "40",
-        "--sglang-mem-fraction-static": "0.6",
-        "--rollout-num-gpus-per-engine": "2",
-        "--save": "/s",
-    }
-    assert {name: value(words, name) for name in told} == told
-    assert {"--colocate", "--no-offload-train", "--use-dynamic-batch-size", "--use-kl-loss"} <= set(words)
-    assert not {"--global-batch-size", "--train-iters", "--mock-data", "--lr-decay-iters", "--data-path"} & set(words)
-
-
-def test_slime_with_an_engine_of_its_own_generates_beside_the_update() -> None:
-    plan = changed(plan_for("slime"), rl={"placement": "split"}, rollout_gpus=4)
-    words = slime.words(plan)
-    assert value(words, "--rollout-num-gpus") == "4"
-    assert "--colocate" not in words
-    assert targets()["slime"].variables(plan)["program"] == "train_async.py"
-
-
-def test_slime_loads_published_weights_of_its_own_list_of_models() -> None:
-    plan = replace(plan_for("slime"), model=load_model("mixtral-8x7b"))
-    assert "qwen3_moe" in str(problems("slime", plan)["model_type"])
-
-
-def test_verl_pads_no_vocabulary_which_tensor_parallelism_must_divide() -> None:
-    plan = plan_for("verl")
-    model = plan.model.model_copy(update={"vocab_size": 151_669})  # Qwen3-Reranker-4B
-    problem = problems("verl", replace(plan, model=model))["tp"]
-    assert (problem.got, problem.need, problem.pins) == ("2", "a divisor of 151,669", ("tp=1",))
-
-
-def test_no_kernel_turns_what_it_would_turn_otherwise() -> None:
-    """That of packed sequences leaves YaRN's factor out; NeMo-RL has it on by itself."""
-    plans = [plan_for("verl"), plan_for("nemo-rl")]
-    scaled = plans[0].model.model_copy(update={"rope_scaling": load_model("gpt-oss-120b").rope_scaling})
-    of_verl, of_nemo = (replace(plan, model=scaled) for plan in plans)
-    assert sum(word.endswith("apply_rope_fusion=True") for word in verl.words(plans[0])) == 1
-    assert not any("apply_rope_fusion" in word for word in verl.words(of_verl))
-    assert "apply_rope_fusion" not in nemo_rl.sections(plans[1])["policy"]["megatron_cfg"]
-    assert nemo_rl.sections(of_nemo)["policy"]["megatron_cfg"]["apply_rope_fusion"] is False
+            assert targets()[target].files(one)
 
 
 @pytest.mark.parametrize("target", ["slime", "verl"])
@@ -178,29 +121,6 @@ def test_what_workers_of_megatron_do_not_run_names_its_pin(
     target: str, options: dict[str, Any], field: str, pin: str
 ) -> None:
     assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
-
-
-def test_nemo_rl_is_told_megatron_and_fsdp_is_off() -> None:
-    plan = changed(plan_for("nemo-rl", train_iters=40), rl={"algorithm": "gspo"})
-    found: Any = targets()["nemo-rl"].variables(plan)["sections"]
-    policy = found["policy"]
-    assert (policy["megatron_cfg"]["enabled"], policy["dtensor_cfg"]) == (True, {"enabled": False})
-    assert policy["megatron_cfg"]["tensor_model_parallel_size"] == policy["make_sequence_length_divisible_by"] == 2
-    assert policy["sequence_packing"]["train_mb_tokens"] == plan.best.batch.micro * plan.best.batch.seq_length
-    assert found["grpo"] | {"seed": 0} == {
-        "num_prompts_per_step": 64,
-        "num_generations_per_prompt": 4,
-        "max_num_steps": 40,
-        "skip_reference_policy_logprobs_calculation": True,
-        "seed": 0,
-    }
-    assert found["loss_fn"] == {
-        "reference_policy_kl_penalty": 0.0,
-        "ratio_clip_min": 3e-4,
-        "ratio_clip_max": 4e-4,
-        "sequence_level_importance_ratios": True,
-        "token_level_loss": False,
-    }
 
 
 @pytest.mark.parametrize(
@@ -223,33 +143,6 @@ def test_a_ratio_is_clipped_as_the_algorithms_papers_have_it(
     assert (found and tuple(map(float, found.groups()))) == ends
 
 
-@pytest.mark.parametrize(("algorithm", "reference"), [("grpo", True), ("ppo", True), ("dapo", False), ("gspo", False)])
-def test_a_job_that_does_not_say_has_a_kl_term_where_the_algorithm_has_one(algorithm: str, reference: bool) -> None:
-    own = learning.section(plan_for("verl")).model_dump(exclude={"reference"}) | {"algorithm": algorithm}
-    assert Rl.model_validate(own).reference is reference
-    assert Rl.model_validate(own | {"reference": not reference}).reference is not reference
-
-
-def test_nemo_rl_offloads_an_optimizer_that_sees_which_weights_are_loaded() -> None:
-    for share in (0.0, 1.0):
-        plan = with_options(plan_for("nemo-rl"), optimizer_offload=share)
-        found: Any = targets()["nemo-rl"].variables(plan)["sections"]
-        optimizer = found["policy"]["megatron_cfg"]["optimizer"]
-        assert optimizer["optimizer_cpu_offload"] is optimizer["use_precision_aware_optimizer"] is (share == 1.0)
-
-
-@pytest.mark.parametrize(
-    ("target", "options", "field", "pin"),
-    [
-        ("nemo-rl", {"recompute": Recompute("full", method="block", num_layers=2)}, "recompute", "recompute=none"),
-        ("nemo-rl", {"pipeline_layout": "Et|tL"}, "layout", "layout=ends"),
-        ("nemo-rl", {"optimizer_offload": 0.5}, "optimizer_offload", "optimizer_offload=0"),
-    ],
-)
-def test_what_nemo_rl_does_not_run_names_its_pin(target: str, options: dict[str, Any], field: str, pin: str) -> None:
-    assert pin in problems(target, with_options(plan_for(target), **options))[field].pins
-
-
 @pytest.mark.parametrize(
     ("ends", "first", "last"),
     [
@@ -269,105 +162,16 @@ def test_nemo_rl_is_told_the_layers_of_the_first_and_last_stage(
     assert [told.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last")] == [first, last]
 
 
-def test_nemo_rl_has_no_critic_no_entropy_and_bridges_of_its_own() -> None:
-    plan = plan_for("nemo-rl")
-    assert "rl.algorithm" in problems("nemo-rl", changed(plan, rl={"algorithm": "ppo"}))
-    assert "rl.entropy" in problems("nemo-rl", changed(plan, rl={"entropy": True}))
-    assert "rl.epochs" in problems("nemo-rl", changed(plan, rl={"epochs": 2}))
-    assert "model_type" in problems("nemo-rl", replace(plan, model=load_model("olmo2-32b")))
-
-
 @pytest.mark.parametrize("target", ["slime", "openrlhf"])
 def test_ranks_must_divide_the_samples_of_an_update(target: str) -> None:
     pins = problems(target, changed(plan_for(target), rl={"prompts": 3, "samples": 5}))["dp"].pins
     assert pins == ("dp=1", "dp=3", "dp=5", "dp=15")
 
 
-def test_openrlhf_is_told_zero_and_the_engine() -> None:
-    plan = changed(plan_for("openrlhf"), rl={"reference": True}, away=(learning.STATES,))
-    words = openrlhf.words(plan)
-    told = {
-        "--ds.zero_stage": str(plan.best.options.zero_stage),
-        "--train.batch_size": "256",
-        "--rollout.batch_size": "64",
-        "--rollout.n_samples_per_prompt": "4",
-        "--train.max_tokens_per_gpu": "1024",
-        "--vllm.num_engines": "4",
-        "--vllm.tensor_parallel_size": "2",
-        "--vllm.gpu_memory_utilization": "0.6",
-        "--algo.advantage.estimator": "group_norm",
-    }
-    assert {name: value(words, name) for name in told} == told
-    assert {"--train.colocate_all", "--ds.enable_sleep", "--vllm.enable_sleep"} <= set(words)
-    assert "--ref.offload" not in words  # the plan has the reference on the GPU: ZeRO-3 alone could move it
-    assert "cp" in problems(
-        "openrlhf", replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, cp=2)))
-    )
-
-
-def test_trl_generates_a_batch_for_all_updates() -> None:
-    plan = plan_for("trl")
-    found = trl.sections(plan)
-    assert found["generation"]["generation_batch_size"] == 256
-    assert found["generation"]["vllm_gpu_memory_utilization"] == 0.6
-    assert found["algorithm"]["beta"] == 0.0
-    assert trl.sections(changed(plan, rl={"reference": True}))["algorithm"]["beta"] > 0
-
-
-def test_verl_is_told_of_the_shards_of_fsdp() -> None:
-    stepped = changed(plan_for("verl-fsdp"), rl={"reference": True}, away=(learning.STATES,))
-    plan = with_options(stepped, cp_comm="a2a", instances=2)
-    plan = replace(plan, best=replace(plan.best, parallel=replace(plan.best.parallel, dp=4, cp=2)))
-    arrays: Any = targets()["verl-fsdp"].variables(plan)["arrays"]
-    actor = "actor_rollout_ref.actor"
-    assert {
-        f"{actor}.strategy=fsdp2",
-        f"{actor}.fsdp_config.fsdp_size=4",
-        f"{actor}.fsdp_config.param_offload=False",
-        f"{actor}.fsdp_config.optimizer_offload=True",
-        f"{actor}.ulysses_sequence_parallel_size=2",
-        "actor_rollout_ref.ref.fsdp_config.fsdp_size=4",
-        f"{actor}.ppo_max_token_len_per_gpu=1024",
-        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
-    } <= {word for line in arrays["ACTOR"] for word in line}
-
-
-def test_adapters_of_fsdp_workers_are_pefts_and_drop_nothing() -> None:
-    plan = replace(plan_for("verl-fsdp"), model=load_model("qwen2.5-7b-lora"))
-    adapter = plan.model.adapter
-    assert adapter is not None
-    whole = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.0})})
-    arrays: Any = targets()["verl-fsdp"].variables(replace(plan, model=whole))["arrays"]
-    assert {f"actor_rollout_ref.model.lora_rank={adapter.r}", "actor_rollout_ref.rollout.load_format=safetensors"} <= {
-        word for line in arrays["ACTOR"] for word in line
-    }
-    drops = plan.model.model_copy(update={"adapter": adapter.model_copy(update={"lora_dropout": 0.1})})
-    assert "adapter.lora_dropout" in problems("verl-fsdp", replace(plan, model=drops))
-
-
-@pytest.mark.parametrize(
-    ("options", "field", "pin"),
-    [
-        ({"zero_stage": 1}, "zero", "zero=3"),
-        ({"precision": "fp16"}, "precision", "precision=bf16"),
-        ({"optimizer_offload": 1.0}, "optimizer_offload", "optimizer_offload=0"),
-    ],
-)
-def test_what_workers_of_fsdp_do_not_run_names_its_pin(options: dict[str, Any], field: str, pin: str) -> None:
-    assert pin in problems("verl-fsdp", with_options(plan_for("verl-fsdp"), **options))[field].pins
-
-
 @pytest.mark.parametrize("target", ["verl-fsdp", "openrlhf"])
 @pytest.mark.parametrize(("model", "field"), [("granite-4.0-h-small", "mixers"), ("gpt-oss-120b", "attention_sinks")])
 def test_what_transformers_cannot_pack_is_refused(target: str, model: str, field: str) -> None:
     assert field in problems(target, replace(plan_for(target), model=load_model(model)))
-
-
-def test_verl_is_told_whose_kernels_bring_tokens_to_their_experts() -> None:
-    plan = with_options(plan_for("verl"), moe_dispatcher="flex", moe_flex_backend="deepep")
-    assert "+actor_rollout_ref.actor.megatron.override_transformer_config.moe_flex_dispatcher_backend=deepep" in (
-        verl.words(plan)
-    )
 
 
 def test_the_pages_tables_say_what_targets_answer() -> None:
@@ -378,14 +182,6 @@ def test_the_pages_tables_say_what_targets_answer() -> None:
         able = {task for task in TASKS if is_able(target, task)}
         assert able <= set(target.tasks)
         assert set(target.tasks) - able <= {"lora"}
-
-
-def test_a_plan_of_packed_samples_is_refused_by_a_program_that_packs_none() -> None:
-    """A plan for verl has rows of many samples, whose number is no batch of samples."""
-    plan = plan_for("trl")
-    rows = replace(plan, best=replace(plan.best, batch=replace(plan.best.batch, global_=24, num_microbatches=3)))
-    problem = problems("trl", rows)["rl"]
-    assert (problem.got, problem.need) == ("24 rows of an update", "its 256 samples")
 
 
 @pytest.mark.parametrize("target", ["verl", "verl-fsdp", "openrlhf", "nemo-rl"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.render.llamafactory import template
-from tests.render.bash import bash, dry_run, shellcheck
+from symconfig.render.tuners import template
+from tests.render.bash import bash, shellcheck
 from tests.sample_plans import sample_plan
 
 
@@ -28,23 +27,6 @@ def said(of: Plan) -> dict[str, Any]:
     return data
 
 
-def test_pre_training_starts_from_random_weights_and_packs_by_itself() -> None:
-    data = said(plan(training={"train_iters": 50}))
-    assert (data["stage"], data["finetuning_type"], data["train_from_scratch"]) == ("pt", "full", True)
-    assert "packing" not in data  # said aloud, it would cut each sequence by a token
-    assert (data["cutoff_len"], data["max_steps"]) == (4096, 50)
-    assert "gradient_checkpointing" not in data  # LLaMA-Factory has a switch of its own for that
-    assert data["disable_gradient_checkpointing"] is True
-
-
-def test_an_adapter_is_said_in_llamafactorys_words() -> None:
-    data = said(plan("qwen2.5-7b-lora"))
-    assert (data["stage"], data["finetuning_type"], data["template"]) == ("sft", "lora", "qwen")
-    assert (data["lora_rank"], data["lora_alpha"]) == (64, 16)
-    assert data["lora_target"].split(",")[0] == "q_proj"
-    assert not {"quantization_bit", "train_from_scratch"} & set(data)
-
-
 def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch() -> None:
     """Its checkpointing is its own (model/model_utils/checkpointing.py): Accelerate's would be another around it."""
     again = Recompute("full", method="uniform", num_layers=1)
@@ -54,13 +36,6 @@ def test_shards_of_fsdp_are_accelerates_and_layers_run_again_by_its_own_switch()
     assert "deepspeed" not in data
     assert (config["distributed_type"], config["fsdp_config"]["fsdp_version"]) == ("FSDP", 2)
     assert config["fsdp_config"]["fsdp_activation_checkpointing"] is False
-
-
-def test_the_jobs_data_is_listed_for_it() -> None:
-    files = render(plan("qwen2.5-7b-lora", training={"data_path": ("/data/it's: mine.jsonl",)}), "llamafactory")
-    data, listed = yaml.safe_load(files["train.yaml"]), json.loads(files["dataset_info.json"])
-    assert (data["dataset"], data["dataset_dir"]) == ("data_1", ".")
-    assert listed["data_1"]["file_name"] == "/data/it's: mine.jsonl"
 
 
 def test_everything_that_it_has_no_words_for_is_refused_at_once() -> None:
@@ -79,12 +54,6 @@ def test_every_zoo_model_of_a_family_with_a_template_gets_it() -> None:
     assert families["gpt3-175b"] is None
 
 
-def test_launch_sh_starts_its_command_line_in_the_folder_of_the_yaml(tmp_path: Path) -> None:
-    files = render(plan(training={"save": "/ckpt"}), "llamafactory")
-    words = dry_run(files, tmp_path / "out", "launch.sh", "max_steps=3")
-    assert words == ["llamafactory-cli", "train", "train.yaml", "max_steps=3"]
-
-
 @pytest.mark.parametrize("save", [None, "runs/one"])
 def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path: Path, save: str | None) -> None:
     """Whose folder may be read-only: a ConfigMap."""
@@ -93,14 +62,3 @@ def test_checkpoints_lie_where_it_was_started_and_not_beside_the_files(tmp_path:
     done = bash(tmp_path / "files" / "launch.sh", cwd=tmp_path / "work", DRY_RUN="1")
     assert done.stdout.decode().split()[2:] == ["train.yaml", f"output_dir={tmp_path}/work/{save or 'checkpoints'}"]
     assert shellcheck(tmp_path / "files" / "launch.sh") == ""
-
-
-def test_megatrons_weights_of_data_are_refused() -> None:
-    blend = {"data_path": ("0.3", "/d/a.jsonl", "0.7", "/d/b.jsonl"), "tokenizer_model": "t"}
-    for target, of in (
-        ("llamafactory", plan(training=blend)),
-        ("deepspeed", plan(training=blend)),
-        ("ms-swift", sample_plan("llama2-13b", training=blend)),
-    ):
-        with pytest.raises(InfeasibleError, match=r"training\.data_path: .*weights"):
-            render(of, target)

@@ -9,7 +9,7 @@ import pytest
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.megatron.flags import versions
 from symconfig.plans.plan import Plan
-from symconfig.render import bridge, megatron, ms_swift, own_target, render, targets
+from symconfig.render import megatron, ms_swift, targets
 from tests.sample_plans import sample_plan
 
 Case = tuple[str, str, dict[str, Any]]
@@ -93,7 +93,7 @@ def lines(plan: Plan) -> list[str]:
 
 def refusals(plan: Plan, target: str) -> tuple[Problem, ...]:
     try:
-        targets()[target].variables(plan)
+        targets()[target].files(plan)
     except InfeasibleError as error:
         return error.problems
     return ()
@@ -119,63 +119,6 @@ def test_an_option_is_said_as_its_release_says_it_or_refused(name: str, version:
     added = [line for line in lines(plan) if line not in without]
     assert sorted(added) == sorted(wanted(name, version))
     assert {line for line in without if line not in lines(plan)} <= {"--moe-token-dispatcher-type alltoall"}
-
-
-@pytest.mark.parametrize("version", ["core_v0.14.0", "core_v0.19.0"])
-def test_megatron_fsdp_gathers_8_bits_without_the_gradients_buffer(version: str) -> None:
-    said = lines(planned("fsdp", version=version))
-    assert "--fp8-param-gather" in said
-    assert "--reuse-grad-buf-for-mxfp8-param-ag" not in said
-
-
-def test_the_routers_number_format_is_said_once() -> None:
-    said = lines(sample_plan("deepseek-v3", "h100", **DEEPEP))
-    assert said.count(FP32) == 1  # a sigmoid's is fp32 anyway
-    assert FP32 not in lines(sample_plan("mixtral-8x7b", "h100"))
-
-
-@pytest.mark.parametrize("version", versions()[1:])
-def test_garbage_is_collected_in_the_same_step_where_there_are_several_ranks(version: str) -> None:
-    said = lines(sample_plan("llama2-13b", "h100", version=version))
-    assert said[said.index("--manual-gc") + 1] == "--manual-gc-interval 100"
-    alone = lines(sample_plan("llama2-13b", "h100", version=version, tp=1, pp=1, dp=1))
-    assert not [line for line in alone if "manual-gc" in line]
-
-
-BRIDGED: dict[str, dict[str, Any]] = {
-    "deepep": {
-        "model.moe_token_dispatcher_type": "flex",
-        "model.moe_flex_dispatcher_backend": "deepep",
-        "model.moe_router_dtype": "fp32",
-    },
-    "hybridep": {"model.moe_flex_dispatcher_backend": "hybridep"},
-    "router": {
-        "model.cuda_graph_impl": "transformer_engine",
-        "model.cuda_graph_scope": ["moe_router", "moe_preprocess"],
-        "model.cuda_graph_warmup_steps": 3,
-        "model.use_te_rng_tracker": True,
-        "rng.te_rng_tracker": True,
-    },
-    "all": {"model.cuda_graph_scope": ["attn", "mlp"]},
-    "fp8": {"mixed_precision.fp8_param_gather": True, "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": False},
-    "mxfp8": {"mixed_precision.fp8_param_gather": True, "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag": True},
-    "fused loss": {"model.cross_entropy_loss_fusion": True, "model.cross_entropy_fusion_impl": "te"},
-    "bf16 gradients": {"mixed_precision.grad_reduce_in_fp32": False},
-    "user buffers": {"model.tp_comm_overlap": True, "train.manual_gc": True, "train.manual_gc_interval": 100},
-}
-
-
-@pytest.mark.parametrize("name", BRIDGED)
-def test_bridge_has_a_field_for_each(name: str) -> None:
-    sections = bridge.sections(planned(name, version="core_v0.16.1"))
-    said = {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
-    assert {path: said.get(path) for path in BRIDGED[name]} == BRIDGED[name]
-
-
-def test_bridge_of_an_old_release_has_one_word_for_the_scope_and_8_bits_off_by_itself() -> None:
-    sections = bridge.sections(planned("all", version="core_v0.15.0"))
-    assert sections["model"]["cuda_graph_scope"] == "full"
-    assert sections["mixed_precision"]["fp8_param_gather"] is False  # Bridge's fp8 recipes have it on
 
 
 # Per target, what is refused of the cases, each with the pin that leaves it out.
@@ -205,13 +148,3 @@ def test_ms_swift_says_the_rest_in_its_own_words() -> None:
     assert (experts["manual_gc"], experts["manual_gc_steps"]) == (True, 100)
     old = said(planned("fused loss", version="core_v0.17.1"))
     assert (old["cross_entropy_loss_fusion"], old["cross_entropy_fusion_impl"]) == (True, "te")
-
-
-def test_a_report_lists_the_options_and_what_they_want() -> None:
-    report = render(planned("hybridep", cuda_graphs="router", overlap_tp_comm=True), "megatron")["REPORT.md"]
-    assert "| token dispatcher | flex, hybridep's kernels |" in report
-    assert "| CUDA graphs replay | the experts' router |" in report
-    assert "## What options want installed" in report
-    assert "| hybridep | deep_ep, with HybridEPBuffer |" in report
-    plain = sample_plan("llama2-13b", "h100")
-    assert "want installed" not in render(plain, own_target(plain))["REPORT.md"]

@@ -99,19 +99,6 @@ def test_real_data_and_tokenizer_come_from_the_environment(data: str, tokenizer:
         assert not list(Path(scratch).rglob("PWNED"))
 
 
-@settings(max_examples=12, deadline=None)
-@given(TEXT)
-def test_a_hostile_default_tokenizer_and_split_stay_words(text: str) -> None:
-    model = sample_model("llama2-13b", huggingface_id=text)
-    files = render(sample_plan(model, training={"split": text, "tokenizer_type": text}), "megatron")
-    with tempfile.TemporaryDirectory() as scratch:
-        arrived, _ = really_run(files, Path(scratch), DATA_PATH="/data/x")
-        assert [f"--split={text}", f"--tokenizer-type={text}", f"--tokenizer-model={text}"] == arrived[
-            arrived.index(f"--split={text}") :
-        ][:3]
-        assert not list(Path(scratch).rglob("PWNED"))
-
-
 @settings(max_examples=30, deadline=None)
 @given(TEXT)
 def test_a_hostile_name_adds_no_line_to_comments_or_report(name: str) -> None:
@@ -155,11 +142,6 @@ def test_torchrun_gets_the_nodes_and_the_environment(tmp_path: Path) -> None:
     assert env["PYTORCH_CUDA_ALLOC_CONF"] == "mine"
 
 
-def test_last_words_win(tmp_path: Path) -> None:
-    files = render(sample_plan("llama2-13b"), "megatron")
-    assert dry_run(files, tmp_path, "launch.sh", "--train-iters", "5")[-2:] == ["--train-iters", "5"]
-
-
 @pytest.mark.parametrize(
     ("env", "said"),
     [
@@ -177,14 +159,6 @@ def test_a_start_that_cannot_work_says_so(tmp_path: Path, env: dict[str, str], s
     assert done.returncode == 2
     assert said in done.stderr.decode()
     assert not list(tmp_path.rglob("PWNED"))
-
-
-def test_data_without_a_tokenizer_asks_for_one(tmp_path: Path) -> None:
-    files = render(sample_plan(sample_model("llama2-13b", huggingface_id=None)), "megatron")
-    dry_run(files, tmp_path, "launch.sh")
-    done = bash(tmp_path / "launch.sh", cwd=tmp_path, DATA_PATH="/d", DRY_RUN="1")
-    assert done.returncode == 2
-    assert "TOKENIZER_MODEL" in done.stderr.decode()
 
 
 def test_slurm_asks_for_the_plan_s_nodes_and_names_the_first_as_master(tmp_path: Path) -> None:

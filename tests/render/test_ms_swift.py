@@ -11,13 +11,12 @@ import yaml
 
 from symconfig.descriptor.tuning import Sequences
 from symconfig.errors import InfeasibleError
-from symconfig.plans.plan import Plan, Recompute
+from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.ms_swift import NAME
 from tests.render.bash import bash, dry_run, shellcheck
 from tests.sample_plans import sample_model, sample_plan
 
-SOME = {"save": "/ckpt", "load": "/old", "data_path": ("/a.jsonl", "/b.jsonl"), "tokenizer_model": "/tok"}
 FUSED = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
 EVERY_PART = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -60,24 +59,6 @@ def test_sequences_make_micro_batches_as_the_job_says(batching: Any, packing: bo
     lengths = Sequences(mean=700.0, max=4096, batching=batching)
     found = said(replace(plan, job=plan.job.model_copy(update={"task": "sft", "sequences": lengths})))
     assert (found["packing"], found.get("padding_free")) == (packing, padding_free)
-
-
-def test_choices_of_the_plan_arrive() -> None:
-    found = said(
-        sample_plan(
-            "llama3.1-70b",
-            precision="fp8",
-            recompute=Recompute("full", (), "block", 3),
-            training=SOME,
-            overlap_pp_p2p=False,
-        )
-    )
-    assert (found["fp8_format"], found["fp8_recipe"]) == ("hybrid", "tensorwise")
-    assert (found["recompute_method"], found["recompute_num_layers"]) == ("block", 3)
-    assert found["virtual_pipeline_model_parallel_size"] == 5
-    assert found["overlap_p2p_comm"] is False
-    assert (found["output_dir"], found["mcore_model"], found["finetune"]) == ("/ckpt", "/old", False)
-    assert found["dataset"] == ["/a.jsonl", "/b.jsonl"]
 
 
 def test_adapters_lie_on_the_fused_layers() -> None:
@@ -131,13 +112,6 @@ def test_launch_starts_megatron_of_ms_swift(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert b"DATASET" in done.stderr
     assert shellcheck(tmp_path / "launch.sh") == ""
-
-
-def test_a_checkpoint_of_adapters_is_loaded_as_one() -> None:
-    whole, adapters = said(sample_plan("llama2-13b", training=SOME)), said(lora(SOME))
-    assert (whole["mcore_model"], whole["finetune"]) == ("/old", False)
-    assert (adapters["mcore_adapter"], adapters["finetune"]) == ("/old", False)
-    assert "mcore_model" not in adapters
 
 
 def test_a_run_that_loads_what_it_saves_starts_and_then_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:

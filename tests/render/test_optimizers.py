@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from symconfig.descriptor.load import load_cluster, load_model
+from symconfig.descriptor.load import load_model
 from symconfig.descriptor.optimizer import NAMES, Optimizer
 from symconfig.descriptor.tuning import Preference
 from symconfig.errors import InfeasibleError
@@ -75,12 +75,6 @@ def test_trainers_own_parser_takes_the_names() -> None:
     assert "adafactor" in known
 
 
-def test_muon_needs_the_release_that_shares_it() -> None:
-    plan = with_optimizer(sample_plan("llama2-13b", load_cluster("h100"), version="core_v0.16.1"), OPTIMIZERS["muon"])
-    with pytest.raises(InfeasibleError, match=r"from core_v0\.18\.2 on"):
-        render(plan, "megatron")
-
-
 def test_the_page_says_what_each_target_is_told() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "optimizers.md").read_text(encoding="utf-8")
     rows = (line.strip("|").split("|") for line in page.partition("## Targets")[2].splitlines())
@@ -101,14 +95,6 @@ def test_a_reference_is_handed_no_optimizer(target: str) -> None:
     files = render(pairs("sigmoid"), target)
     assert "optimizer" not in json.loads(files["ds_config_hf.json"])
     assert "\noptim: adamw_torch_fused\n" in files["train.yaml" if target == "llamafactory" else "config.yaml"]
-
-
-def test_ms_swift_makes_its_optimizer_and_llamafactory_leaves_it_to_deepspeed() -> None:
-    """ms-swift's Trainer reads param_groups, which Accelerate's place-holder for an optimizer of the JSON lacks."""
-    plan = pairs("simpo")
-    swift, other = (render(plan, target)["ds_config_hf.json"] for target in ("ms-swift-deepspeed", "llamafactory"))
-    assert "optimizer" not in json.loads(swift)
-    assert json.loads(other)["optimizer"]["type"] == "AdamW"
 
 
 def test_a_linear_rate_is_refused_where_deepspeed_wraps_trainer_s_optimizer() -> None:

@@ -16,13 +16,12 @@ from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import Files
 from symconfig.render.summary import modules_wanted as wants
-from tests.render.bash import after_script, bash, dry_run, shellcheck
+from tests.render.bash import bash, dry_run, shellcheck
 from tests.sample_plans import sample_plan
 
 SAVED = {"training": {"save": "checkpoints"}}  # a run that saves none says so when it starts
 HYBRIDEP: dict[str, Any] = {"moe_dispatcher": "flex", "moe_flex_backend": "hybridep"}
 ENGINE, EXPERTS = "transformer_engine", "deep_ep"
-INSTALLED = {ENGINE: "", EXPERTS: "from .hybrid_ep_buffer import HybridEPBuffer\n"}
 
 
 def planned(**overrides: Any) -> Plan:
@@ -46,11 +45,6 @@ def started(files: Files, folder: Path, modules: dict[str, str], **env: str) -> 
     return bash(folder / "launch.sh", cwd=folder, **{**there, **env})
 
 
-def test_it_starts_where_all_modules_are(tmp_path: Path) -> None:
-    done = started(render(planned(), "megatron"), tmp_path, INSTALLED)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"started\n", b"")
-
-
 @pytest.mark.parametrize(
     ("modules", "lacks"),
     [
@@ -71,29 +65,10 @@ def test_it_stops_with_a_sentence_for_each_lack(tmp_path: Path, modules: dict[st
     assert "`symconfig plan ... --without hybridep` plans without it" in said[0]
 
 
-def test_a_module_is_looked_for_and_not_imported(tmp_path: Path) -> None:
-    done = started(render(planned(), "megatron"), tmp_path, {**INSTALLED, ENGINE: "raise SystemExit(7)"})
-    assert done.stdout == b"started\n"
-
-
 @pytest.mark.parametrize("env", [{"SKIP_PREFLIGHT": "1"}, {"DRY_RUN": "1"}])
 def test_it_looks_for_nothing_where_it_is_told_to_or_starts_nothing(tmp_path: Path, env: dict[str, str]) -> None:
     done = started(render(planned(), "megatron"), tmp_path, {}, **env)
     assert (done.returncode, done.stderr) == (0, b"")
-
-
-def test_one_rank_of_a_node_looks(tmp_path: Path) -> None:
-    files, ranks = render(planned(), "megatron"), {"PER_RANK": "1", "WORLD_SIZE": "16", "RANK": "9"}
-    (tmp_path / "first").mkdir()
-    assert started(files, tmp_path / "first", {}, **ranks, LOCAL_RANK="0").returncode == 2
-    (tmp_path / "second").mkdir()
-    assert started(files, tmp_path / "second", {}, **ranks, LOCAL_RANK="1").stderr == b""
-
-
-def test_a_plan_without_such_options_looks_for_nothing(tmp_path: Path) -> None:
-    files = render(sample_plan("llama2-13b", "h100"), "megatron")
-    assert "PREFLIGHT" not in files["launch.sh"]
-    assert not wants(sample_plan("llama2-13b", "h100"))
 
 
 @pytest.mark.parametrize("target", ["megatron", "bridge", "ms-swift"])
@@ -107,11 +82,6 @@ def test_every_format_of_megatron_looks(target: str, tmp_path: Path) -> None:
         assert f"{want.option} " in text
     dry_run(files, tmp_path, "launch.sh")
     assert shellcheck(tmp_path / "launch.sh") == ""
-
-
-def test_options_change_nothing_of_what_is_shown(tmp_path: Path) -> None:
-    files = render(planned(), "megatron")
-    assert after_script(dry_run(files, tmp_path, "launch.sh"))
 
 
 # Plans that use an option which wants a variable.
@@ -132,18 +102,3 @@ def test_what_an_option_wants_of_the_environment_is_exported(name: str) -> None:
         for variable, value in need.environment.items():
             assert f"export {variable}={value}\n" in text
     assert option not in environment.used(sample_plan("llama2-13b", "h100"))
-
-
-def test_a_variable_of_an_option_is_exported_for_no_other_plan() -> None:
-    names = {row.name for row in environment.table() if row.option is not None}
-    exported = {row.name for row in environment.variables(sample_plan("llama2-13b", "a100-80gb"), "core_v0.19.0")}
-    assert names & exported <= {"PYTORCH_CUDA_ALLOC_CONF"}
-    assert {row.option for row in environment.table()} - {None} <= {one.name for one in OPTIONS}
-
-
-@pytest.mark.parametrize(("version", "value"), [("core_v0.15.0", "False"), ("core_v0.16.1", "True")])
-def test_segments_expand_beside_graphs_where_the_release_lets_them(version: str, value: str) -> None:
-    plan = sample_plan("llama2-13b", "h100", version=version, cuda_graphs="all")
-    found = {row.name: row.value for row in environment.variables(plan, version)}
-    assert found["PYTORCH_CUDA_ALLOC_CONF"] == f"expandable_segments:{value}"
-    assert found["NCCL_GRAPH_REGISTER"] == "0"

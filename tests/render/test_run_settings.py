@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from symconfig.descriptor.load import load_model
-from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, render, targets
+from symconfig.render.accelerate import words
 from symconfig.render.files import write
-from symconfig.render.transformers import words
 from tests.formats.zoo import LEARNING
-from tests.render.bash import after_script, bash, dry_run, really_run
+from tests.render.bash import bash, dry_run
 from tests.sample_plans import learning_plan, sample_plan
 
 ASKED = {
@@ -47,20 +44,6 @@ def option(arguments: list[str], name: str) -> str:
     return arguments[arguments.index(name) + 1]
 
 
-def test_megatron_is_told_all_of_it() -> None:
-    arguments = megatron.arguments(plan_for("megatron", **ASKED))
-    said = {
-        "--wandb-project": "big runs",
-        "--wandb-exp-name": "first",
-        "--tensorboard-dir": "tb",
-        "--distributed-timeout-minutes": "30",
-        "--eval-iters": "5",
-        "--eval-interval": "50",
-        "--manual-gc-interval": "20",
-    }
-    assert {name: option(arguments, name) for name in said} == said
-
-
 def test_megatron_logs_to_weights_and_biases_only_beside_tensorboard_and_with_a_folder() -> None:
     alone = megatron.arguments(plan_for("megatron", wandb_project="p"))
     assert option(alone, "--wandb-exp-name") == "llama2-13b"
@@ -68,27 +51,6 @@ def test_megatron_logs_to_weights_and_biases_only_beside_tensorboard_and_with_a_
     saving = megatron.arguments(plan_for("megatron", wandb_project="p", save="/s/run/"))
     assert option(saving, "--tensorboard-dir") == "/s/run/tensorboard"
     assert option(saving, "--wandb-save-dir") == "/s/run/wandb"
-
-
-def test_garbage_is_collected_as_asked() -> None:
-    assert option(megatron.arguments(plan_for("megatron")), "--manual-gc-interval") == "100"
-    assert "--manual-gc" not in megatron.arguments(plan_for("megatron", manual_gc_interval=0))
-
-
-def test_bridge_is_told_in_its_sections() -> None:
-    config = yaml.safe_load(render(plan_for("bridge", **ASKED), "bridge")["overrides.yaml"])
-    assert config["dist"]["distributed_timeout_minutes"] == 30
-    logger = config["logger"]
-    assert (logger["wandb_project"], logger["wandb_exp_name"], logger["tensorboard_dir"]) == ("big runs", "first", "tb")
-
-
-def test_ms_swift_is_told_in_trainers_words() -> None:
-    plan = plan_for("ms-swift", "qwen2.5-7b", **ASKED)
-    config = yaml.safe_load(render(plan, "ms-swift")["config.yaml"])
-    assert config["report_to"] == ["tensorboard", "wandb"]
-    assert (config["wandb_project"], config["wandb_exp_name"], config["ddp_timeout"]) == ("big runs", "first", 1800)
-    assert "run_name" not in config
-    assert (config["split_dataset_ratio"], config["eval_iters"], config["eval_steps"]) == (0.05, 5, 50)
 
 
 def test_deepspeed_is_told_in_its_json_and_by_variables() -> None:
@@ -102,16 +64,6 @@ def test_deepspeed_is_told_in_its_json_and_by_variables() -> None:
     assert " || export DEEPSPEED_TIMEOUT=30\n" in files["launch.sh"]
 
 
-def test_a_trainer_is_told_by_arguments_and_variables() -> None:
-    files = render(plan_for("transformers", **ASKED), "transformers")
-    said = json.loads(files["training_args.json"])
-    assert said["report_to"] == ["tensorboard", "wandb"]
-    assert (said["run_name"], said["ddp_timeout"]) == ("first", 1800)
-    assert (said["eval_strategy"], said["eval_steps"]) == ("steps", 50)
-    assert " || export TENSORBOARD_LOGGING_DIR=tb\n" in files["launch.sh"]
-    assert "an eval_dataset for Trainer" in files["REPORT.md"]
-
-
 def test_the_words_of_a_trainer_are_taken_by_its_own_parser() -> None:
     """Its option for report_to takes one name, or all."""
     transformers = pytest.importorskip("transformers")
@@ -123,12 +75,6 @@ def test_the_words_of_a_trainer_are_taken_by_its_own_parser() -> None:
             assert arguments.report_to == found
         else:
             assert "--report_to=all" in told
-
-
-def test_llamafactory_holds_out_the_share_of_the_split() -> None:
-    plan = sample_plan(load_model("llama2-13b"), backend="deepspeed", training={**ASKED, "split": "90,10,0"})
-    config = yaml.safe_load(render(plan, "llamafactory")["train.yaml"])
-    assert (config["val_size"], config["eval_steps"], config["eval_strategy"]) == (0.1, 50, "steps")
 
 
 @pytest.mark.parametrize("target", sorted(targets()))
@@ -181,12 +127,6 @@ def test_each_field_is_passed_on_or_named_as_not_passed_on(target: str) -> None:
         assert (f"training.{name}" in files["REPORT.md"]) == (name in source.ignored_fields), name
 
 
-def test_what_is_not_set_is_not_named() -> None:
-    target, ignored = targets()["deepspeed"], "training.eval_iters 3 is not passed on: train.py does not evaluate"
-    assert not any("not passed on" in remark for remark in target.remarks(plan_for("deepspeed")))
-    assert ignored in target.remarks(plan_for("deepspeed", eval_iters=3))
-
-
 @given(st.text(st.characters(min_codepoint=32, exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30))
 def test_any_project_arrives_as_it_is(project: str) -> None:
     files = render(plan_for("deepspeed", wandb_project=project), "deepspeed")
@@ -228,11 +168,6 @@ def test_a_run_without_checkpoints_says_so_when_it_starts(
     assert (NOTHING_SAVED in done.stderr.decode()) is told
 
 
-def test_a_job_that_saves_hears_nothing_of_it() -> None:
-    assert "no checkpoint" not in render(plan_for("megatron", save="x"), "megatron")["launch.sh"]
-    assert "No checkpoint" in render(plan_for("megatron"), "megatron")["REPORT.md"]
-
-
 def test_nsight_records_the_steps_that_megatron_marks(tmp_path: Path) -> None:
     command = dry_run(render(plan_for("megatron"), "megatron"), tmp_path, "launch.sh", PROFILE="nsys", PROFILE_END="14")
     assert command[:2] == ["nsys", "profile"]
@@ -240,32 +175,6 @@ def test_nsight_records_the_steps_that_megatron_marks(tmp_path: Path) -> None:
     assert option(command, "--output") == "profiles/node0"
     assert command[command.index("torchrun") :][:1] == ["torchrun"]
     assert command[-5:] == ["--profile", "--profile-step-start", "10", "--profile-step-end", "14"]
-
-
-def test_pytorchs_profiler_has_a_folder_whether_or_not_the_job_names_one(tmp_path: Path) -> None:
-    bare = dry_run(render(plan_for("megatron"), "megatron"), tmp_path / "a", "launch.sh", PROFILE="torch")
-    assert "--use-pytorch-profiler" in bare
-    assert option(bare, "--tensorboard-dir") == "profiles/tensorboard"
-    named = render(plan_for("megatron", tensorboard_dir="tb"), "megatron")
-    command = dry_run(named, tmp_path / "b", "launch.sh", PROFILE="torch")
-    assert [option(command, "--tensorboard-dir"), command.count("--tensorboard-dir")] == ["tb", 1]
-
-
-def test_a_program_that_marks_no_steps_is_recorded_by_the_clock(tmp_path: Path) -> None:
-    files = render(plan_for("transformers"), "transformers")
-    command = dry_run(files, tmp_path, "launch.sh", PROFILE="nsys", SCRIPT="x.py", PROFILE_DELAY_S="60")
-    assert (option(command, "--delay"), option(command, "--duration")) == ("60", "30")
-    refused = bash(tmp_path / "launch.sh", cwd=tmp_path, PROFILE="torch", SCRIPT="x.py", DRY_RUN="1")
-    assert refused.stderr.decode() == "launch.sh: PROFILE must be nsys, got 'torch'\n"
-
-
-def test_logs_have_the_time_the_node_and_the_rank(tmp_path: Path) -> None:
-    files = render(plan_for("megatron"), "megatron")
-    command = dry_run(files, tmp_path, "launch.sh", LOG_DIR="my logs", NODE_RANK="0")
-    assert command[0] == "torchrun"
-    folder, day = option(command, "--log-dir"), "[0-9]{8}-[0-9]{6}"
-    assert re.fullmatch(f"my logs/{day}-node0", folder)
-    assert option(command, "--tee") == "3"
 
 
 def test_each_process_of_a_launcher_of_processes_has_a_log_of_its_own(tmp_path: Path) -> None:
@@ -290,25 +199,3 @@ def test_each_process_of_a_launcher_of_processes_has_a_log_of_its_own(tmp_path: 
     assert done.stdout.decode() == "printed by 3\n", done.stderr
     (log,) = (tmp_path / "logs").glob("rank3-*.log")
     assert log.read_text(encoding="utf-8") == "printed by 3\n"
-
-
-def test_the_program_gets_the_same_with_and_without_logs(tmp_path: Path) -> None:
-    files = render(plan_for("megatron"), "megatron")
-    plain, _ = really_run(files, tmp_path / "a")
-    logged, environment = really_run(files, tmp_path / "b", LOG_DIR="logs")
-    assert after_script(logged) == after_script(plain)
-    assert environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] == "[rank${rank}]:"
-
-
-def test_a_container_of_slurm_sees_the_folders_that_it_starts_in(tmp_path: Path) -> None:
-    asked = ["slurm:container-image=nvcr.io#nvidia/pytorch:26.01-py3,container-mounts=/data:/data,/home:/home:ro"]
-    files = render(plan_for("megatron"), "megatron", asked)
-    step = dry_run(files, tmp_path, "sbatch.sh", LAUNCH="/elsewhere/launch.sh")
-    assert "--container-image=nvcr.io#nvidia/pytorch:26.01-py3" in step
-    assert f"--container-mounts={tmp_path}:{tmp_path},/elsewhere:/elsewhere,/data:/data,/home:/home:ro" in step
-    assert f"--container-workdir={tmp_path}" in step
-
-
-def test_mounts_of_no_container_are_refused() -> None:
-    with pytest.raises(InputError, match="slurm:container-mounts: needs a container to mount them in"):
-        render(plan_for("megatron"), "megatron", ["slurm:container-mounts=/a:/a"])

@@ -82,7 +82,7 @@ def _refused(model: str, target: str) -> tuple[tuple[Plan, tuple[Problem, ...]],
 
 def _problems(plan: Plan, target: str) -> tuple[Problem, ...]:
     try:
-        named(target).variables(plan)
+        named(target).files(plan)
     except InfeasibleError as error:
         return error.problems
     except InputError:
@@ -148,14 +148,6 @@ def test_what_is_pinned_and_what_the_target_needs_may_leave_nothing() -> None:
     assert "no plan that it can express fits" in first.what
     assert any("LLaMA-Factory has no switch for DeepSpeed's AutoTP" in reason.what for reason in reasons)
     assert not any("Try" in str(reason) for reason in reasons)
-
-
-def test_a_target_that_there_is_none_of_is_bad_input() -> None:
-    with pytest.raises(InputError, match=r"target: is not a target \(got 'nemo'\)\. Try: nemo-rl\."):
-        _planned(target="nemo")
-    for name in ("target", "megatron_args", "__init__", "data.x", ""):
-        with pytest.raises(InputError, match="is not a target"):
-            named(name)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan, Recompute
-from symconfig.render import render, target_of, trainer
+from symconfig.render import render, trainer
 from symconfig.render.files import write
 from tests.render.bash import shellcheck
 from tests.sample_plans import sample_plan
@@ -60,27 +60,6 @@ def test_the_real_parser_understands_a_plan_for_fsdp(tmp_path: Path) -> None:
     assert shellcheck(tmp_path / "written" / "launch.sh") == ""
 
 
-def test_a_job_for_fsdp_is_transformers() -> None:
-    plan = of_fsdp()
-    assert target_of(plan.model, plan.job).name == "transformers"
-    files = render(plan, "transformers")
-    assert "ds_config_hf.json" not in files.paths()
-    assert "deepspeed" not in files["launch.sh"]
-
-
-def test_ulysses_of_a_plan_for_fsdp_is_refused() -> None:
-    with pytest.raises(InfeasibleError, match="Accelerate runs Ulysses with DeepSpeed alone") as caught:
-        render(of_fsdp(cp=2, cp_comm="a2a"), "transformers")
-    assert [problem.pins for problem in caught.value.problems] == [("cp=1",)]
-
-
-@pytest.mark.parametrize("name", ["accelerate", "transformers"])
-def test_launch_sh_is_clean_bash(name: str, tmp_path: Path) -> None:
-    for case, plan in plans().items():
-        write(render(plan, name), tmp_path / case)
-        assert shellcheck(tmp_path / case / "launch.sh") == ""
-
-
 def test_everything_that_cannot_be_said_is_said_at_once() -> None:
     plan = sample_plan(
         "mixtral-8x7b",
@@ -110,18 +89,6 @@ def test_a_plan_of_megatron_is_rendered_where_deepspeed_can_run_it_and_says_whos
 def test_schedules_that_trainer_has_none_of(training: dict[str, object], field: str) -> None:
     plan = sample_plan("llama2-13b", backend="deepspeed", training=training)
     assert [problem.field for problem in trainer.schedule_problems(plan)] == [field]
-
-
-def test_what_a_script_must_know_of_a_plan_is_in_the_report() -> None:
-    """Accelerate makes a step of a prepared schedule for every process; Ulysses stops at batches without positions."""
-    plan = plans()["ulysses"]
-    report = render(plan, "accelerate")["REPORT.md"]
-    training, ranks = plan.job.training, plan.best.parallel.world_size
-    assert f"give {training.lr_warmup_iters * ranks} and {training.train_iters * ranks}" in report
-    assert 'batch["shift_labels"]' in report
-    assert "model.train()" in report
-    assert all("| position_ids |" in render(plan, name)["REPORT.md"] for name in ("accelerate", "transformers"))
-    assert "| position_ids |" not in render(plans()["zero3"], "transformers")["REPORT.md"]
 
 
 @pytest.mark.parametrize("name", ["transformers", "llamafactory"])

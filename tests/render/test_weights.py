@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from symconfig.render.files import write
-from symconfig.render.weights import fine_tuned, hf_weights
-from tests.render.bash import bash, shellcheck
+from symconfig.render.shared import fine_tuned, hf_weights
+from tests.render.bash import bash
 from tests.sample_plans import sample_model, sample_plan
 
 OWN = "meta-llama/Llama-2-13b-hf"
@@ -65,11 +63,6 @@ def test_llamafactory_and_transformers_are_told() -> None:
     assert json.loads(render(lora, "transformers")["adapter_config.json"])["base_model_name_or_path"] == "mine"
 
 
-def test_what_reads_no_hugging_face_weights_says_so() -> None:
-    with pytest.raises(InfeasibleError, match=r"hf_weights: .* does not start from Hugging Face weights \(got mine\)"):
-        render(tuned("megatron", weights="mine"), "megatron")
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A Bridge folder in out/, and stand-ins for python3 and torchrun in bin/."""
@@ -101,40 +94,3 @@ def test_a_checkpoint_that_is_there_is_left_as_it_is(folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "latest_checkpointed_iteration.txt").touch()
     assert start(folder, PRETRAINED_CHECKPOINT="mine")[1] == ["trains"]
-
-
-def test_hf_weights_of_the_environment_come_first_and_none_is_an_error(folder: Path) -> None:
-    assert start(folder, HF_WEIGHTS="its own")[1][0] == "converts its own pretrained with no rank"
-    shutil.rmtree(folder / "pretrained")
-    done, _ = start(folder, HF_WEIGHTS="")
-    assert done.returncode == 2
-    assert b"no checkpoint in 'pretrained'" in done.stderr
-
-
-def test_other_nodes_wait_and_say_what_they_waited_for(folder: Path) -> None:
-    done, seen = start(folder, NODE_RANK="1", CONVERT_S="1")
-    assert (done.returncode, seen) == (2, [])
-    assert b"all nodes must share the folder" in done.stderr
-    done, seen = start(folder, PER_RANK="1", RANK="9", LOCAL_RANK="1", WORLD_SIZE="64", CONVERT_S="0")
-    assert (done.returncode, seen) == (2, [])
-
-
-def test_a_conversion_that_fails_starts_no_training(folder: Path) -> None:
-    done, seen = start(folder, BROKEN="1")
-    assert (done.returncode, seen) == (2, [f"converts {OWN} pretrained with no rank"])
-    assert b"was not converted" in done.stderr
-
-
-def test_a_folder_without_an_id_is_told_how_to_name_one(tmp_path: Path) -> None:
-    files = render(tuned("megatron", huggingface_id=None), "bridge")
-    assert "HF_WEIGHTS names Hugging Face weights" in files["REPORT.md"]
-    assert "HF_WEIGHTS=ID bash launch.sh" in files["REPORT.md"]
-    write(files, tmp_path)
-    assert shellcheck(tmp_path / "launch.sh") == ""
-
-
-def test_pretraining_that_continues_is_bridge_s_finetune() -> None:
-    files = render(tuned("megatron", task="pretrain", weights="mine"), "bridge")
-    assert "finetune(config, forward_step)" in files["train.py"]
-    assert "DEFAULT_WEIGHTS=mine" in files["launch.sh"]
-    assert "HF_WEIGHTS" not in render(tuned("megatron", task="pretrain"), "bridge")["launch.sh"]

@@ -82,7 +82,7 @@ def test_the_first_plan_that_is_not_refused_is_the_best_of_all_that_are_not(
     if not any(has(point, asked) for point in space):
         return
     job = SimpleNamespace(pins=asked, precision=None, target=None)
-    target: Any = SimpleNamespace(name="fake", variables=variables)
+    target: Any = SimpleNamespace(name="fake", checked_variables=variables)
     if told:
         best: Any = answer.best_expressible(target, job, solved)  # type: ignore[arg-type]
         assert best.best.predicted.step_s == min(seconds[index] for index in told)

@@ -22,7 +22,6 @@ PAGES = {
     "rates": ("reference/rates.md", "reference"),
     "targets": ("reference/targets.md", "targets"),
     "rl": ("reference/post-training.md", "targets"),
-    "templates": ("reference/templates.md", "targets"),
     "rooms": ("contributing.md", "rooms"),
     "sweep": ("reference/tables.md", "planned"),
     "symbols": ("reference/symbols.md", "planned"),

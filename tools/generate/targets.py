@@ -1,32 +1,19 @@
-"""Tables of what targets are for, and of the variables of their templates. A function returns the parts of its page."""
+"""Tables of what targets are for. A function returns the parts of its page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel
-
-from symconfig.descriptor.cluster import ClusterDescriptor, Gpu
-from symconfig.descriptor.job import Job, Limits
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Adapter
 from symconfig.descriptor.task import PLAIN, Task
-from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.tuning import LOSSES, LossName, Preference
 from symconfig.errors import SymconfigError
 from symconfig.render import targets as every_target
 from symconfig.render.target import Target
-from symconfig.resources import data_dir
 from symconfig.runs.adapted import adapted
 from symconfig.runs.best import unsupported
-from tools.pages import DOCS, table
-
-# --- tasks ------------------------------------------------------------------------------------------------------------
-
+from tools.pages import table
 
 MODEL, CLUSTER = "llama3.1-8b", "h100"
 _LENGTHS = {"mean": 900, "max": 3072}
@@ -114,69 +101,3 @@ def _steps() -> str:
         if (learns := target.learns) is not None
     )
     return table(head, rows)
-
-
-# --- templates --------------------------------------------------------------------------------------------------------
-
-
-EXAMPLE = DOCS / "examples" / "templates"
-VARIABLES = "variables.yaml"
-Table = Mapping[str, tuple[str, str]]
-# Descriptors, whose fields are what their files hold; Quantity: a number with its source.
-DESCRIPTORS: Mapping[str, type[BaseModel]] = {
-    "Job": Job,
-    "Limits": Limits,
-    "Training": WholeTraining,
-    "Model": ModelDescriptor,
-    "Adapter": Adapter,
-    "Cluster": ClusterDescriptor,
-    "Gpu": Gpu,
-}
-
-
-def variables() -> dict[str, Any]:
-    """What holds for all targets."""
-    return _read(data_dir("templates") / VARIABLES)
-
-
-def own(target: str) -> Table:
-    """The variables that are described for this target beside those."""
-    return _read(data_dir("templates") / target / VARIABLES)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def templates() -> dict[str, str]:
-    """Return the examples' files, and the variables of all templates and of each target."""
-    known = variables()
-    about = (EXAMPLE / "ours" / "target.yaml").read_text(encoding="utf-8")
-    override = (EXAMPLE / "megatron" / "launch.sh.j2").read_text(encoding="utf-8")
-    own_of = (
-        f"## In `{name}`\n\n{source.does[0].upper()}{source.does[1:]}.\n\n{_variables(own(name))}"
-        for name, source in every_target().items()
-    )
-    return {
-        "target.yaml": f"```yaml\n{about}```",
-        "launch.sh.j2": f"```jinja\n{override}```",
-        "all": _variables(known["common"]),
-        "most": _variables(known["often"]),
-        "targets": "\n".join(own_of),
-        "objects": "\n".join(f"### {name}\n\n{_variables(fields)}" for name, fields in known["objects"].items()),
-        "descriptors": "\n".join(
-            f"### {name}\n\n{_variables(dict(_descriptor_fields(kind)))}" for name, kind in DESCRIPTORS.items()
-        ),
-    }
-
-
-def _descriptor_fields(kind: type[BaseModel]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Of a descriptor, as templates name them."""
-    for name, field in kind.model_fields.items():
-        annotation = str(kind.__annotations__.get(name, field.annotation)).replace("|", "or")
-        yield name, (f"`{annotation}`", field.description or "")
-
-
-def _variables(rows: Table) -> str:
-    cells = ((f"`{name}`", kind, meaning) for name, (kind, meaning) in rows.items())
-    return table(("name", "type", "meaning"), cells) if rows else "Nothing more.\n"

@@ -1,225 +1,57 @@
-"""A DeepSpeed configuration with a plan's batch, ZeRO stage, offload and degrees in it."""
+"""A DeepSpeed configuration with a plan's batch, ZeRO stage, offload and degrees in it.
+
+Also the arguments of its program where these are Transformers' Trainer's, on a command line or in its YAML.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 from symconfig.descriptor.document import KeyPath, dotted
 from symconfig.errors import InputError, Problem
-from symconfig.existing.adapt import launcher, trainer, trees
-from symconfig.existing.adapt.draft import Draft, Progress, several, why_apart
-from symconfig.existing.adapt.mending import because, mended
-from symconfig.existing.adapt.outcome import Change, Flaw, Unplaced
+from symconfig.existing.adapt import launcher, trees, words
+from symconfig.existing.adapt.draft import (
+    Draft,
+    Meaning,
+    Progress,
+    Ways,
+    differ,
+    in_all_runs,
+    option_changes,
+    why_apart,
+)
+from symconfig.existing.adapt.outcome import ELSE_TOO, NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.same import check_program
 from symconfig.existing.launch.follow import ACCELERATE
-from symconfig.existing.launch.reading import Reading, Tree
-from symconfig.existing.launch.text import Edit, Place
-from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.deepspeed_auto import at
+from symconfig.existing.launch.reading import Reading, Setting, Tree
+from symconfig.existing.launch.text import Place
+from symconfig.existing.recover.arguments import TRUE, Arguments, plain
+from symconfig.existing.recover.deepspeed import RECOMPUTE, run
+from symconfig.existing.recover.deepspeed_auto import at, uses_trainer
 from symconfig.existing.recover.run import Run, Supplied
-from symconfig.existing.rules.rule import Finding
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 
+# Keys of DeepSpeed's JSON that a plan decides and that the Trainer has arguments for.
+ARGUMENTS: Mapping[KeyPath, tuple[str, ...]] = {key.path: key.arguments for key in KEYS if key.field and key.arguments}
+NAMES = tuple(name for names in ARGUMENTS.values() for name in names) + RECOMPUTE
+# Arguments that show whose they are, in transformers/training_args.py under these names.
+_MARKS = ("per_device_train_batch_size", ACCUMULATION, "num_train_epochs", "max_steps", "output_dir", "learning_rate")
+_ENOUGH = 2  # of them: a program of one's own may have one
 _ROUNDS = 4  # what one key means may depend on another that was changed
-
-
-_RECOMPUTE = "options.recompute"
-# Of what a plan decides, first what the program's arguments may say: where they do not, the file's place is told.
+_OPTION = "options.recompute"
+# Of what a plan decides, first what the program's arguments may say: where they do not, the file's place is reported.
 _FIELDS = (
     *dict.fromkeys(key.field for key in sorted(KEYS, key=lambda key: not key.arguments) if key.field),
-    _RECOMPUTE,
+    _OPTION,
 )
-
-
-def adapt(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the GPUs in its
-    launcher.
-
-    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
-    Raises InputError where there is no DeepSpeed JSON, or the model or the sequence length is not the plan's.
-    """
-    reading = draft.reading
-    if reading.deepspeed is None:
-        raise InputError(_no_json(reading))
-    check_program(reading, plan)
-    if several(reading, trainer.NAMES):
-        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
-    progress, config, before = Progress(draft), deepspeed.config(plan), None
-    for wish in _missing_batch_keys(reading, config):
-        progress = _with_key(progress, wish)
-    for _ in range(_ROUNDS):
-        differing = _differing(progress.draft.reading, plan)
-        if not differing or differing == before:
-            break
-        before = differing
-        for field in differing:
-            progress = _recompute(progress, plan) if field == _RECOMPUTE else progress
-            for wish in _wishes(progress.draft.reading, config, field):
-                progress = _with_key(progress, wish)
-    return launcher.numbers(progress, plan)
-
-
-def _no_json(reading: Reading) -> Problem:
-    """Return the problem that no DeepSpeed configuration was found, or that Accelerate's file, which may have it, was
-    not read.
-    """
-    for item in reading.unread:
-        if ACCELERATE in item.why:
-            return item.place.problem(
-                f"names {ACCELERATE}, which is not read: what it says of DeepSpeed cannot be changed",
-                field=item.what,
-                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
-            )
-    return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
-
-
-def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Return the progress with errors of the audit repaired where the plan's value for one key does, or removing the
-    key; and the errors left.
-    """
-    config = deepspeed.config(plan)
-    apart = _differing(progress.draft.reading, plan)
-
-    def repairs(now: Progress, finding: Finding) -> Iterator[Progress]:
-        """Yield the progress with the finding's key set to the plan's value, and then with the key removed, where that
-        can be done.
-        """
-        tree = now.draft.reading.deepspeed
-        path = next((each for each in tree.spans if dotted(each) == finding.problem.field), ()) if tree else ()
-        for value in (at(config, path), None) if path else ():
-            after = _with_key(now, KeyWish(path, value))
-            if len(after.changes) > len(now.changes):
-                yield replace(after, changes=(*after.changes[:-1], replace(after.changes[-1], why=because(finding))))
-
-    return mended(progress, plan, original, repairs, lambda draft: set(_differing(draft.reading, plan)) <= set(apart))
-
-
-def original(reading: Reading, plan: Plan) -> Run:
-    """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
-    none. Raises InputError.
-    """
-    stated = _stated_by_plan(plan)
-    return run(reading, plan.cluster, replace(stated, gpus=reading.world.gpus or stated.gpus))
-
-
-def _missing_batch_keys(reading: Reading, config: dict[str, Any]) -> Iterator[KeyWish]:
-    """Yield the plan's micro batch or accumulation steps where the JSON has "auto" and the Trainer's argument is
-    missing.
-
-    Without these no batch is known, and nothing can be compared. Yield nothing for a program that is not the Trainer's.
-    """
-    tree = reading.deepspeed
-    for path in ((MICRO,), (ACCUMULATION,)) if tree is not None and trainer.used(reading) else ():
-        if tree is not None and tree.get(*path) == AUTO and not _by_argument(reading, path):
-            yield KeyWish(path, at(config, path))
-
-
-def _stated_by_plan(plan: Plan) -> Supplied:
-    return Supplied(model=plan.model, gpus=plan.best.parallel.world_size, seq_length=plan.best.batch.seq_length)
-
-
-def _recompute(progress: Progress, plan: Plan) -> Progress:
-    """Return the progress with the plan's recompute set by the program's argument, or else unplaced, as the JSON has no
-    key for it.
-
-    Without any known argument of a program, it is only noted.
-    """
-    recompute, reading = plan.best.options.recompute, progress.draft.reading
-    full = recompute.granularity == "full"
-    now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
-    if Arguments(reading.settings).given("recompute_layers"):
-        return trainer.valued(progress, "recompute_layers", now)
-    if recompute.method != "block" and trainer.used(reading):
-        return trainer.recomputed(progress, full)
-    words = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
-    if not reading.settings:
-        return progress.noted(f"The plan recomputes {words}; the training program's own arguments say that.")
-    why = "the training program says it in its own way"
-    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else words, why))
-
-
-def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
-    """Return the fields of `_FIELDS` whose value differs from the plan's.
-
-    Return every field but recompute if the configuration is invalid.
-    """
-    try:
-        have = run(reading, plan.cluster, _stated_by_plan(plan))
-    except InputError:
-        return _FIELDS[:-1]
-    best, now = plan.best, have.configuration
-    pairs = {
-        "batch": ((now.micro, now.global_batch), (best.batch.micro, best.batch.global_)),
-        "parallel": (now.degrees, best.parallel),
-        "options": (have.options, best.options),
-    }
-
-    def differs(field: str) -> bool:
-        where, _, name = field.partition(".")
-        mine, wanted = pairs[where]
-        return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
-
-    return [field for field in _FIELDS if differs(field)]
-
-
-def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
-    for path in (key.path for key in KEYS if key.field == field):
-        have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
-        derived = have is None and path == (ACCUMULATION,) and not _by_argument(reading, path)
-        if have != want and not derived and (want is not None or have):
-            yield KeyWish(path, False if want is None and path[-1] == "enabled" else want)
-
-
-def _by_argument(reading: Reading, path: KeyPath) -> bool:
-    return trainer.name_of(reading, path) is not None
-
-
-def _with_key(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
-
-    If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
-    """
-    tree = progress.draft.reading.deepspeed
-    assert tree is not None, "adapt has looked"
-    have = tree.get(*wish.path)
-    if have == AUTO or (have is None and _by_argument(progress.draft.reading, wish.path)):
-        return _with_argument(progress, wish)
-    progress = keyed(progress, wish)
-    if progress.draft.meaning.deepspeed == tree.data:
-        return progress
-    # The Trainer stops where its argument and the JSON say different numbers.
-    name = trainer.name_of(progress.draft.reading, wish.path)
-    return trainer.valued(progress, name, str(wish.value)) if name and wish.now is not None else progress
-
-
-def _with_argument(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with the Trainer's argument for a key set or added.
-
-    Return it unchanged where the Trainer derives the value. Where the program is not known to have the Trainer's
-    arguments, a missing one is listed as unplaced.
-    """
-    reading = progress.draft.reading
-    if wish.path not in trainer.ARGUMENTS or wish.now is None:
-        return progress
-    name = trainer.name_of(reading, wish.path)
-    if name is not None:
-        return trainer.valued(progress, name, str(wish.value))
-    name = trainer.ARGUMENTS[wish.path][0]
-    if wish.value is False:
-        return progress  # as it is without the argument
-    if trainer.used(reading):
-        return trainer.given(progress, name, str(wish.value))
-    why = f'it is "auto" here, and --{name}, which Transformers takes for it, is not given'
-    place = where(reading.deepspeed, wish.path) if reading.deepspeed is not None else None
-    return progress.lacking(Unplaced(wish.name, wish.now, why, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,49 +70,152 @@ class KeyWish:
         return None if self.value is None else trees.spelled(self.value, "json")
 
 
-def keyed(progress: Progress, wish: KeyWish) -> Progress:
-    """Return the progress with one key written into, or removed from, the JSON.
+def adapt(draft: Draft, plan: Plan) -> Progress:
+    """Return the progress with the plan's values in the DeepSpeed JSON and the program's arguments, and the GPUs in its
+    launcher.
 
-    The key is listed as unplaced where no edit changes just that.
+    What cannot be written is listed as unplaced; all of it, without any change, where runs of one program differ.
+    Raises InputError where there is no DeepSpeed JSON, or the model or the sequence length is not the plan's.
     """
-    tree = progress.draft.reading.deepspeed
-    assert tree is not None, "is asked for where there is one"
+    reading = draft.reading
+    if reading.deepspeed is None:
+        raise InputError(_no_json(reading))
+    check_program(reading, plan)
+    if differ(reading, NAMES):
+        return Progress(draft).lacking(Unplaced("the plan, all of it,", "", why_apart(reading)))
+    progress, config, before = Progress(draft), deepspeed.config(plan), None
+    # Where the JSON has "auto" and the Trainer's argument is missing, no batch is known, and nothing can be compared.
+    for path in ((MICRO,), (ACCUMULATION,)) if _has_trainer(reading) else ():
+        if reading.deepspeed.get(*path) == AUTO and _argument(reading, path) is None:
+            progress = _with_key(progress, KeyWish(path, at(config, path)))
+    for _ in range(_ROUNDS):
+        differing = _differing(progress.draft.reading, plan)
+        if not differing or differing == before:
+            break
+        before = differing
+        for field in differing:
+            progress = _recomputed(progress, plan) if field == _OPTION else progress
+            for wish in _wishes(progress.draft.reading, config, field):
+                progress = _with_key(progress, wish)
+    return launcher.numbers(progress, plan)
+
+
+def _no_json(reading: Reading) -> Problem:
+    """Return the problem that no DeepSpeed configuration was found, or that Accelerate's file, which may have it, was
+    not read.
+    """
+    for item in reading.unread:
+        if ACCELERATE in item.why:
+            return item.place.problem(
+                f"names {ACCELERATE}, which is not read: its DeepSpeed section cannot be changed",
+                field=item.what,
+                hint="symconfig render PLAN.json --target accelerate --out DIR, which writes one with its values",
+            )
+    return Problem("the plan is for DeepSpeed, and no DeepSpeed configuration was found here", file=reading.file)
+
+
+def original(reading: Reading, plan: Plan) -> Run:
+    """Return the run that the configuration describes, on the plan's cluster; with the plan's GPUs where it states
+    none. Raises InputError.
+    """
+    return _run(reading, plan, reading.world.gpus)
+
+
+def _run(reading: Reading, plan: Plan, gpus: int | None = None) -> Run:
+    gpus = gpus or plan.best.parallel.world_size
+    return run(reading, plan.cluster, Supplied(model=plan.model, gpus=gpus, seq_length=plan.best.batch.seq_length))
+
+
+def _differing(reading: Reading, plan: Plan) -> Sequence[str]:
+    """Return the fields of `_FIELDS` whose value differs from the plan's.
+
+    Return every field but recompute if the configuration is invalid.
+    """
+    try:
+        have = _run(reading, plan)
+    except InputError:
+        return _FIELDS[:-1]
+    best, now = plan.best, have.configuration
+    pairs = {
+        "batch": ((now.micro, now.global_batch), (best.batch.micro, best.batch.global_)),
+        "parallel": (now.degrees, best.parallel),
+        "options": (have.options, best.options),
+    }
+
+    def differs(field: str) -> bool:
+        where, _, name = field.partition(".")
+        mine, wanted = pairs[where]
+        return bool(attrgetter(name)(mine) != attrgetter(name)(wanted) if name else mine != wanted)
+
+    return [field for field in _FIELDS if differs(field)]
+
+
+def _wishes(reading: Reading, config: dict[str, Any], field: str) -> Iterator[KeyWish]:
+    """Yield the keys to set or remove so that the JSON has the plan's value of a field; accumulation that DeepSpeed
+    derives stays away.
+    """
+    for path in (key.path for key in KEYS if key.field == field):
+        have, want = reading.deepspeed.get(*path) if reading.deepspeed else None, at(config, path)
+        derived = have is None and path == (ACCUMULATION,) and _argument(reading, path) is None
+        if have != want and not derived and (want is not None or have):
+            yield KeyWish(path, False if want is None and path[-1] == "enabled" else want)
+
+
+def _with_key(progress: Progress, wish: KeyWish) -> Progress:
+    """Return the progress with one key set: by the Trainer's argument where the JSON has "auto", else in the JSON.
+
+    If the Trainer has an argument for a key that is set in the JSON, the argument is set, too, as the two must agree.
+    Unchanged where the Trainer derives the value of an "auto". A key is listed as unplaced where no edit changes just
+    that, or where it is "auto" and the program is not known to have the Trainer's arguments.
+    """
+    reading = progress.draft.reading
+    tree, name = _tree(reading), _argument(reading, wish.path)
     have = tree.get(*wish.path)
-    goal = progress.draft.meaning.configured(_data_with(tree.data, wish))
-    after = progress.draft.tried(_ways(tree, wish), goal.__eq__)
+    if have == AUTO or (have is None and name is not None):
+        if wish.path not in ARGUMENTS or wish.now is None or (name is None and wish.value is False):
+            return progress
+        usual = name or ARGUMENTS[wish.path][0]
+        if name is not None or _has_trainer(reading):
+            return _with_argument(progress, usual, str(wish.value))
+        why = f'it is "auto" here, and --{usual}, which Transformers takes for it, is not given'
+        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
+    data = _data_with(tree.data, wish)
+    goal = progress.draft.meaning.everywhere(lambda run: replace(run, deepspeed=data))
+    after = progress.draft.tried(_key_edits(tree, wish), goal.__eq__)
     if after is None:
         why = "it cannot be written there so that nothing else changes"
-        return progress.lacking(Unplaced(wish.name, wish.now, why, where(tree, wish.path)))
+        return progress.lacking(Unplaced(wish.name, wish.now, why, _place(tree, wish.path)))
     was = None if have is None else trees.spelled(have, "json")
-    now = after.reading.deepspeed if have is None else tree
-    return progress.went(after, Change(wish.name, was, wish.now, where(now or tree, wish.path)))
+    place = _place(_tree(after.reading) if have is None else tree, wish.path)
+    progress = progress.went(after, Change(wish.name, was, wish.now, place))
+    return _with_argument(progress, name, str(wish.value)) if name and wish.now is not None else progress
 
 
-def where(tree: Tree, path: KeyPath) -> Place:
+def _tree(reading: Reading) -> Tree:
+    assert reading.deepspeed is not None, "adapt has looked"
+    return reading.deepspeed
+
+
+def _place(tree: Tree, path: KeyPath) -> Place:
     """Return the place of a key, or of the innermost existing section that would hold it."""
     size = next(size for size in range(len(path), -1, -1) if path[:size] in tree.spans)
     span = tree.spans[path[:size]]
     return span.key or span.value
 
 
-def _ways(tree: Tree, wish: KeyWish) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that set or remove a key; a section that would be left empty is removed whole."""
-    path = wish.path
-    if wish.value is None:
+def _key_edits(tree: Tree, wish: KeyWish) -> Ways:
+    """Yield alternative edits that set or remove a key, with the sections above it that are missing or left empty."""
+    path, value = wish.path, wish.value
+    if value is None:
         lonely = len(path) > 1 and len(tree.get(*path[:-1])) == 1
         yield from trees.removed(tree, path[:-1] if lonely else path)
     elif path in tree.spans:
-        yield from trees.changed(tree, path, wish.value)
+        yield from trees.changed(tree, path, value)
     else:
-        yield from _inserted(tree, path, wish.value)
-
-
-def _inserted(tree: Tree, path: KeyPath, value: Any) -> Iterator[tuple[Edit, ...]]:
-    """Yield alternative edits that insert a missing key, with the missing sections above it."""
-    size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
-    for key in reversed(path[size + 1 :]):
-        value = {str(key): value}
-    yield from trees.inserted(tree, path[:size], str(path[size]), value)
+        size = next(size for size in range(len(path) - 1, -1, -1) if path[:size] in tree.spans)
+        for key in reversed(path[size + 1 :]):
+            value = {str(key): value}
+        yield from trees.inserted(tree, path[:size], str(path[size]), value)
 
 
 def _data_with(data: Any, wish: KeyWish) -> Any:
@@ -289,15 +224,128 @@ def _data_with(data: Any, wish: KeyWish) -> Any:
     A section left empty by that is removed, too (one level).
     """
     done = copy.deepcopy(data)
-    inner: Any = done
-    parents: list[tuple[Any, str | int]] = []
+    inner = outer = done
     for key in wish.path[:-1]:
-        parents.append((inner, key))
-        inner = inner.setdefault(key, {})
+        outer, inner = inner, inner.setdefault(key, {})
     if wish.value is not None:
         inner[wish.path[-1]] = wish.value
         return done
     del inner[wish.path[-1]]
-    if parents and not inner:
-        parents[-1][0].pop(parents[-1][1])
+    if len(wish.path) > 1 and not inner:
+        del outer[wish.path[-2]]
     return done
+
+
+def _has_trainer(reading: Reading) -> bool:
+    """Return whether the program's arguments are the Trainer's: at least two of its typical ones are given."""
+    arguments = Arguments(reading.settings)
+    return uses_trainer(arguments) and sum(map(arguments.given, _MARKS)) >= _ENOUGH
+
+
+def _argument(reading: Reading, path: KeyPath) -> str | None:
+    """Return the given Trainer argument, with underscores, that sets a key of the JSON.
+
+    Return None if none is given or the program has no Trainer.
+    """
+    arguments = Arguments(reading.settings)
+    if path not in ARGUMENTS or not uses_trainer(arguments):
+        return None
+    setting = arguments.find(*ARGUMENTS[path])
+    return None if setting is None else plain(setting.name)
+
+
+def _recomputed(progress: Progress, plan: Plan) -> Progress:
+    """Return the progress with the plan's recompute set by the program's argument, or else unplaced, as the JSON has no
+    key for it.
+
+    Without any known argument of a program, it is only noted.
+    """
+    recompute, reading = plan.best.options.recompute, progress.draft.reading
+    full = recompute.granularity == "full"
+    now = "0" if not full else str(recompute.num_layers) if recompute.method == "block" else "-1"
+    arguments = Arguments(reading.settings)
+    if arguments.given("recompute_layers"):
+        return _with_argument(progress, "recompute_layers", now)
+    if recompute.method != "block" and _has_trainer(reading):
+        setting = arguments.find(*RECOMPUTE)
+        name = RECOMPUTE[0] if setting is None else plain(setting.name)
+        return _with_argument(progress, name, str(full)) if full or setting is not None else progress
+    layers = {"0": "nothing", "-1": "every layer"}.get(now, f"the first {now} layers")
+    if not reading.settings:
+        return progress.noted(f"The plan recomputes {layers}; the training program's own arguments say that.")
+    why = "the training program has an option of its own for it"
+    return progress.lacking(Unplaced("the recomputed layers", None if now == "0" else layers, why))
+
+
+def _with_argument(progress: Progress, name: str, now: str) -> Progress:
+    """Return the progress with an argument's value replaced, or the argument added next to another of the Trainer's.
+
+    name: with underscores. A bare switch is removed if `now` is "False". Unchanged if it has the value; listed as
+    unplaced where no edit changes just that.
+    """
+    draft = progress.draft
+    reading = draft.reading
+    setting = Arguments(reading.settings).find(name)
+    if setting is not None and (
+        setting.texts == (now,) or (now == "True" and (not setting.texts or setting.texts[0].lower() in TRUE))
+    ):
+        return progress
+    value: str | None = now
+    if setting is not None:
+        lower = now in ("True", "False") and setting.text[:1].islower()  # a switch as the old text spells it
+        value = None if not setting.values and now == "False" else now.lower() if lower else now
+        ways = in_all_runs(reading, setting, lambda each: _argument_edits(draft, each, value))
+    else:
+        given = (Arguments(reading.settings).find(each) for each in (*NAMES, *_MARKS))
+        ways = (
+            way
+            for anchor in given
+            if anchor is not None
+            for way in in_all_runs(reading, anchor, lambda each: _added_argument(draft, each, name, now))
+        )
+    after = draft.tried(ways, _alone(draft.meaning, name, value))
+    spelled = name if setting is None else setting.spelled
+    if after is None:
+        why = NO_PLACE if setting is None else ELSE_TOO
+        return progress.lacking(Unplaced(spelled, value, why, None if setting is None else setting.place))
+    if setting is not None:
+        return progress.went(after, Change(spelled, setting.text, value, setting.place))
+    there = Arguments(after.reading.settings).find(name)
+    assert there is not None, "is what was tried"
+    return progress.went(after, Change(there.spelled, None, value, there.place))
+
+
+def _alone(before: Meaning, name: str, value: str | None) -> Any:
+    """Return a test of a meaning: every run now has this value of the argument (None: lacks it), and nothing else
+    changed.
+    """
+
+    def right(after: Meaning) -> bool:
+        changes = option_changes(before, after)
+        return changes is not None and all(
+            all(plain(option) == name for option, _ in (*gained, *lost))
+            and [tuple(map(str.lower, values)) for _, values in gained] == ([] if value is None else [(value.lower(),)])
+            for gained, lost in changes
+        )
+
+    return right
+
+
+def _argument_edits(draft: Draft, setting: Setting, value: str | None) -> Ways:
+    """Yield alternative edits that give an argument another value, or remove it (None), in words or in the YAML."""
+    tree = draft.reading.tree_at(setting.place)
+    if tree is not None:
+        if value is not None and (path := trees.path_at(tree, setting.place)):
+            yield from trees.changed(tree, path, json.loads(value.lower()))
+    elif value is None:
+        yield from words.removed(setting, draft.texts)
+    elif len(setting.values) == 1:
+        yield from words.valued(setting, value, draft.texts)
+
+
+def _added_argument(draft: Draft, anchor: Setting, name: str, value: str) -> Ways:
+    tree = draft.reading.tree_at(anchor.place)
+    if tree is None:
+        yield from words.added(anchor, (f"--{name}", value), draft.texts)
+    elif path := trees.path_at(tree, anchor.place):
+        yield from trees.inserted(tree, path[:-1], name, json.loads(value.lower()), str(path[-1]))

@@ -1,137 +1,94 @@
-"""Files being edited: every edit is tried in memory, read again, and kept only if it says exactly what it should."""
+"""Files being edited: every edit is tried in memory, read again, and kept only if it changes exactly what it should."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from symconfig.errors import SymconfigError
 from symconfig.existing.adapt.outcome import Change, Unplaced
 from symconfig.existing.launch.reading import OTHER_RUN, Reading, Setting, Word
 from symconfig.existing.launch.text import Edit, Text, edited
-from symconfig.existing.recover.arguments import plain
-from symconfig.formats.megatron_run import DECIDED
-from symconfig.frameworks.megatron.flags import FlagTable
 
 # Reads the same configuration with these files' bytes instead of what the disk has.
-Reader = Callable[[Mapping[str, bytes]], Reading]
+Reader: TypeAlias = Callable[[Mapping[str, bytes]], Reading]
+Option: TypeAlias = tuple[str, tuple[str, ...]]  # its name and its values
+Ways: TypeAlias = Iterator[tuple[Edit, ...]]  # alternative edits, the most natural first
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """All that a configuration says, without places, to compare before and after an edit.
 
-    settings: names and values of the program's options. launcher: the words before the program. environment, scheduler:
-    pairs of name and value. deepspeed, accelerate: data of these files, None without one. unread: what was not read,
-    and why. runs: further runs of the same program, which are changed alike. others: words of all other commands of the
-    script.
+    settings: the program's options. launcher: the words before the program. environment, scheduler: values by name.
+    deepspeed, accelerate: data of these files, None without one. unread: what was not read, and why. others: words of
+    all other commands of the script. runs: further runs of the same program.
     """
 
-    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    settings: tuple[Option, ...]
     launcher: tuple[str, ...]
-    environment: tuple[tuple[str, str], ...]
+    environment: Mapping[str, str]
+    scheduler: Mapping[str, str]
     deepspeed: Any
     accelerate: Any
     unread: tuple[tuple[str, str], ...]
-    scheduler: tuple[tuple[str, str], ...]
-    runs: tuple[Meaning, ...]
     others: tuple[tuple[str, ...], ...]
+    runs: tuple[Meaning, ...]
 
     @classmethod
-    def by(cls, reading: Reading) -> Self:
-        """Return the meaning of a reading, that of its further runs included.
-
-        Unknown values compare by the reason, too.
-        """
+    def of(cls, reading: Reading) -> Self:
+        """Return the meaning of a reading and of its further runs; unknown values are compared by the reason, too."""
         return cls(
-            settings=tuple((setting.name, tuple(map(_key, setting.values))) for setting in reading.settings),
+            settings=tuple((setting.name, values_of(setting)) for setting in reading.settings),
             launcher=tuple(map(_key, reading.launcher)),
-            environment=tuple(sorted((name, _key(word)) for name, word in reading.environment.items())),
+            environment={name: _key(word) for name, word in reading.environment.items()},
+            scheduler={name: _key(word) for name, word in reading.scheduler.items()},
             deepspeed=reading.deepspeed.data if reading.deepspeed is not None else None,
             accelerate=reading.accelerate.data if reading.accelerate is not None else None,
-            unread=tuple(
-                (item.what, item.why) for item in reading.unread if item.why != OTHER_RUN
-            ),  # they are in `runs`
-            scheduler=tuple(sorted((name, _key(word)) for name, word in reading.scheduler.items())),
-            runs=tuple(map(Meaning.by, reading.runs)),
+            unread=tuple((item.what, item.why) for item in reading.unread if item.why != OTHER_RUN),
             others=reading.others,
+            runs=tuple(map(Meaning.of, reading.runs)),
         )
 
-    def setting(self, index: int, values: Sequence[str] | None) -> Self:
-        """Return the meaning with other values for the option at `index`, or without it (None), alike in all runs that
-        have it so.
-        """
-        old = self.settings[index]
-        place = self.settings[: index + 1].count(old) - 1
-        mine = replace(self, settings=_other(self.settings, index, values))
-        return replace(mine, runs=tuple(run._alike(old, place, values) for run in self.runs))
+    def everywhere(self, change: Callable[[Meaning], Meaning]) -> Meaning:
+        """Return the meaning with a change made to it and to each further run."""
+        return replace(change(self), runs=tuple(run.everywhere(change) for run in self.runs))
 
-    def _alike(self, old: tuple[str, tuple[str, ...]], place: int, values: Sequence[str] | None) -> Self:
-        """Return this run's meaning with the same change, if it has an option equal to `old`, the `place`-th of those.
-
-        Return it unchanged otherwise.
-        """
-        places = [index for index, each in enumerate(self.settings) if each == old]
-        if place >= len(places):
-            return self
-        return replace(self, settings=_other(self.settings, places[place], values))
-
-    def exported(self, name: str, value: str) -> Self:
+    def exported(self, name: str, value: str) -> Meaning:
         """Return the meaning with an environment variable set in all runs, also where a launcher's word sets it."""
-        environment = {**dict(self.environment), name: value}
-        launcher = (f"{name}={value}" if word.startswith(f"{name}=") else word for word in self.launcher)
-        return replace(
-            self,
-            environment=tuple(sorted(environment.items())),
-            launcher=tuple(launcher),
-            runs=tuple(run.exported(name, value) for run in self.runs),
-        )
-
-    def without(self, name: str) -> Self:
-        """Return the meaning without an environment variable, in all runs."""
-        environment = tuple(item for item in self.environment if item[0] != name)
-        return replace(self, environment=environment, runs=tuple(run.without(name) for run in self.runs))
-
-    def configured(self, data: Any) -> Self:
-        """Return the meaning with new DeepSpeed data, also in all runs that had the same data."""
-        runs = (run.configured(data) if run.deepspeed == self.deepspeed else run for run in self.runs)
-        return replace(self, deepspeed=data, runs=tuple(runs))
-
-    def less(self, names: Collection[str]) -> Self:
-        """Return the meaning without options of these names (with underscores), in all runs."""
-        kept = tuple(each for each in self.settings if plain(each[0]) not in names)
-        return replace(self, settings=kept, runs=tuple(run.less(names) for run in self.runs))
-
-    def says(self, name: str) -> tuple[str, ...] | None:
-        """Return the values of the last option of this name (with underscores); None if it is not given."""
-        return next((values for each, values in reversed(self.settings) if plain(each) == name), None)
-
-    def gained(self, name: str, values: Sequence[str], after: Self) -> bool:
-        """Return whether `after` is this meaning with one option more, at any position, in every run."""
-        new = name, tuple(values)
-        if len(self.runs) != len(after.runs) or not all(
-            run.gained(name, values, now) for run, now in zip(self.runs, after.runs, strict=True)
-        ):
-            return False
-        same = replace(after, runs=self.runs)
-        return any(
-            replace(same, settings=_other(after.settings, index, None)) == self
-            for index, item in enumerate(after.settings)
-            if item == new
+        return self.everywhere(
+            lambda run: replace(
+                run,
+                environment={**run.environment, name: value},
+                launcher=tuple(f"{name}={value}" if word.startswith(f"{name}=") else word for word in run.launcher),
+            )
         )
 
 
-def _other(
-    settings: tuple[tuple[str, tuple[str, ...]], ...], index: int, values: Sequence[str] | None
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    now = () if values is None else ((settings[index][0], tuple(values)),)
-    return (*settings[:index], *now, *settings[index + 1 :])
+def values_of(setting: Setting) -> tuple[str, ...]:
+    """Return the option's values as a `Meaning` has them."""
+    return tuple(map(_key, setting.values))
 
 
 def _key(word: Word) -> str:
     return word.text if word.unknown is None else f"{word.text}\0{word.unknown}"
+
+
+def option_changes(before: Meaning, after: Meaning) -> list[tuple[Counter[Option], Counter[Option]]] | None:
+    """Return the options that each run gained and lost, the first run first; None if anything else changed."""
+    same = replace(after, settings=before.settings, runs=()) == replace(before, runs=())
+    if not same or len(after.runs) != len(before.runs):
+        return None
+    old, new = Counter(before.settings), Counter(after.settings)
+    changes = [(new - old, old - new)]
+    for pair in zip(before.runs, after.runs, strict=True):
+        if (further := option_changes(*pair)) is None:
+            return None
+        changes += further
+    return changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +109,7 @@ class Draft:
 
     @property
     def meaning(self) -> Meaning:
-        return Meaning.by(self.reading)
+        return Meaning.of(self.reading)
 
     def tried(self, attempts: Iterable[Sequence[Edit]], right: Callable[[Meaning], bool]) -> Draft | None:
         """Return the draft after the first of the alternative edits that leaves a meaning that is `right`.
@@ -160,26 +117,19 @@ class Draft:
         Return None if none does. Edits that overlap, touch a file outside the draft, or leave something unreadable are
         passed over.
         """
+        texts = self.texts
         for edits in attempts:
-            after = self._after(edits)
-            if after is not None and right(after.meaning):
+            if not edits or any(edit.place.file not in texts for edit in edits):
+                continue  # in a file that is not one of its own: a script's heredoc, a template
+            try:
+                changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
+                files = {**self.files, **changed}
+                after = Draft(self.read, self.read(files), files)
+            except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
+                continue
+            if right(after.meaning):
                 return after
         return None
-
-    def _after(self, edits: Sequence[Edit]) -> Draft | None:
-        """Return the draft after these edits, read again in memory; None if they cannot be made or read."""
-        texts = self.texts
-        if not edits or any(edit.place.file not in texts for edit in edits):
-            return None  # in a file that is not one of its own: a script's heredoc, a template
-        try:
-            changed = {file: edited(texts[file], edits) for file in {edit.place.file for edit in edits}}
-            files = {**self.files, **changed}
-            return Draft(self.read, self.read(files), files)
-        except (SymconfigError, ValueError):  # it cannot be read any more, or the edits overlap
-            return None
-
-    def index(self, setting: Setting) -> int:
-        return next(index for index, each in enumerate(self.reading.settings) if each is setting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +141,11 @@ class Progress:
     unplaced: tuple[Unplaced, ...] = ()
     notes: tuple[str, ...] = ()
 
-    def went(self, draft: Draft, change: Change) -> Progress:
-        return replace(self, draft=draft, changes=(*self.changes, change))
+    def went(self, draft: Draft, *changes: Change) -> Progress:
+        return replace(self, draft=draft, changes=(*self.changes, *changes))
 
     def lacking(self, unplaced: Unplaced) -> Progress:
+        """Return the progress with one more value to be set by hand; unchanged if it has that already."""
         if any((item.option, item.now) == (unplaced.option, unplaced.now) for item in self.unplaced):
             return self
         return replace(self, unplaced=(*self.unplaced, unplaced))
@@ -206,45 +157,27 @@ class Progress:
 MOST_PLACES = 6  # that a sentence names
 
 
-def apart(reading: Reading, table: FlagTable) -> bool:
-    """Return whether runs of the same program have different values of options that a plan decides."""
-    names = {name for name, flag in table.flags.items() if flag.dest in DECIDED}
-    return several(reading, names)
-
-
-def several(reading: Reading, names: Collection[str]) -> bool:
+def differ(reading: Reading, names: Collection[str]) -> bool:
     """Return whether runs have different values of the options with these names, or different DeepSpeed data."""
-    mine = _values(reading, names)
-    return any(_values(run, names) != mine for run in reading.runs)
 
+    def said(run: Reading) -> object:
+        settings = {each.name: values_of(each) for each in run.settings if each.name in names}
+        return settings, run.deepspeed.data if run.deepspeed is not None else None
 
-def _values(reading: Reading, names: Collection[str]) -> object:
-    """Return what `several` compares: the values of these options by name, and the whole DeepSpeed data."""
-    values = {
-        setting.name: [(word.text, word.unknown) for word in setting.values]
-        for setting in reading.settings
-        if setting.name in names
-    }
-    return values, reading.deepspeed.data if reading.deepspeed is not None else None
+    return any(said(run) != said(reading) for run in reading.runs)
 
 
 def why_apart(reading: Reading) -> str:
     """Return the reason why runs with different values cannot be adapted, as a clause to follow "because"."""
-    return (
-        f"{_program(reading)} is started {len(reading.runs) + 1} times with different values "
-        f"({_places(reading)}), and the plan is for one of them"
-    )
+    return f"{_started(reading, 'with different values ')}, and the plan is for one of them"
 
 
-def _program(reading: Reading) -> str:
-    return Path(reading.program.text).name if reading.program is not None else "the program"
-
-
-def _places(reading: Reading) -> str:
-    """Return the places where the runs are started, up to six, joined by commas."""
-    places = dict.fromkeys(str(run.program.place) for run in (reading, *reading.runs) if run.program is not None)
-    shown = list(places)[:MOST_PLACES]
-    return ", ".join(shown) + (", ..." if len(places) > len(shown) else "")
+def _started(reading: Reading, how: str = "") -> str:
+    """Return a clause with the program's name, how often it is started, and up to six places."""
+    places = list(dict.fromkeys(str(run.program.place) for run in (reading, *reading.runs) if run.program is not None))
+    shown = ", ".join(places[:MOST_PLACES]) + (", ..." if len(places) > MOST_PLACES else "")
+    name = Path(reading.program.text).name if reading.program is not None else "the program"
+    return f"{name} is started {len(reading.runs) + 1} times {how}({shown})"
 
 
 def noted(progress: Progress) -> Progress:
@@ -257,8 +190,7 @@ def noted(progress: Progress) -> Progress:
     reading = progress.draft.reading
     if reading.runs:
         progress = progress.noted(
-            f"{_program(reading)} is started {len(reading.runs) + 1} times ({_places(reading)}); "
-            "all of them say the same of what the plan decides, and are changed alike."
+            f"{_started(reading)}; all of them say the same of what the plan decides, and are changed alike."
         )
     lines = {run.program.place.line for run in (reading, *reading.runs) if run.program is not None}
     for item in reading.unread:
@@ -272,23 +204,16 @@ def noted(progress: Progress) -> Progress:
     return progress
 
 
-def alike(reading: Reading, setting: Setting) -> tuple[Setting, ...]:
-    """Return the option, and the equal one (name and values) of every other run that has it."""
-    words = setting.texts
-    same = (
-        next(
-            (each for each in reversed(run.settings) if each.name == setting.name and each.texts == words),
-            None,
-        )
-        for run in reading.runs
-    )
-    return setting, *(each for each in same if each is not None)
+def in_all_runs(reading: Reading, setting: Setting, edits: Callable[[Setting], Ways]) -> Ways:
+    """Yield alternative edits of an option, each made at once for all runs that give it the same values.
 
-
-def together(ways: Sequence[Iterator[tuple[Edit, ...]]]) -> Iterator[tuple[Edit, ...]]:
-    """Yield, for each alternative, the edits of all runs at once; equal edits are made once.
-
-    ways: for each run its alternatives; it ends with the shortest.
+    edits: returns the alternatives for one run's option. It ends with the run that has the fewest.
     """
-    for each in zip(*ways, strict=False):
-        yield tuple(dict.fromkeys(edit for edits in each for edit in edits))
+
+    def equal(run: Reading) -> Setting | None:
+        same = (each for each in reversed(run.settings) if (each.name, each.texts) == (setting.name, setting.texts))
+        return next(same, None)
+
+    ways = [edits(each) for each in (setting, *map(equal, reading.runs)) if each is not None]
+    for alternative in zip(*ways, strict=False):
+        yield tuple(dict.fromkeys(edit for each in alternative for edit in each))

@@ -10,16 +10,20 @@ from types import ModuleType
 from symconfig.errors import InputError
 from symconfig.existing.adapt import deepspeed, megatron
 from symconfig.existing.adapt.draft import Draft, Progress, noted
-from symconfig.existing.adapt.outcome import Adapted
-from symconfig.existing.audit.configuration import RlConfiguration, configuration_of
+from symconfig.existing.adapt.launcher import without_export
+from symconfig.existing.adapt.outcome import Adapted, Flaw
+from symconfig.existing.audit.audit import audited
+from symconfig.existing.audit.configuration import MegatronConfiguration, RlConfiguration, configuration_of
 from symconfig.existing.launch.files import instead, leads_out
 from symconfig.existing.launch.read import ARGUMENTS, read
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Run, Supplied
+from symconfig.existing.rules.rule import Finding
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Plan
+from symconfig.render import megatron as render
 from symconfig.render import targets
 from symconfig.resources import Staged, cannot_be_written
 
@@ -27,15 +31,49 @@ from symconfig.resources import Staged, cannot_be_written
 def adapted(source: str, plan: Plan, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Adapted:
     """Return what adapting a configuration to a plan changes, with the files' new bytes; nothing is written to disk.
 
-    source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments.
-    Raises InputError if it cannot be read, or is of another model, sequence length or framework than the plan.
+    source: a path, or a line of arguments. variables: the script's environment. extra: the script's own arguments. The
+    result is audited: its errors are `flaws`; of warnings that the original had not, those of an exported variable
+    delete its line, and others are notes. Raises InputError if it cannot be read, or is of another model, sequence
+    length or framework than the plan.
     """
-
     draft = opened(source, variables, extra)
-    reading, side = draft.reading, _side(plan, draft.reading)
-    progress, flaws = side.audited(placed(draft, plan), reading, plan)
-    progress = noted(progress)
-    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, flaws)
+    reading = draft.reading
+    side = _side(plan, reading)
+    if side is megatron:
+        _check_megatron(reading)
+    progress: Progress = noted(side.adapt(draft, plan))
+    old, new = _findings(reading, plan, reading.world.gpus), _findings(progress.draft.reading, plan)
+    for key, finding in new.items():
+        if finding.severity == "warning" and key not in old:
+            removed = without_export(progress, finding.problem.field or "")
+            note = f"warning: {finding.problem} [{finding.rule}] The plan's values bring it."
+            progress = progress.noted(note) if removed is None else removed
+    flaws = (Flaw(each.rule, each.problem, key in old) for key, each in new.items() if each.severity == "error")
+    return Adapted(reading, progress.draft.files, progress.changes, progress.unplaced, progress.notes, tuple(flaws))
+
+
+def _findings(reading: Reading, plan: Plan, gpus: int | None = None) -> dict[tuple[str, str, str | None], Finding]:
+    """Return the findings of an audit by severity, rule and field (lines move under an edit); of several alike the
+    first.
+
+    The audit has the plan's model, cluster, Megatron-LM release and memory limits. The release does not count as given
+    by the user, so a fork's options are judged as in an audit without it. gpus: None: the plan's.
+    """
+    options = BACKENDS[plan.best.target.backend].told_by is Medium.OPTIONS
+    stated = Supplied(
+        model=plan.model,
+        gpus=gpus or plan.best.parallel.world_size,
+        seq_length=plan.best.batch.seq_length,
+        vocab_size=plan.model.vocab_size,
+        megatron_version=render.version(plan) if options else None,
+    )
+    configuration = configuration_of(reading, stated)
+    if isinstance(configuration, MegatronConfiguration):
+        configuration.version_given = False
+    found: dict[tuple[str, str, str | None], Finding] = {}
+    for each in audited(configuration, stated, plan.cluster, plan.job.limits, plan=False).findings:
+        found.setdefault((each.severity, each.rule, each.problem.field), each)
+    return found
 
 
 def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ()) -> Draft:
@@ -57,18 +95,6 @@ def opened(source: str, variables: Mapping[str, str], extra: Sequence[str] = ())
             return taken(source)
 
     return Draft(reread, reading, {})
-
-
-def placed(draft: Draft, plan: Plan) -> Progress:
-    """Return the progress with a plan's values written into the draft, before the audit.
-
-    Raises InputError as `adapted` does.
-    """
-    side = _side(plan, draft.reading)
-    if side is megatron:
-        _check_megatron(draft.reading)
-    progress: Progress = side.adapt(draft, plan)
-    return progress
 
 
 def was(reading: Reading, plan: Plan) -> Run:

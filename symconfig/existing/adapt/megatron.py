@@ -2,28 +2,200 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Self
 
 from symconfig.errors import InputError
-from symconfig.existing.adapt import launcher
-from symconfig.existing.adapt.draft import Draft, Progress, apart, why_apart
-from symconfig.existing.adapt.goal import Goal, Wish, having, wishes
-from symconfig.existing.adapt.mending import mended, repairs
-from symconfig.existing.adapt.outcome import NO_PLACE, Flaw, Unplaced
+from symconfig.existing.adapt import launcher, words
+from symconfig.existing.adapt.draft import (
+    Draft,
+    Meaning,
+    Option,
+    Progress,
+    Ways,
+    differ,
+    in_all_runs,
+    option_changes,
+    values_of,
+    why_apart,
+)
+from symconfig.existing.adapt.outcome import ELSE_TOO, NO_PLACE, Change, Unplaced
 from symconfig.existing.adapt.same import check
-from symconfig.existing.adapt.ways import change, granted
-from symconfig.existing.launch.reading import Reading, Setting
+from symconfig.existing.launch.reading import Reading, Setting, settings
+from symconfig.existing.launch.text import Edit, Place
+from symconfig.existing.recover.megatron import run
 from symconfig.existing.recover.namespace import Namespace
-from symconfig.existing.recover.run import Run
-from symconfig.formats.megatron import DEGREES
-from symconfig.formats.megatron_run import DECIDED, FAMILIES, STAGES, Family
+from symconfig.existing.recover.run import Run, Supplied
+from symconfig.formats.megatron_run import DECIDED, FAMILIES, Family
+from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
+from symconfig.render import megatron
+from symconfig.render.files import sh
 
 DEEPEP = {"--moe-enable-deepep", "deepep", "hybridep"}  # options and values that need the package deep_ep
-# What a checkpoint's files are cut by: another value of one of these, and files by rank cannot be read.
-LAYOUT = (*(DEGREES[name] for name in ("tp", "ep", "etp")), *STAGES)
+FORMAT, SHARDED = "ckpt_format", "fsdp_dtensor"  # the format of checkpoints that Megatron-FSDP has alone
 _ROUNDS = 4  # one option's default may depend on another that was changed
 _MOST = 200  # changes, of which a configuration needs some twenty: only a defect comes here
+_MOST_ANCHORS = 6  # places that are tried for a new option
+# Decided destinations whose values in a configuration are not known, each with what to do about it by hand.
+Hidden = tuple[tuple[str, Unplaced], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An option and the values that it should have; (): a switch, None: it should be removed. dest: the parser's
+    destination.
+    """
+
+    dest: str
+    option: str
+    values: tuple[str, ...] | None
+
+    @property
+    def now(self) -> str | None:
+        return None if self.values is None else " ".join(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a plan wants of Megatron-LM's options. table: the options of its release. settings: the options that the
+    plan renders.
+    """
+
+    plan: Plan
+    table: flags.FlagTable
+    settings: tuple[Setting, ...]
+
+    @classmethod
+    def of(cls, plan: Plan) -> Self:
+        return cls(plan, flags.flags(megatron.version(plan)), settings(megatron.arguments(plan), "plan.json"))
+
+    @property
+    def wanted(self) -> Namespace:
+        return Namespace(self.settings, self.table)
+
+    @property
+    def gpus(self) -> int:
+        return self.plan.best.parallel.world_size
+
+    def names(self, reading: Reading) -> Namespace:
+        return Namespace(reading.settings, self.table)
+
+    def dest(self, setting: Setting) -> str | None:
+        """Return the parser's destination of an option; None for an option that the release does not have."""
+        flag = self.table.flags.get(setting.name)
+        return None if flag is None else flag.dest
+
+    def known(self, reading: Reading, hidden: Hidden) -> Namespace:
+        """Return the configuration's options, with the plan's own in place of the hidden ones."""
+        dests = {dest for dest, _ in hidden}
+        mine = [setting for setting in reading.settings if self.dest(setting) not in dests]
+        return Namespace([*mine, *(each for each in self.settings if self.dest(each) in dests)], self.table)
+
+    def hidden(self, reading: Reading) -> Hidden:
+        """Return the decided destinations whose value cannot be read, each with what is to be set by hand and why.
+
+        These are options with an unknown value or one cut off by unread text, and options that unread text may give as
+        well.
+        """
+        found: list[tuple[str, str, str, Place]] = []
+        for setting in reading.settings:
+            flag = self.table.flags.get(setting.name)
+            if flag is None or flag.dest not in DECIDED:
+                continue
+            why = setting.unknown
+            if why is None and flag.kind == "store" and (not setting.values or flag.nargs in ("+", "*")):
+                why = _cut_off(setting, reading)
+            if why is not None:
+                found.append((flag.dest, setting.name, f"its value {why}", setting.place))
+        for item in reading.unread:
+            for name in item.what.replace("=", " ").split() if item.matters else ():
+                if name in self.table.flags and self.table.flags[name].dest in DECIDED:
+                    found.append((self.table.flags[name].dest, name, f"what gives it here {item.why}", item.place))
+        wanted = self.wanted
+        return tuple(
+            (dest, Unplaced(name, None, why, place))
+            if (goal := wanted.setting(dest)) is None
+            else (dest, Unplaced(goal.name, goal.text, why, place))
+            for dest, name, why, place in found
+        )
+
+    def differing(self, names: Namespace, gpus: int) -> list[Family]:
+        """Return the families whose meaning differs from the plan's.
+
+        If the options are invalid together, return those with other values. Families with two exclusive options on, and
+        kernels that the plan has and the configuration lacks, count as differing.
+        """
+        wanted = self.wanted
+        goal = self.meaning(wanted, self.gpus)
+        try:
+            have = self.meaning(names, gpus)
+        except InputError:
+            return [family for family in FAMILIES if any(_wishes(names, wanted, family))]
+        return [
+            family
+            for family in FAMILIES
+            if family.meaning(have) != family.meaning(goal)
+            or sum(names[dest] is True for dest in family.exclusive.split()) > 1
+            or (not family.fields and any(_wishes(names, wanted, family)))
+        ]
+
+    def meaning(self, names: Namespace, gpus: int) -> Run:
+        """Return the run that these options describe, of the plan's model on its cluster. Raises InputError."""
+        model, length = self.plan.model, self.plan.best.batch.seq_length
+        stated = Supplied(model=model, seq_length=length, vocab_size=model.vocab_size)
+        return run(names, gpus, self.plan.cluster, stated)
+
+
+def _cut_off(setting: Setting, reading: Reading) -> str | None:
+    """Return why the text right after the option was not read, since values of it may stand there.
+
+    Return None if all was read.
+    """
+    text = next((text for text in reading.texts if text.file == setting.place.file), None)
+    for item in reading.unread if text is not None else ():
+        behind = item.place.file == setting.place.file and item.place.start >= setting.place.end
+        if item.matters and behind and text is not None:
+            between = text.data[setting.place.end : item.place.start]
+            if not between.replace(b"\\", b"").strip(b" \t\r\n\"'"):
+                return item.why
+    return None
+
+
+def _having(names: Namespace, dest: str) -> Setting | None:
+    """Return the last option given for this destination, even if its value could not be read; None if there is none."""
+    return names.setting(dest) or names.written.get(dest)
+
+
+def _wishes(now: Namespace, wanted: Namespace, family: Family) -> Iterator[Wish]:
+    """Yield the options to set, change or remove so that one family has the values of `wanted`.
+
+    An option that `wanted` does not give is removed only in families that fields of a plan describe.
+    """
+    for dest in family.dests:
+        if now[dest] == wanted[dest]:
+            continue
+        goal, have = wanted.setting(dest), _having(now, dest)
+        if goal is not None:
+            yield Wish(dest, goal.name, goal.texts)
+        elif have is not None and family.fields:
+            yield Wish(dest, have.name, None)
+
+
+def wishes(now: Namespace, wanted: Namespace, families: Collection[Family]) -> list[Wish]:
+    """Return the options to set in these families: first those given with another value, then those missing, then those
+    to remove.
+
+    In this order a new option is inserted beside the old one of its family before the old one is removed. The format of
+    checkpoints is changed where Megatron-FSDP comes or goes, which has one of its own.
+    """
+    needed = [wish for family in FAMILIES if family in families for wish in _wishes(now, wanted, family)]
+    sharded = wanted.setting(FORMAT)
+    if sharded is not None and now.given(FORMAT) and (now[FORMAT] == SHARDED) != (wanted[FORMAT] == SHARDED):
+        needed.append(Wish(FORMAT, sharded.name, sharded.texts))
+    return sorted(needed, key=lambda wish: (wish.values is None, _having(now, wish.dest) is None))
 
 
 def adapt(draft: Draft, plan: Plan) -> Progress:
@@ -34,7 +206,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
     Option families with a value that could not be read are left alone. Raises InputError where the model or the
     sequence length is not the plan's.
     """
-    goal, reading = Goal.of(plan, draft.reading), draft.reading
+    goal, reading = Goal.of(plan), draft.reading
     hidden = goal.hidden(reading)
     names = goal.known(reading, hidden)
     check(names, plan)
@@ -49,7 +221,7 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
             if item.matters
         ),
     )
-    if apart(reading, goal.table):
+    if differ(reading, {name for name, flag in goal.table.flags.items() if flag.dest in DECIDED}):
         for wish in wishes(names, goal.wanted, differing):
             progress = progress.lacking(Unplaced(wish.option, wish.now, why_apart(reading), names.place(wish.dest)))
         return progress
@@ -59,33 +231,13 @@ def adapt(draft: Draft, plan: Plan) -> Progress:
         before, differing = differing, goal.differing(goal.known(reading, hidden), goal.gpus)
         if not differing or differing == before:
             break
-    progress = _make_reshardable(progress, goal, goal.names(draft.reading))
     progress = launcher.variables(launcher.numbers(progress, plan), plan)
-    if DEEPEP & _words(goal.settings) and not DEEPEP & _words(draft.reading.settings):
+    needed, had = (
+        {word for each in some for word in (each.name, *each.texts)} for some in (goal.settings, draft.reading.settings)
+    )
+    if DEEPEP & needed and not DEEPEP & had:
         progress = progress.noted("The plan needs the package deep_ep on every node, which was not needed before.")
-    return _checked(progress, goal, [family for family in differing if family not in blocked])
-
-
-def _words(settings: Sequence[Setting]) -> set[str]:
-    return {word for setting in settings for word in (setting.name, *setting.texts)}
-
-
-def audited(progress: Progress, original: Reading, plan: Plan) -> tuple[Progress, tuple[Flaw, ...]]:
-    """Return the progress with errors of the audit repaired where changing one option does, and the errors left.
-
-    A repair must keep the plan's model, and may make no further option family differ from the plan.
-    """
-    goal = Goal.of(plan, original)
-    apart = _other_meanings(progress.draft, goal)
-
-    def sound(draft: Draft) -> bool:
-        try:
-            check(goal.known(draft.reading, goal.hidden(draft.reading)), plan)
-        except InputError:
-            return False
-        return _other_meanings(draft, goal) <= apart
-
-    return mended(progress, plan, original, lambda now, finding: repairs(now, goal, finding), sound)
+    return _with_unequal(progress, goal, [family for family in differing if family not in blocked])
 
 
 def original(reading: Reading, plan: Plan) -> Run:
@@ -93,59 +245,8 @@ def original(reading: Reading, plan: Plan) -> Run:
 
     Raises InputError.
     """
-    goal = Goal.of(plan, reading)
+    goal = Goal.of(plan)
     return goal.meaning(goal.known(reading, goal.hidden(reading)), reading.world.gpus or goal.gpus)
-
-
-def _other_meanings(draft: Draft, goal: Goal) -> set[Family]:
-    """Return the option families that differ from the plan.
-
-    Values that could not be read are taken to be the plan's.
-    """
-    reading = draft.reading
-    return set(goal.differing(goal.known(reading, goal.hidden(reading)), goal.gpus))
-
-
-def _make_reshardable(progress: Progress, goal: Goal, before: Namespace) -> Progress:
-    """Return the progress with checkpoint options that allow loading in another layout.
-
-    Return it unchanged where the layout is the same. Also unchanged where the run neither saves nor loads. Otherwise
-    the format torch becomes torch_dist, and switching off parallel saving with the distributed optimizer is removed.
-    """
-    now = goal.names(progress.draft.reading)
-    if all(before[dest] == now[dest] for dest in LAYOUT) or not (now.given("save") or now.given("load")):
-        return progress
-    if now["ckpt_format"] == "torch" and not now["use_megatron_fsdp"]:
-        why = "the format torch has a file for every rank of one layout, and torch_dist is read in any"
-        progress = _set_companion(progress, goal, before, "ckpt_format", ("torch_dist",), why)
-    if now["ckpt_fully_parallel_save"] is False and now["use_distributed_optimizer"]:
-        why = "without parallel saving the distributed optimizer's state cannot be read in another layout"
-        progress = _set_companion(progress, goal, before, "ckpt_fully_parallel_save", None, why)
-    return progress
-
-
-def _set_companion(
-    progress: Progress, goal: Goal, before: Namespace, dest: str, values: tuple[str, ...] | None, why: str
-) -> Progress:
-    """Return the progress with an option that is given set to `values` (None: removed).
-
-    Return it unchanged where it is not given. Listed as unplaced where it cannot be written. before: the options before
-    all changes. why: the reason, as a clause.
-    """
-    names = goal.names(progress.draft.reading)
-    if (setting := having(names, dest)) is None:
-        return progress
-    wish = Wish(dest, setting.name, values)
-    after = granted(progress.draft, names, wish)
-    if after is None:
-        return progress.lacking(Unplaced(wish.option, wish.now, why, setting.place))
-    return progress.went(after, change(wish, setting, before, goal.names(after.reading), why))
-
-
-def _option(goal: Goal, family: Family) -> str:
-    """Return the name of the family's first option."""
-    dest = family.dests[0]
-    return next((name for name, flag in goal.table.flags.items() if flag.dest == dest), dest)
 
 
 def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
@@ -154,101 +255,153 @@ def _options(progress: Progress, goal: Goal, families: Collection[Family]) -> Pr
 
     An option that cannot be written, or that unread text may give already, is listed as unplaced and not tried again.
     """
-    before, refused = goal.names(progress.draft.reading), set[Wish]()
+    first, refused = goal.names(progress.draft.reading), set[Wish]()
     for _ in range(_MOST):
         names = goal.names(progress.draft.reading)
         wish = next((each for each in wishes(names, goal.wanted, families) if each not in refused), None)
         if wish is None:
             break
-        setting = having(names, wish.dest)
+        setting = _having(names, wish.dest)
         item = next((item for item in progress.draft.reading.unread if item.options and setting is None), None)
-        hidden = None if item is None else f"{item.what}, which {item.why}, may give it already ({item.place})"
-        after = granted(progress.draft, names, wish, goal.wanted) if hidden is None else None
-        if after is None:
-            refused.add(wish)
-            place = None if setting is None else setting.place
-            why = hidden or _why_unplaced(setting, progress.draft.reading)
-            progress = progress.lacking(Unplaced(wish.option, wish.now, why, place))
-        else:
-            progress = progress.went(after, change(wish, setting, before, goal.names(after.reading)))
-            progress = _note_detached(progress, setting, having(goal.names(after.reading), wish.dest))
-            progress = _record_side_changes(progress, goal, wish, names, before)
+        after = written(progress.draft, names, wish, goal) if item is None else None
+        if after is not None:
+            now = goal.names(after.reading)
+            progress = progress.went(after, *_changes(wish, names, now, first))
+            was, there = _variables(setting), _having(now, wish.dest)
+            if was and there is not None and not _variables(there):
+                progress = progress.noted(
+                    f"{there.place}: {there.spelled} does not follow ${was[0]} any more, which other words of "
+                    "the script have as well and which keeps its value."
+                )
+            continue
+        refused.add(wish)
+        why = NO_PLACE if setting is None else ELSE_TOO
+        if item is not None:
+            why = f"{item.what}, which {item.why}, may give it already ({item.place})"
+        progress = progress.lacking(Unplaced(wish.option, wish.now, why, None if setting is None else setting.place))
     return progress
 
 
-def _record_side_changes(progress: Progress, goal: Goal, wish: Wish, was: Namespace, before: Namespace) -> Progress:
-    """Return the progress with a record of each other decided option that changed along with `wish`, through a shared
-    variable.
-
-    was: the options before this change; before: those before all changes.
-    """
-    now = goal.names(progress.draft.reading)
-    for dest in sorted(DECIDED - {wish.dest}):
-        old, new = having(was, dest), having(now, dest)
-        if (old and old.texts) != (new and new.texts):
-            option, values = (new.name, tuple(new.texts)) if new is not None else (old.name if old else dest, None)
-            made = change(Wish(dest, option, values), old, before, now)
-            progress = progress.went(progress.draft, made)
-    return progress
-
-
-def _note_detached(progress: Progress, was: Setting | None, now: Setting | None) -> Progress:
-    """Return the progress with a note if the option had its value by a variable and now has a literal one."""
-    if was is None or now is None or _variables(now):
-        return progress
-    names = _variables(was)
-    if names:
-        return progress.noted(
-            f"{now.place}: {now.spelled} does not follow ${names[0]} any more, which other words of "
-            "the script have as well and which keeps its value."
-        )
-    return progress
-
-
-def _variables(setting: Setting) -> list[str]:
+def _variables(setting: Setting | None) -> list[str]:
     """Return, for each part of the option's values that comes through variables, the name of the outermost one."""
-    return [piece.variables[0] for word in setting.values for piece in word.pieces if piece.variables]
+    words = () if setting is None else setting.values
+    return [piece.variables[0] for word in words for piece in word.pieces if piece.variables]
 
 
-def _why_unplaced(setting: Setting | None, reading: Reading) -> str:
-    """Return why an option cannot be written, as a clause to follow "because". setting: None: it is not given."""
+def _changes(wish: Wish, was: Namespace, now: Namespace, first: Namespace) -> Iterator[Change]:
+    """Yield the record of each option that changed with a wish, its own first: at its place before all edits (`first`),
+    or at its place now if it was added.
+
+    was, now: the options before and after this change.
+    """
+    for dest in (wish.dest, *sorted(DECIDED - {wish.dest})):
+        old, new = _having(was, dest), _having(now, dest)
+        if (old and old.texts) == (new and new.texts):
+            continue
+        if old is None and new is not None:
+            yield Change(new.name, None, new.text, new.place)
+        elif old is not None:
+            now_text = None if new is None else new.text
+            yield Change(old.name, old.text, now_text, (_having(first, dest) or old).place)
+
+
+def written(draft: Draft, names: Namespace, wish: Wish, goal: Goal) -> Draft | None:
+    """Return the draft with one option as `wish` wants it: added, changed or removed in every run.
+
+    Return None where no edit does that without harm. Other options may change along with it, as where one variable
+    gives several, if they are a plan's to decide and come to have the plan's values.
+    """
+    setting = _having(names, wish.dest)
+    name = wish.option if setting is None else setting.name
+    removes = wish.values is None or (setting is not None and not setting.values)
+    if not removes and setting is not None and not wish.values:
+        return None
+    values = wish.values or ()
+    planned = {(each.name, each.texts) for each in goal.settings} | ({(name, values)} if not removes else set())
+    old = (name, values_of(setting)) if setting is not None else None
+    before, known = draft.meaning, goal.table.flags
+
+    def decided(option: Option) -> bool:
+        return option[0] in known and known[option[0]].dest in DECIDED | {wish.dest}
+
+    def right(after: Meaning) -> bool:
+        """Return whether each run gained planned options only, lost only others, and has the wish fulfilled."""
+        changes = option_changes(before, after)
+        return changes is not None and all(
+            (lost[old] == 1 if removes and old is not None else gained[name, values] == 1)
+            and gained.keys() <= planned
+            and all(decided(option) and option not in planned for option in lost)
+            for gained, lost in changes
+        )
+
+    ways: Ways
     if setting is None:
-        return NO_PLACE
-    for word in setting.values:
-        for piece in word.pieces:
-            if piece.place is None and piece.variables:
-                return f"its value comes through ${piece.variables[-1]}, which is set outside of what can be edited"
-    return "to write it there would change something else as well"
+        ways = chain.from_iterable(
+            in_all_runs(draft.reading, anchor, lambda each: words.added(each, (wish.option, *values), draft.texts))
+            for anchor in _anchors(draft, names, wish)
+        )
+    elif removes:
+        ways = in_all_runs(draft.reading, setting, lambda each: words.removed(each, draft.texts))
+    else:
+        ways = in_all_runs(draft.reading, setting, lambda each: _valued(draft, each, values))
+    return draft.tried(ways, right)
 
 
-def _checked(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
+def _valued(draft: Draft, setting: Setting, values: Sequence[str]) -> Ways:
+    """Yield alternative edits that replace an option's values: its only word, or all words at once, quoted and then
+    bare.
+
+    Several values that do not follow each other in one file are not replaced.
+    """
+    first, last = setting.values[0].place, setting.values[-1].place
+    if len(values) == len(setting.values) == 1:
+        yield from words.valued(setting, values[0], draft.texts)
+    elif first.file == last.file and first.file in draft.texts and first.start <= last.end:
+        text = draft.texts[first.file]
+        for spelled in dict.fromkeys((" ".join(map(sh, values)), " ".join(values))):
+            yield (Edit(text.place(first.start, last.end), spelled),)
+
+
+def _anchors(draft: Draft, names: Namespace, wish: Wish) -> Sequence[Setting]:
+    """Return the options after which a new one may be inserted, best first: up to six related ones, then the last of
+    all.
+
+    Nearest are those of its family, then those of families before it. Options about experts come first for one about
+    experts, and the others for the others.
+    """
+    at = next((index for index, family in enumerate(FAMILIES) if wish.dest in family.dests), len(FAMILIES) - 1)
+    order = (FAMILIES[at], *reversed(FAMILIES[:at]), *FAMILIES[at + 1 :])
+    own = FAMILIES[at].dests
+    mine = own.index(wish.dest) if wish.dest in own else 0
+    dests = [*reversed(own[:mine]), *own[mine + 1 :]]
+    dests += [dest for family in order[1 : at + 1] for dest in reversed(family.dests)]
+    dests += [dest for family in order[at + 1 :] for dest in family.dests]
+
+    def of_experts(dest: str) -> bool:
+        return "moe" in dest or "expert" in dest
+
+    dests.sort(key=lambda dest: of_experts(dest) != of_experts(wish.dest))
+    anchors = [setting for dest in dests if (setting := names.setting(dest))]
+    return [*anchors[:_MOST_ANCHORS], *draft.reading.settings[-1:]]
+
+
+def _with_unequal(progress: Progress, goal: Goal, families: Collection[Family]) -> Progress:
     """Return the progress with an unplaced entry for each of `families`, which still differ, unless one of its options
     has one.
     """
-    lacking = {item.option for item in progress.unplaced}
+    names, wanted = goal.names(progress.draft.reading), goal.wanted
+    why = "all options together still mean something else"
     for family in families:
-        options = [setting for setting in goal.settings if goal.dest(setting) in family.dests]
-        names = {name for name, flag in goal.table.flags.items() if flag.dest in family.dests}
-        if lacking & names:
+        if {item.option for item in progress.unplaced} & {
+            name for name, flag in goal.table.flags.items() if flag.dest in family.dests
+        }:
             continue
-        names_now = goal.names(progress.draft.reading)
-        there = next((each for dest in family.dests if (each := having(names_now, dest)) is not None), None)
-        if options:
-            now = options[0].text
-            progress = progress.lacking(
-                Unplaced(
-                    options[0].name,
-                    now,
-                    "all options together still mean something else",
-                    None if there is None else there.place,
-                )
-            )
-        elif there is not None:
-            progress = progress.lacking(
-                Unplaced(there.name, None, "with it all options together still mean something else", there.place)
-            )
+        planned = next(filter(None, map(wanted.setting, family.dests)), None)
+        there = next(filter(None, (_having(names, dest) for dest in family.dests)), None)
+        place = None if there is None else there.place
+        if named := planned or there:
+            progress = progress.lacking(Unplaced(named.name, None if planned is None else planned.text, why, place))
         elif not progress.unplaced:  # else it follows from what was not placed
-            progress = progress.lacking(
-                Unplaced(_option(goal, family), "as the plan has it", "it follows from other options here")
-            )
+            option = "--" + family.dests[0].replace("_", "-")
+            progress = progress.lacking(Unplaced(option, "as the plan has it", why))
     return progress

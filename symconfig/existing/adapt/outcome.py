@@ -1,8 +1,9 @@
-"""What adapting a configuration came to: what was changed, what could not be placed, and the files as they are now."""
+"""The result of adapting a configuration: what was changed, what could not be placed, and the files as they are now."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from symconfig.existing.launch.text import Place
 
 SCHEMA = "symconfig.adapt/1"
 NO_PLACE = "no place was found where it would reach the training and change nothing else"
+ELSE_TOO = "to write it there would change something else as well"
 NO_NEWLINE = "\\ No newline at end of file\n"
 
 
@@ -21,14 +23,13 @@ class Change:
     """A changed option, launcher number, environment variable or key.
 
     was, now: its value before and after; None: it was added or removed; "": a switch. place: where it was; for an
-    addition, where it is now. why: the reason as a clause, if the plan is not the reason.
+    addition, where it is now.
     """
 
     option: str
     was: str | None
     now: str | None
     place: Place
-    why: str = ""
 
     def __str__(self) -> str:
         """Return the change on one line with its place."""
@@ -38,7 +39,7 @@ class Change:
             done = f"{f'{self.option} {self.was}'.strip()} removed"
         else:
             done = f"{self.option} {self.was} -> {self.now}"
-        return f"{self.place}: {done}{f', since {self.why}' if self.why else ''}"
+        return f"{self.place}: {done}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class Flaw:
-    """An error in the audit of the result that no change repaired. rule: its name. before: the original had it, too."""
+    """An error that an audit finds in the result. rule: its name. before: the original had it, too."""
 
     rule: str
     problem: Problem
@@ -78,7 +79,7 @@ class Adapted:
     """The result of adapting a configuration.
 
     reading: the original. files: new bytes of the changed files, by name. unplaced: values to be set by hand. notes:
-    sentences about the result. flaws: errors left in its audit.
+    sentences about the result. flaws: errors in its audit.
     """
 
     reading: Reading
@@ -90,9 +91,7 @@ class Adapted:
 
     @property
     def done(self) -> bool:
-        """Return whether nothing is left to do by hand: no value unplaced, and no error left in the audit of the
-        result.
-        """
+        """Return whether no value is left to be set by hand, and the audit of the result finds no error."""
         return not self.unplaced and not self.flaws
 
     @property
@@ -106,37 +105,24 @@ class Adapted:
 
     def to_dict(self, written: bool) -> dict[str, Any]:
         """Return the document that --json prints. written: whether the changed files are on disk already."""
+
+        def at(place: Place | None) -> dict[str, Any]:
+            return {"file": place and place.file, "line": place and place.line}
+
         return {
             "schema": SCHEMA,
             "file": self.reading.file,
             "changes": [
-                {
-                    "option": change.option,
-                    "from": change.was,
-                    "to": change.now,
-                    **_stands(change.place),
-                    **({"why": change.why} if change.why else {}),
-                }
-                for change in self.changes
+                {"option": each.option, "from": each.was, "to": each.now, **at(each.place)} for each in self.changes
             ],
             "unplaced": [
-                {
-                    "option": item.option,
-                    "to": item.now,
-                    "why": item.why,
-                    **_stands(item.place),
-                }
-                for item in self.unplaced
+                {"option": each.option, "to": each.now, "why": each.why, **at(each.place)} for each in self.unplaced
             ],
             "errors": [
                 {
                     "rule": flaw.rule,
                     "option": flaw.problem.field,
-                    "what": flaw.problem.what,
-                    "got": flaw.problem.got,
-                    "need": flaw.problem.need,
-                    "file": flaw.problem.file,
-                    "line": flaw.problem.line,
+                    **{name: getattr(flaw.problem, name) for name in ("what", "got", "need", "file", "line")},
                     "before": flaw.before,
                 }
                 for flaw in self.flaws
@@ -147,21 +133,12 @@ class Adapted:
         }
 
 
-def _stands(place: Place | None) -> dict[str, Any]:
-    return {"file": place and place.file, "line": place and place.line}
-
-
 def _unified(file: str, before: bytes, after: bytes) -> str:
     """Return the unified diff of two versions of a file, as `patch` takes it; empty where they are equal.
 
-    Carriage returns stay in the lines; bytes that are not UTF-8 are replaced.
+    Lines end at line feeds only, so carriage returns stay in them; bytes that are not UTF-8 are replaced.
     """
     name = file.lstrip("/")
-    lines = difflib.unified_diff(_lines(before), _lines(after), f"a/{name}", f"b/{name}")
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", data.decode("utf-8", "replace")) for data in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n{NO_NEWLINE}" for line in lines)
-
-
-def _lines(data: bytes) -> list[str]:
-    """Return the lines with their line feeds, split at line feeds only; bytes that are not UTF-8 are replaced."""
-    parts = data.decode("utf-8", "replace").split("\n")
-    return [f"{part}\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

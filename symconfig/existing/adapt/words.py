@@ -38,6 +38,20 @@ def changed(word: Word, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[E
         yield from ((Edit(word.place, spelled),) for spelled in _spelled(texts[word.place.file], word.place, new))
 
 
+def valued(setting: Setting, new: str, texts: Mapping[str, Text]) -> Iterator[tuple[Edit, ...]]:
+    """Yield alternative edits that replace an option's only value: its word, then the text behind the `=` of
+    `key=$TP`.
+    """
+    yield from changed(setting.values[0], new, texts)
+    text = texts.get(setting.place.file)
+    if text is None or not (setting.joined or not setting.spelled.startswith("-")):
+        return
+    head, equals, tail = text.at(setting.place).partition("=")
+    if equals:
+        end = setting.place.end - (tail[-1:] in ("'", '"') and head[:1] == tail[-1:])
+        yield (Edit(text.place(setting.place.start + len((head + equals).encode()), end), sh(new)),)
+
+
 def _spelled(text: Text, place: Place, new: str) -> tuple[str, ...]:
     """Return alternative spellings of `new` at a place: only itself where it needs no quotes or already stands in some,
     else shell-quoted, then bare.

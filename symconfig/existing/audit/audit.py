@@ -11,8 +11,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Limits
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.audit.configuration import Configuration, configuration_of
-from symconfig.existing.audit.judge import Judged, job_of, judge
-from symconfig.existing.audit.predicted import MEMORY
+from symconfig.existing.audit.judge import MEMORY, Judged, job_of, judge
 from symconfig.existing.launch.reading import Hides, Reading, Unread
 from symconfig.existing.recover.run import Impossible, Run, Supplied
 from symconfig.existing.rules import launcher
@@ -205,7 +204,7 @@ def _unknown_gpu_count(reading: Reading) -> Problem:
     """Return the problem that the number of GPUs is not known, at the launcher's unreadable word if there is one."""
     field, hint = "the number of GPUs", "--gpus N"
     if not reading.world.dark:
-        return Problem("is not said by the launcher", field=field, hint=hint)
+        return Problem("is not given by the launcher", field=field, hint=hint)
     word = reading.world.dark[0]
     return word.place.problem(f"its value {word.unknown}", field=field, hint=hint)
 
@@ -220,7 +219,7 @@ def helped(problem: Problem) -> Problem:
 
     Return it unchanged if there is none.
     """
-    ways = [way for way in (_remedy(problem), problem.hint) if way]
+    ways = [way for way in (_supplied(problem.what, "VALUE"), problem.hint) if way]
     return replace(problem, hint=", or ".join(ways)) if ways else problem
 
 
@@ -237,20 +236,15 @@ def _for_options(item: Unread) -> str | None:
     """Return a hint on how to supply the options that an unread place hides; None if there is none."""
     if _FILE.search(item.why) and item.what.startswith("-"):
         return "the file where the script names it" if "not there" in item.why else None
-    if unset := _UNSET.search(item.why):
-        return f"--set {unset[1]}='OPTIONS', or --set {unset[1]}= if it brings none"
-    if _ARGUMENT.search(item.why):
-        return "the script's own arguments after a lone --"
+    if (supplied := _supplied(item.why, "'OPTIONS'")) is not None:
+        return supplied
     return "the options themselves in its place, in a copy of the script" if item.options else None
 
 
-def _remedy(problem: Problem) -> str | None:
-    """Return a hint on how to supply a variable or script argument that a value depends on.
-
-    Return None for any other reason.
+def _supplied(why: str, value: str) -> str | None:
+    """Return a hint on how to supply the variable or script argument that something depends on; None for other
+    reasons.
     """
-    if unset := _UNSET.search(problem.what):
-        return f"--set {unset[1]}=VALUE"
-    if _ARGUMENT.search(problem.what):
-        return "the script's own arguments after a lone --"
-    return None
+    if unset := _UNSET.search(why):
+        return f"--set {unset[1]}={value}"
+    return "the script's own arguments after a lone --" if _ARGUMENT.search(why) else None

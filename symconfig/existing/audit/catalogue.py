@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from symconfig.existing.audit import predicted
+from symconfig.existing.audit import judge
 from symconfig.existing.rules import deepspeed, launcher, megatron, rl
 from symconfig.existing.rules.rule import Rule
 
@@ -21,8 +21,8 @@ class Group:
 
 RL = Group("Reinforcement learning", rl.RULES)
 LAUNCHER = Group("The launcher", launcher.RULES)
-PREDICTION = Group("What is predicted", predicted.MEMORY)
-PHASES = Group("The phases of a step", predicted.PHASES)
+PREDICTION = Group("What is predicted", judge.MEMORY)
+PHASES = Group("The phases of a step", judge.PHASES)
 OF_FRAMEWORKS = (Group("Megatron-LM", megatron.RULES), Group("DeepSpeed", deepspeed.RULES))
 GROUPS = (*OF_FRAMEWORKS, RL, LAUNCHER, PREDICTION, PHASES)
 SEVERITIES: Mapping[str, str] = {

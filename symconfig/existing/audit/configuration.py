@@ -67,7 +67,9 @@ class Configuration:
     """A configuration as its framework reads it.
 
     label: the framework's name. version: the release by which it is read; version_given: the user stated it;
-    version_guessed: it was inferred from the options. gpus: all GPUs; None if not known.
+    version_guessed: it was inferred from the options. gpus: all GPUs; None if not known. `findings(cluster)` returns a
+    finding for each rule that is broken (without a cluster, rules that need one find nothing); `run(cluster)` returns
+    the run that it describes, or raises InputError for what the planner does not support.
     """
 
     backend: str
@@ -81,11 +83,9 @@ class Configuration:
         self.gpus = supplied.gpus or reading.world.gpus
 
     def findings(self, cluster: ClusterDescriptor | None) -> list[Finding]:
-        """Return a finding for each rule that is broken. cluster: None: rules that need one find nothing."""
         raise NotImplementedError
 
     def run(self, cluster: ClusterDescriptor) -> Run:
-        """Return the run that the configuration describes. Raises InputError for what the planner does not support."""
         raise NotImplementedError
 
 
@@ -126,44 +126,28 @@ def _names_deepspeed(reading: Reading) -> bool:
 
 
 class MegatronConfiguration(Configuration):
-    """Options of Megatron-LM on a command line, or as overrides of a recipe."""
+    """Options of Megatron-LM on a command line, or as overrides of a recipe.
+
+    parsed: Megatron-LM's own parser reads them, not a recipe or another trainer. complete: an option that is not given
+    has its default; not so for overrides, where a recipe may set it. dealt: Megatron-Core distributes the layers over
+    the stages by these options alone. apart: GPUs that do not train.
+    """
 
     backend = "megatron"
     label = MEGATRON.label
+    dealt = False
+    apart = 0
 
     def __init__(self, reading: Reading, supplied: Supplied) -> None:
         super().__init__(reading, supplied)
         self.version_given = supplied.megatron_version is not None
         self.version_guessed = not self.version_given
+        self.parsed = reading.format == "bash"
+        self.complete = reading.complete and reading.format not in ("overrides", verl.FORMAT)
         # What names a recipe is no option of Megatron-LM.
         settings = [item for item in reading.settings if reading.recipe is None or reading.recipe not in item.values]
         self.version = resolve(supplied.megatron_version or version_of([item.name for item in settings]))
         self.settings: Sequence[Setting] = [*settings, *reading.possible]
-
-    @property
-    def trained_gpus(self) -> int | None:
-        """Return the GPUs that Megatron-LM trains on; None if not known."""
-        return self.gpus
-
-    @property
-    def parsed(self) -> bool:
-        """Return whether Megatron-LM's own parser reads the options (a bash script), not a recipe or
-        another trainer.
-        """
-        return self.reading.format == "bash"
-
-    @property
-    def complete(self) -> bool:
-        """Return whether an option that is not given has its default.
-
-        That is not so for overrides, where a recipe may set it.
-        """
-        return self.reading.complete and self.reading.format not in ("overrides", verl.FORMAT)
-
-    @property
-    def dealt(self) -> bool:
-        """Return whether Megatron-Core distributes the layers over the stages by these options alone."""
-        return False
 
     def names(self) -> Namespace:
         """Return the options by destination, with the defaults of the version.
@@ -182,7 +166,7 @@ class MegatronConfiguration(Configuration):
         facts = MegatronFacts(
             names=self.names(),
             version_given=self.version_given,
-            world_size=self.trained_gpus,
+            world_size=None if self.gpus is None else max(1, self.gpus - self.apart),
             gpus_per_node=cluster.gpus_per_node if cluster is not None else self.reading.world.gpus_per_node,
             joined=cluster.joined_gpus if cluster is not None else None,
             architecture=cluster.gpu.architecture if cluster is not None else None,
@@ -273,29 +257,15 @@ class RlConfiguration(MegatronConfiguration):
         Configuration.__init__(self, reading, supplied)
         self.reader, self.version_given = reader, supplied.megatron_version is not None
         self.version = reader.version()
-        self.settings = reader.megatron()
+        self.settings, self.parsed, self.apart = reader.megatron(), False, reader.apart
+        self.complete = reading.complete and reading.format not in ("overrides", verl.FORMAT) and reader.whole
+        self.dealt = bool(self.settings) and tuners.program(reading) is not None
         self.label = f"{reader.TRAINER.name} with {reader.workers.name} workers"
         if reader.workers.options:
             self.label += f" of {MEGATRON.label}"
         else:
             self.backend, self.version, self.version_given = reader.workers.name, reader.TRAINER.release, True
         self.version_guessed = not self.version_given
-
-    @property
-    def parsed(self) -> bool:
-        return False
-
-    @property
-    def complete(self) -> bool:
-        return super().complete and self.reader.whole
-
-    @property
-    def trained_gpus(self) -> int | None:
-        return None if self.gpus is None else max(1, self.gpus - self.reader.apart)
-
-    @property
-    def dealt(self) -> bool:
-        return bool(self.settings) and tuners.program(self.reading) is not None
 
     def names(self) -> Namespace:
         """Return the workers' Megatron-LM options.

@@ -6,10 +6,11 @@ the one that comes closest to fitting. Changes that only run together are made t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import isclose
+from operator import attrgetter
 
 from symconfig.cost.device import device_bytes
 from symconfig.cost.framework import Framework
@@ -180,74 +181,47 @@ def moved(now: Configuration, target: Configuration, names: tuple[str, ...]) -> 
     return replace(then, degrees=replace(p, dp=max(1, now.degrees.world_size // (p.tp * p.pp * p.cp))))
 
 
+def _extra(name: str) -> Callable[[Configuration], object]:
+    return lambda c: getattr(Extras.of(c.framework), name) or ("alltoall" if name == "flex_backend" else False)
+
+
+# What changes are named by: each with its value, by which two configurations differ. A degree of 1 makes some idle.
+_NAMED: tuple[tuple[str, Callable[[Configuration], object]], ...] = (
+    *((name, attrgetter(f"degrees.{name}")) for name in ("tp", "pp", "vpp", "cp", "ep", "etp")),
+    ("micro-batch", attrgetter("micro")),
+    ("zero", attrgetter("zero")),
+    ("stages", lambda c: _ends(c)),
+    ("context-parallel exchange", attrgetter("cp_comm")),
+    ("sequence parallelism", attrgetter("sequence_parallel")),
+    ("recompute", lambda c: recompute(c)),
+    ("precision", attrgetter("precision")),
+    ("activation offload", attrgetter("activation_offload")),
+    ("optimizer offload", lambda c: percent(c.offload.optimizer)),
+    ("overlapped gradient reduction", lambda c: bool(c.framework.hide.data)),
+    ("overlapped weight gather", lambda c: bool(c.framework.hide.data) and not c.framework.gathers_apart),
+    ("overlapped pipeline messages", lambda c: bool(c.framework.hide.pp)),
+    ("overlapped all-to-all of experts", lambda c: bool(c.framework.hide.experts)),
+    ("user buffers", _extra("tp_comm")),
+    ("dispatcher", _extra("flex_backend")),
+    ("CUDA graphs", _extra("graphs")),
+    ("bytes of a gradient", _extra("grad_bytes")),
+    ("weights in 8 bits", _extra("fp8_param_gather")),
+    ("fused loss", _extra("fused_loss")),
+    ("microbatches in a row on a chunk", lambda c: c.framework.microbatch_group or "pp"),
+    ("gathers of weights stage by stage", attrgetter("framework.demanded_gathers")),
+)
+_IDLE = {"stages": "pp", "context-parallel exchange": "cp", "sequence parallelism": "tp"}  # unless above 1 afterwards
+
+
 def changes(now: Configuration, then: Configuration) -> tuple[str, ...]:
-    """Return the differences in words, such as "tp 8 -> 4"; () if there are none that are named."""
-    return tuple(_changed(now, then))
-
-
-def _changed(now: Configuration, then: Configuration) -> Iterator[str]:
-    """Yield each difference between two configurations in words."""
-    for field in ("tp", "pp", "vpp", "cp", "ep", "etp", "micro", "zero"):
-        if (before := _value(now, field)) != (after := _value(then, field)):
-            yield f"{field.replace('micro', 'micro-batch')} {before} -> {after}"
-    if _ends(now) != _ends(then) and then.degrees.pp > 1:
-        yield f"stages {_ends(now)} -> {_ends(then)}"
-    if now.cp_comm != then.cp_comm and then.degrees.cp > 1:
-        yield f"context parallelism by {then.cp_comm}"
-    if now.sequence_parallel != then.sequence_parallel and then.degrees.tp > 1:
-        yield f"sequence parallelism {'on' if then.sequence_parallel else 'off'}"
-    if recompute(now) != recompute(then):
-        yield f"recompute {recompute(now)} -> {recompute(then)}"
-    if now.precision != then.precision:
-        yield f"precision {now.precision} -> {then.precision}"
-    if now.activation_offload != then.activation_offload:
-        yield f"activation offload {'on' if then.activation_offload else 'off'}"
-    if now.offload != then.offload:
-        yield f"optimizer offload {percent(now.offload.optimizer)} -> {percent(then.offload.optimizer)}"
-    yield from _overlaps(now.framework, then.framework)
-
-
-def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
-    """Yield which communication starts or stops being overlapped, in words, and differences of kernels and buffers."""
-    for what, before, after in (
-        ("the gradients' reduction", now.hide.data, then.hide.data),
-        (
-            "the gather of new weights",
-            0.0 if now.gathers_apart else now.hide.data,
-            0.0 if then.gathers_apart else then.hide.data,
-        ),
-        ("the pipeline's messages", now.hide.pp, then.hide.pp),
-        ("the experts' all-to-all", now.hide.experts, then.hide.experts),
-    ):
-        if bool(before) != bool(after):
-            yield f"{what} {'beside computation' if after else 'alone'}"
-    yield from _extras(Extras.of(now), Extras.of(then))
-    if now.microbatch_group != then.microbatch_group:
-        yield f"microbatches in a row on a chunk {now.microbatch_group or 'pp'} -> {then.microbatch_group or 'pp'}"
-    if now.demanded_gathers and not then.demanded_gathers:
-        yield "all stages gather new weights at once"
-
-
-_EXTRAS = {
-    "tp_comm": "user buffers",
-    "flex_backend": "dispatcher",
-    "graphs": "CUDA graphs",
-    "grad_bytes": "bytes of a gradient",
-    "fp8_param_gather": "weights in 8 bits",
-    "fused_loss": "fused loss",
-}
-
-
-def _extras(now: Extras, then: Extras) -> Iterator[str]:
-    """Yield differences of `_EXTRAS` (CUDA graphs, dispatcher, fused loss, ...) in words."""
-    for name, what in _EXTRAS.items():
-        before, after = getattr(now, name), getattr(then, name)
-        if before == after:
-            continue
-        if isinstance(after, bool):
-            yield f"{what} {'on' if after else 'off'}"
-        else:
-            yield f"{what} {before or 'alltoall'} -> {after or 'alltoall'}"
+    """Return the differences in words, such as "tp 8 -> 4" or "fused loss on"; () if there are none that are named."""
+    found = []
+    for name, value in _NAMED:
+        before, after = value(now), value(then)
+        if before != after and (name not in _IDLE or getattr(then.degrees, _IDLE[name]) > 1):
+            switch = isinstance(before, bool) and isinstance(after, bool)
+            found.append(f"{name} {'on' if after else 'off'}" if switch else f"{name} {before} -> {after}")
+    return tuple(found)
 
 
 def _ends(c: Configuration) -> str:

@@ -273,3 +273,12 @@ def undivided(value: float, by: float) -> bool:
     Other numbers have a rule of their own.
     """
     return value > 0 and by > 0 and value % by > 0
+
+
+def granularity(facts: MegatronFacts) -> str | None:
+    """Return the effective granularity of recompute: --recompute-activations overrides --recompute-granularity
+    (validate_args).
+
+    None without recompute.
+    """
+    return "selective" if facts.on("recompute_activations") else facts.text("recompute_granularity")

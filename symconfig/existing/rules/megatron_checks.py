@@ -21,9 +21,9 @@ from symconfig.existing.rules.facts import (
     PER_CHUNK,
     MegatronFacts,
     NotKnown,
+    granularity,
     undivided,
 )
-from symconfig.existing.rules.megatron_words import granularity
 from symconfig.formats.layer_pattern import layer_pattern
 from symconfig.formats.megatron import DEGREES
 from symconfig.frameworks.megatron.hybrid import STAGE
@@ -121,24 +121,6 @@ def rampup_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
             "rampup_batch_size",
             got=f"{start} + n x {increment}",
             need=f"{whole} for some n",
-        )
-
-
-def evaluation_batch_over_replicas(facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield a problem if the evaluation's batch is not a multiple of its micro batch x dp.
-
-    Yield nothing if neither size is given. The one that is not given is that of training.
-    """
-    whole, micro = (facts.maybe(f"eval_{name}_batch_size") for name in ("global", "micro"))
-    if whole or micro:
-        yield from divides(
-            facts,
-            "the batch of the evaluation",
-            "eval_global_batch_size" if whole else "eval_micro_batch_size",
-            whole or facts.number("global_batch_size"),
-            by=(micro or facts.number("micro_batch_size")) * facts.dp,
-            named="micro batch x dp",
-            related=("micro_batch_size",),
         )
 
 
@@ -241,7 +223,7 @@ def stages_said_twice(facts: MegatronFacts) -> Iterator[Problem]:
     if len(ways) > 1:
         given = tuple(dest for way in ways for dest in way if facts[dest])
         yield facts.problem(
-            "say the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
+            "give the stages in several ways", given[0], field=_options_as_given(facts, given), need="one of them"
         )
 
 

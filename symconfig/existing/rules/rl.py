@@ -11,7 +11,7 @@ from typing import Any
 from symconfig.errors import Problem
 from symconfig.existing.launch.dialects import tuners, verl
 from symconfig.existing.launch.reading import Reading
-from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, SWIFT, TRL, VERL, Trainer, Values, Workers, of_verl
+from symconfig.existing.recover.rl.values import OPENRLHF, SLIME, SWIFT, Trainer, Values, Workers, of_verl
 from symconfig.existing.rules.rule import TEXTS, Finding, Language, Looked, rules_of
 
 # Rules about Megatron-LM that do not hold of workers of such a trainer: it cuts the batch and the sequences itself,
@@ -98,14 +98,7 @@ _PACKED = {
     SLIME: ("use_dynamic_batch_size", "context_parallel_size", "max_tokens_per_gpu"),
     OPENRLHF: ("train.dynamic_batch_enable", "ds.tensor_parallel_size", "train.max_tokens_per_gpu"),
 }
-# What is on where a vLLM on the GPUs that train sleeps meanwhile.
-_SLEEPS = {
-    VERL: ("engine.sleeps",),
-    OPENRLHF: ("train.colocate_all", "vllm.enable_sleep"),
-    TRL: ("use_vllm", "vllm_enable_sleep_mode"),
-}
 _FLASH = ("flash_attn", "flash_attention_2", "flash_attention_3", "flash_attention_4")
-_BATCH_VARIANT = 4  # ranks of a layer from which on NeMo-RL's log-probabilities depend on the micro-batch
 _VERL = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.max_prompt_length=1024 "
     "data.max_response_length=3072 actor_rollout_ref.model.path=Qwen/Qwen3-8B actor_rollout_ref.rollout.name=vllm "
@@ -227,37 +220,6 @@ def _samples(facts: RlFacts, key: str) -> int | None:
     return None if prompts is None or each is None else prompts * each
 
 
-def expandable_beside_engine(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if expandable segments are on while a vLLM engine sleeps on the training GPUs."""
-    word = facts.reading.environment.get("PYTORCH_CUDA_ALLOC_CONF")
-    if word is None or word.unknown or "expandable_segments:true" not in word.text.lower():
-        return
-    values, engine = facts.values, facts.values.text("rl.rollout.engine") if facts.trainer is VERL else "vllm"
-    if engine == "vllm" and all(map(values.switch, _SLEEPS[facts.trainer])):
-        what, need = "ends a vLLM before April 2026, which sleeps beside the actor", "expandable_segments:False"
-        yield word.place.problem(what, field="PYTORCH_CUDA_ALLOC_CONF", got=word.text, need=need)
-
-
-def fewer_samples_than_ranks(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if a rollout of OpenRLHF has fewer micro-batches than the actor has data-parallel ranks.
-
-    A number that is not given counts as 1.
-    """
-    values = facts.values
-    names = ("rollout.n_samples_per_prompt", "rollout.batch_size", "rollout.micro_batch_size")
-    samples, prompts, micro = (values.whole(name) or 1 for name in names)
-    sharing = (values.whole("ds.ring_attn_size") or 1) * (values.whole("ds.tensor_parallel_size") or 1)
-    ranks = (_gpus_of(values, "actor") or 1) // sharing
-    if samples * prompts // micro < ranks:
-        got = f"{samples * prompts // micro} micro-batches for {ranks} ranks"
-        yield facts.problem("rollout.micro_batch_size", "leaves ranks without samples", got)
-
-
-def _gpus_of(values: Values, role: str) -> int | None:
-    nodes, each = (values.whole(f"{role}.{number}") for number in ("num_nodes", "num_gpus_per_node"))
-    return None if nodes is None or each is None else nodes * each
-
-
 def groups_not_whole(facts: RlFacts) -> Iterator[Problem]:
     """Yield a problem if the responses generated at once are not a multiple of num_generations.
 
@@ -295,22 +257,6 @@ def packed_without_flash_attention(facts: RlFacts) -> Iterator[Problem]:
     on = next((name for name in ("packing", "padding_free") if values.switch(name)), None)
     if on is not None and started is not None and not started.megatron and kernel not in _FLASH:
         yield facts.problem(on, "needs flash attention", kernel, f"attn_impl: {_FLASH[0]}")
-
-
-def micro_batches_differ_under_tp(facts: RlFacts) -> Iterator[Problem]:
-    """Yield a problem if NeMo-RL's given log-probability batch is not the training micro-batch and tp is 4 or more.
-
-    Nothing if NRL_IGNORE_TP_ACCURACY_CHECK or force_on_policy_ratio is set, or for a YAML without a program.
-    """
-    values, key = facts.values, "policy.logprob_batch_size"
-    megatron = values.switch("policy.megatron_cfg.enabled")
-    degree = "megatron_cfg.tensor_model_parallel_size" if megatron else "dtensor_cfg.tensor_parallel_size"
-    tp, read, micro = (values.whole(name) for name in (f"policy.{degree}", key, "policy.train_micro_batch_size"))
-    reading = facts.reading  # a configuration by itself has no environment
-    spared = reading.program is None or "NRL_IGNORE_TP_ACCURACY_CHECK" in reading.environment
-    spared |= values.switch("loss_fn.force_on_policy_ratio")
-    if values.given(key) and not spared and (tp or 1) >= _BATCH_VARIANT and read != micro:
-        yield facts.problem(key, f"is not train_micro_batch_size, with {tp} ranks of a layer", read, micro)
 
 
 def _has_step(facts: RlFacts) -> bool:

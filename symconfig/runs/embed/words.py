@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from symconfig import render
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Plan
-from symconfig.render.target import Target
+from symconfig.render import targets
 
 MAPFILE = "mapfile -d '' ARGS < <(symconfig render PLAN.json --print --null), then \"${ARGS[@]}\""
 # bash splits what `$(…)` gives at white space, and then takes words with these for patterns of file names; of the last
@@ -21,28 +16,21 @@ _PATTERN = re.compile(r"[*?\[\\]|[+@!]\(")
 _OPTION = re.compile(r"(--[^=]+|[a-z_]+(?:\.\w+)+(?==))")  # --lr, or Hydra's optimizer.lr=
 
 
-@cache
-def targets() -> dict[str, Callable[[Plan], Sequence[str]]]:
-    """Return {target: function from plan to words} of the targets whose program takes command-line words, by name.
-    Cached.
-    """
-    modules: dict[str, Callable[[Plan], Sequence[str]]] = {}
-    for info in pkgutil.iter_modules(render.__path__):
-        module: Any = importlib.import_module(f"{render.__name__}.{info.name}")
-        target: Target | None = getattr(module, "TARGET", None)
-        if target is not None and callable(getattr(module, "words", None)):
-            modules[target.name] = module.words
-    return dict(sorted(modules.items()))
+def with_words() -> list[str]:
+    """Return the names of the targets whose program takes command-line words."""
+    return [name for name, target in targets().items() if target.words is not None]
 
 
 def words(plan: Plan, target: str) -> list[str]:
     """Return the command-line words for a target's program. Raises InputError for a target without words, and as its
     rendering does.
     """
-    if target not in targets():
+    known = targets().get(target)
+    if known is None or known.words is None:
         what = "is no target whose program takes words"
-        raise InputError(what, field="target", got=repr(target), **among(target, targets()))
-    return list(targets()[target](plan))
+        raise InputError(what, field="target", got=repr(target), **among(target, with_words()))
+    known.refuse(plan)
+    return list(known.words(plan))
 
 
 def unsafe(words: Sequence[str]) -> Iterator[Problem]:

@@ -18,8 +18,7 @@ from symconfig.plans.file import MAX_BYTES
 from symconfig.plans.plan import Plan
 from symconfig.render import every_launcher, targets
 from symconfig.render.files import File, Files, line
-from symconfig.render.manifest import NAME, Manifest, read_manifest
-from symconfig.render.overlay import digest
+from symconfig.render.manifest import NAME, Manifest, digest, read_manifest
 from symconfig.resources import content
 from symconfig.runs.replan.diff import differences
 

@@ -12,8 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import surprised
-from symconfig.render.learning import Learns
-from symconfig.render.rewarding import Rewarding
+from symconfig.render.learning import Learns, Rewarding
 from symconfig.runs.rl.engine import Generation, Replica, generate
 from symconfig.runs.rl.phases import GAPS, Layout, Phase
 from symconfig.solve.budget import surprise

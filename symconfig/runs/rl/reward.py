@@ -20,7 +20,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch
 from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
-from symconfig.render.rewarding import Rewarding
+from symconfig.render.learning import Rewarding
 from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine
 from symconfig.runs.rl.logits import PLAIN
 from symconfig.runs.rl.per_token import cached_bytes

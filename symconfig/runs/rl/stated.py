@@ -10,8 +10,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job, Limits
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.existing.audit.audit import Audit, planned, unpredicted_for
-from symconfig.existing.audit.judge import Judged, judge
-from symconfig.existing.audit.predicted import PHASES
+from symconfig.existing.audit.judge import PHASES, Judged, judge
 from symconfig.existing.recover.rl.step import Alone, Step
 from symconfig.existing.recover.rl.values import DTENSOR, FSDP, Workers
 from symconfig.existing.recover.run import Run

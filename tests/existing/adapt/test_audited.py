@@ -1,5 +1,4 @@
-"""What adapt makes passes an audit: it is mended in the same change, or the error is told and the result not called
-done."""
+"""What adapt makes is audited: an error is reported, and the result not called done."""
 
 from __future__ import annotations
 
@@ -116,40 +115,19 @@ def test_the_checkpoint_format_goes_with_the_sharding_both_ways(tmp_path: Path) 
     assert {"---ckpt-format torch_dist", "+--ckpt-format fsdp_dtensor"} <= {
         line.replace(" " * 4, "") for line in lines(there)
     }
-    change = next(change for change in there.changes if change.option == "--ckpt-format")
-    assert "[use-megatron-fsdp-refused]" in str(change)
     back = adapted(path, plain, {})
     assert back.done
     assert any(change.option == "--ckpt-format" and change.now == "torch_dist" for change in back.changes)
 
 
-def test_files_by_rank_give_way_to_a_format_that_other_layouts_read(tmp_path: Path) -> None:
-    mine = plan(**LAYOUTS[0])
-    source = script(mine, "--save /ckpt --save-interval 100", "--ckpt-format torch")
-    other, _ = adapt(tmp_path, source, plan(**LAYOUTS[2]))
-    assert any(
-        "--ckpt-format torch -> torch_dist, since the format torch has a file" in str(one) for one in other.changes
-    )
-    same, _ = adapt(tmp_path, source, plan(**{**LAYOUTS[0], "recompute": FULL}))
-    assert not any(change.option == "--ckpt-format" for change in same.changes)
-    unsaved, _ = adapt(tmp_path, script(mine, "--ckpt-format torch"), plan(**LAYOUTS[2]))
-    assert not any(change.option == "--ckpt-format" for change in unsaved.changes)
-
-
-def test_saving_that_ties_the_optimizer_to_a_layout_is_switched_off(tmp_path: Path) -> None:
-    source = script(plan(**LAYOUTS[0]), "--save /ckpt --save-interval 100", "--no-ckpt-fully-parallel-save")
-    outcome, _ = adapt(tmp_path, source, plan(**LAYOUTS[2]))
-    assert any(change.option == "--no-ckpt-fully-parallel-save" and change.now is None for change in outcome.changes)
-
-
 def test_a_variable_that_the_new_layout_makes_slow_goes(tmp_path: Path) -> None:
     mine, goal = plan(tp=2, pp=2, dp=4), plan(tp=1, pp=2, dp=8)
     outcome, path = adapt(tmp_path, script(mine), goal)
+    assert outcome.done
     assert "export CUDA_DEVICE_MAX_CONNECTIONS=1" not in Path(path).read_text()
-    assert any("[overlap-serialised]" in str(change) for change in outcome.changes)
 
 
-def test_an_error_that_no_change_mends_is_told_with_its_line(tmp_path: Path) -> None:
+def test_an_error_is_reported_with_its_line(tmp_path: Path) -> None:
     goal = plan(**LAYOUTS[2])
     source = script(plan(**LAYOUTS[0]), "--rampup-batch-size 8 7 1000", "--save /ckpt")
     outcome, path = adapt(tmp_path, source, goal)
@@ -165,8 +143,3 @@ def test_memory_that_the_script_itself_needs_is_an_error_of_the_change(tmp_path:
     outcome, _ = adapt(tmp_path, script(plan(**LAYOUTS[0])), goal)
     assert [(flaw.rule, flaw.before) for flaw in outcome.flaws] == [("out-of-memory", False)]
     assert "The plan's values bring it." in str(outcome.flaws[0])
-
-
-def test_options_of_a_fork_are_no_errors(tmp_path: Path) -> None:
-    outcome, _ = adapt(tmp_path, script(plan(**LAYOUTS[0]), "--my-own-option 3"), plan(**LAYOUTS[2]))
-    assert outcome.done

@@ -12,9 +12,7 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.read import read
-from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.plans.plan import Plan, Recompute
@@ -94,19 +92,6 @@ def test_values_change_sections_come_and_comments_stay(tmp_path: Path) -> None:
         '+        "reduce_bucket_size": 500000000,',
         '+        "offload_optimizer": {"device": "cpu", "pin_memory": true}',
     ]
-
-
-def test_degrees_and_precision_are_put_in_and_taken_out(tmp_path: Path) -> None:
-    goal = plan(tp=2, dp=8, sequence_parallel=False, precision="fp16", zero_stage=1, grad_bytes=2)
-    outcome = adapt(tmp_path, COMMENTED, goal)
-    assert not outcome.unplaced
-    data = parse_json(Text("x", next(iter(outcome.files.values())))).data
-    assert data["tensor_parallel"] == {"autotp_size": 2}
-    assert (data["fp16"], data["bf16"]) == ({"enabled": True}, {"enabled": False})
-    assert data["train_batch_size"] == 256  # AutoTP's ranks count
-    back = adapt(tmp_path, next(iter(outcome.files.values())).decode(), plan())
-    assert not back.unplaced
-    assert "tensor_parallel" not in parse_json(Text("x", next(iter(back.files.values())))).data
 
 
 @pytest.mark.parametrize(

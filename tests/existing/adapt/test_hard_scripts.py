@@ -60,15 +60,6 @@ def test_a_value_under_a_condition_is_left_to_a_person(tmp_path: Path) -> None:
         assert f"{TP} {word}" in new(outcome)
 
 
-def test_a_switch_before_something_unknown_is_still_a_switch(tmp_path: Path) -> None:
-    before = 'if [ "$(hostname)" = big ]; then MORE="--swiglu"; fi\n'
-    said = f"{MICRO} 1 {TP} 4 {REST} --use-distributed-optimizer $MORE"
-    outcome = adapt(tmp_path, script(said, before), MINE)
-    assert outcome.files == {}
-    assert unplaced(outcome) == {}
-    assert any("MORE" in note for note in outcome.notes)
-
-
 def test_an_option_that_a_condition_may_add_is_left_to_a_person(tmp_path: Path) -> None:
     before = 'ARGS=()\nif [ "$(hostname)" = big ]; then\n  ARGS+=(--recompute-granularity full)\nfi\n'
     outcome = adapt(
@@ -93,13 +84,6 @@ def test_arguments_of_the_command_line_are_not_edited_in_the_file(tmp_path: Path
     outcome = adapt(tmp_path, source, extra=(TP, "4"))
     assert unplaced(outcome) == {TP: "2"}
     assert new(outcome) == source.replace(f"{MICRO} 1", f"{MICRO} 2")
-
-
-def test_a_variable_of_the_environment_is_not_edited_in_the_file(tmp_path: Path) -> None:
-    source = script(f"{MICRO} 1 {TP} $TP {REST}", "TP=${TP:-2}\n")
-    outcome = adapt(tmp_path, source, TP="4")
-    assert unplaced(outcome) == {TP: "2"} or f"{TP} 2" in new(outcome)
-    assert "TP=${TP:-2}" in new(outcome)
 
 
 def test_functions_loops_and_shells_in_shells_are_seen_through(tmp_path: Path) -> None:
@@ -138,12 +122,6 @@ def test_an_option_that_unknown_words_may_give_already_is_not_added(tmp_path: Pa
     assert new(outcome) == source.replace(f"{MICRO} 1", f"{MICRO} 2")
     assert "--recompute-granularity" in unplaced(outcome)
     assert all("may give it already" in item.why for item in outcome.unplaced)
-
-
-def test_only_what_is_there_or_wanted_is_named(tmp_path: Path) -> None:
-    source = script(f"{MICRO} 1 {TP} $(some) {REST} --fp16")
-    there = {word for word in source.split() if word.startswith("--")} | {word.split()[0] for word in options(GOAL)}
-    assert set(unplaced(adapt(tmp_path, source))) <= there
 
 
 def test_of_two_precisions_only_the_plan_s_stays(tmp_path: Path) -> None:

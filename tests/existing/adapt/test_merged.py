@@ -54,15 +54,6 @@ def test_the_default_of_a_variable_changes_with_all_that_follows_it(tmp_path: Pa
     assert {change.option for change in outcome.changes} >= {"--tensor-model-parallel-size", "--sequence-parallel"}
 
 
-def test_kernels_of_experts_are_added_beside_experts_and_others_beside_others(tmp_path: Path) -> None:
-    mine = plan(tp=1, dp=8, **{**EXPERTS, "pp": 2})
-    lacking = ("--moe-grouped-gemm", "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
-    _, now = adapt(tmp_path, script(mine, *lacking, tp=1), mine)
-    model, _, experts = now.partition("MOE_ARGS=(")
-    assert all(option in model for option in lacking[1:])
-    assert lacking[0] in experts.partition(")")[0]
-
-
 def test_an_audit_finds_nothing_that_the_files_of_the_plan_do_not_have(tmp_path: Path) -> None:
     goal = plan(tp=1, dp=8, **{**EXPERTS, "pp": 2})
     supplied = Supplied(goal.model, goal.best.parallel.world_size, megatron_version=megatron.version(goal))

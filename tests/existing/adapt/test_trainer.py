@@ -92,10 +92,6 @@ def test_recompute_is_the_trainer_s_own_switch(
     assert adapted(str(tmp_path / "train.sh"), plan(recompute=recompute), {}).files == {}
 
 
-def test_nothing_is_said_of_recompute_that_is_off_already(tmp_path: Path) -> None:
-    assert changes(adapt(tmp_path, BATCH, plan(recompute=Recompute("none")))) == {}
-
-
 def test_a_batch_that_no_argument_says_is_said_beside_the_others(tmp_path: Path) -> None:
     outcome = adapt(tmp_path, "--gradient_checkpointing True --gradient_accumulation_steps 8 ", plan())
     assert changes(outcome) == {"--per_device_train_batch_size": (None, "1")}
@@ -116,17 +112,6 @@ def test_numbers_that_stand_in_both_files_change_in_both(tmp_path: Path) -> None
         Path(file).write_bytes(data)
     done = audit(read(str(tmp_path / "train.sh")), Supplied(goal.model), goal.cluster, goal.job.limits, plan=False)
     assert [finding.rule for finding in done.findings if finding.severity == "error"] == []
-
-
-def test_a_program_of_one_s_own_is_asked_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "ds.json").write_text(
-        JSON.replace('"auto"', "1").replace('"bf16": {"enabled": 1}', '"bf16": {"enabled": true}')
-    )
-    (tmp_path / "train.sh").write_text(
-        "deepspeed --num_gpus 8 --num_nodes 2 own.py --deepspeed_config ds.json --lr 1\n"
-    )
-    outcome = adapted(str(tmp_path / "train.sh"), plan(), {})
-    assert "the recomputed layers" in [item.option for item in outcome.unplaced]
 
 
 def test_values_of_yaml_change_where_they_stand(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from symconfig.api import existing
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
-from symconfig.graph.implementation import ExpertKernels, LossKernel
+from symconfig.graph.implementation import LossKernel
 from symconfig.units import GIB
 
 CASES = Path(__file__).with_name("cases")
@@ -36,15 +36,6 @@ def test_transformers_in_shards_of_fsdp_are_read_as_that(name: str, model: str |
     assert done.judged.plan.best.parallel.world_size == gpus
     unknown = [item.what for item in done.judged.run.assumed if "trains as" in item.value]
     assert unknown == (["that train.py"] if name == "acc_custom.sh" else [])
-
-
-def test_nothing_is_concluded_from_a_trainer_that_is_not_known(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("accelerate launch --num_processes 8 --num_machines 1 mytrain.py --bs 4 --lr 1e-4\n")
-    done = existing.audit(str(script), cluster="h100", plan=False)
-    assert done.reader.backend == "unknown"
-    assert not done.findings
-    assert [problem.what for problem in done.unpredicted] == ["this trainer is not known"]
 
 
 @pytest.mark.parametrize(
@@ -102,31 +93,6 @@ def test_liger_makes_the_loss_of_the_trainer_with_the_head(more: str, loss: Loss
     assert done.judged.fits is fits
 
 
-def test_ms_swift_is_held_against_the_layers_of_its_stages() -> None:
-    done = case("c05_swift_glm45air_pp4.sh")
-    (found,) = (each for each in done.findings if each.severity == "error")
-    assert (found.rule, found.problem.got, found.problem.need) == ("layers-over-stages", "46", "a multiple of pp = 4")
-    assert found.problem.hint == "--account_for_embedding_in_pipeline_split --account_for_loss_in_pipeline_split"
-    assert done.judged is not None
-    assert done.judged.run.described.model.num_nextn_predict_layers == 0
-
-
-def test_stages_that_embedding_and_loss_even_out_are_named() -> None:
-    (found,) = (each for each in case("c06_gpt30_pp4.sh", cluster=None).findings if each.severity == "error")
-    assert found.problem.hint == "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
-
-
-@pytest.mark.parametrize(("name", "gpus"), [("1_ds_hostfile.sh", 22), ("1c.sh", 24)])
-def test_gpus_are_counted_in_the_hostfile(name: str, gpus: int) -> None:
-    assert case(f"own/{name}", cluster=None).reader.gpus == gpus
-
-
-def test_null_is_the_default_of_number_checkpoints() -> None:
-    done = case("c17_pl_stage2_param_offload.json", cluster=None, gpus=8)
-    assert [each for each in done.findings if each.severity == "error"] == []
-    assert "deepspeed-param-offload-stage" in {each.rule for each in done.findings}
-
-
 def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
     full, fits = (case(name, cluster="rtx4090", plan=True) for name in ("c09_swift_lora_4x4090.sh", "c09b_ep4.sh"))
     assert [full.judged is not None and full.judged.fits, fits.judged is not None and fits.judged.fits] == [False, True]
@@ -134,31 +100,6 @@ def test_adapters_of_experts_are_planned_for_ms_swift() -> None:
         assert done.infeasible is None
         assert done.better is not None
         assert done.better.device_bytes <= done.better.usable_bytes
-
-
-def test_other_runs_of_the_program_are_named() -> None:
-    others = [item.what for item in case("own/5_sweep_heredoc.sh").reading.unread if "another run" in item.why]
-    assert others == [
-        "--micro-batch-size 2",
-        "--tensor-model-parallel-size 4",
-        "--tensor-model-parallel-size 4 --micro-batch-size 2",
-    ]
-
-
-def test_masks_of_long_sequences_are_counted() -> None:
-    done = case("c43_cp_128k.sh")
-    (found,) = (each for each in done.findings if each.rule == "masks-of-data")
-    assert found.severity == "warning"
-    assert found.problem.got == "16 GiB on every GPU, and 64 GiB of host memory a sample"
-    assert done.judged is not None
-    assert done.judged.run.configuration.framework.mask_bytes == 16 * GIB
-    assert done.judged.plan.best.predicted.memory["working set"] > 16 * GIB
-
-
-def test_words_that_are_read_while_the_script_runs_are_named() -> None:
-    done = case("own/6_env_files.sh")
-    assert [(item.what, item.place.line) for item in done.reading.unread] == [("mapfile -t M", 10)]
-    assert [problem.field for problem in done.unpredicted] == ["mapfile -t M"]
 
 
 @pytest.mark.parametrize("strategy", ["optim", "optim_grads", "optim_grads_params"])
@@ -175,23 +116,3 @@ def test_sharded_gradients_of_megatron_fsdp_are_whole_at_first(strategy: str) ->
     waiting = 2 * (total if strategy == "optim_grads" else 1e9)
     beside = max(waiting - memory["activations"] - memory["head and loss"], 0.0)
     assert memory["gradients"] == pytest.approx(2 * total / 2 + beside, rel=0.01)
-
-
-BRIDGE = """torchrun --nproc_per_node=8 --nnodes=2 scripts/training/run_recipe.py \\
-  --recipe qwen3_30b_a3b_pretrain_config model.tensor_model_parallel_size=2 \\
-  model.pipeline_model_parallel_size=1 model.context_parallel_size=1 \\
-  model.expert_model_parallel_size=8 model.sequence_parallel=true dataset.seq_length=4096 mixed_precision=bf16_mixed \\
-  train.micro_batch_size=1 train.global_batch_size=128 ddp.overlap_grad_reduce=true \\
-  ddp.use_distributed_optimizer=true model.recompute_granularity=full model.recompute_num_layers=1 \\
-  model.recompute_method=uniform
-"""
-
-
-def test_what_a_recipe_decides_is_said_to_be_assumed(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text(BRIDGE)
-    done = existing.audit(str(script), cluster="h100", model="qwen3-30b-a3b", plan=False)
-    assert done.judged is not None, done.unpredicted
-    assert [each.what for each in done.judged.run.assumed] == ["where the recipe decides,"]
-    kernels = done.judged.run.configuration.framework.implementation.experts.kernels
-    assert kernels is ExpertKernels.GROUPED  # as Megatron-Bridge's models have them

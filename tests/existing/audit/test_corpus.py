@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ NOT_STARTED = {
 }
 
 
+@cache
 def reading(case: Case) -> Reading:
     return read(str(case.path), variables=case.variables, extra=case.extra)
 
@@ -111,6 +113,7 @@ def test_what_cannot_be_read_is_refused(case: Case) -> None:
         reading(case)
 
 
+@cache
 def audited(case: Case) -> Audit:
     asked = case.asked
     return audit(

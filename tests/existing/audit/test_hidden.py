@@ -10,10 +10,7 @@ import pytest
 from symconfig.api.existing import audit
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.reading import Hides, Reading
-from symconfig.report import audit as report
-from symconfig.report.audit_json import to_dict
 
-SCRIPTS = Path(__file__).parents[3] / "docs" / "examples"
 MODEL = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 --seq-length 4096 "
     "--max-position-embeddings 4096 --position-embedding-type rope --normalization RMSNorm --swiglu "
@@ -77,21 +74,6 @@ def test_options_under_an_unknown_condition_are_known_by_name(
     assert [setting.name for setting in found.possible] == possible
 
 
-def test_a_value_that_a_condition_decides_is_no_option(tmp_path: Path) -> None:
-    """`--tp $TP` is not taken for an option without a value."""
-    text = "if [ -f x ]; then TP=2; else TP=4; fi\npython train.py --tp $TP --pp 1"
-    assert values(read(str(script(tmp_path, text)))) == {"--tp": None, "--pp": "1"}
-
-
-def test_the_prediction_is_made_and_marked() -> None:
-    done = audit(SCRIPTS / "launch_arrays.sh", "h100", plan=False)
-    assert done.judged is not None
-    assert [item.place.line for item in done.reading.assumptions] == [10]
-    text = "\n".join(map(str, report.blocks(done)))
-    assert "Assuming that source /shared/sites/hall-b/env.sh (line 10) sets nothing to which the script gives" in text
-    assert [item["line"] for item in to_dict(done)["assumptions"]] == [10]
-
-
 def test_a_variable_that_an_unread_file_may_export_is_not_missed(tmp_path: Path) -> None:
     line = RUN + "--micro-batch-size 1 --tensor-model-parallel-size 2 --sequence-parallel"
     rules = [
@@ -100,8 +82,3 @@ def test_a_variable_that_an_unread_file_may_export_is_not_missed(tmp_path: Path)
     ]
     assert {"environment-advised", "environment-missing"} <= rules[0]
     assert not {rule for rule in rules[1] if rule.startswith("environment")}
-
-
-def test_a_variable_without_a_value_names_set() -> None:
-    done = audit(SCRIPTS / "srun_env.sh", "h100", plan=False)
-    assert [problem.hint for problem in done.unpredicted] == ["--set TP=VALUE"]

@@ -10,12 +10,7 @@ import pytest
 from symconfig.api import existing as api
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
-from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
-
-EXPERTS = (
-    "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --bf16 --tensor-model-parallel-size 2 "
-    f"--expert-tensor-parallel-size 1 {OVERLAPS} --use-distributed-optimizer --moe-grouped-gemm"
-)
+from tests.existing.audit.support import SEVENTY, audited
 
 
 def run(line: str) -> Audit:
@@ -43,28 +38,6 @@ def test_a_number_that_no_run_has_is_not_predicted(option: str, value: str) -> N
     found = run(f"{SEVENTY} --optimizer-cpu-offload --use-precision-aware-optimizer {option} {value}")
     assert found.judged is None
     assert option in {problem.field for problem in found.unpredicted}
-
-
-@pytest.mark.parametrize(
-    ("options", "predicted"),
-    [
-        ("--expert-model-parallel-size 8", True),
-        ("--expert-model-parallel-size 0", False),
-        ("--expert-model-parallel-size 3", False),  # of 8 experts
-        ("--expert-model-parallel-size 8 --pipeline-model-parallel-size 8", False),  # 4 GPUs each
-    ],
-)
-def test_experts_that_do_not_divide_are_not_predicted(options: str, predicted: bool) -> None:
-    found = audited(f"{EXPERTS} {options}", 32, "mixtral-8x7b", plan=False)
-    assert (found.judged is not None) == predicted
-
-
-def test_what_does_not_divide_is_said_of_this_run_with_its_numbers() -> None:
-    found = run(f"{SEVENTY} --context-parallel-size 2 --cp-comm-type a2a")
-    assert found.judged is None
-    said = [str(problem) for problem in found.unpredicted]
-    assert any("heads do not divide over tp " in each and "cp 2" in each for each in said), said
-    assert not any("is not divided like this" in each for each in said)
 
 
 @pytest.mark.parametrize(
@@ -173,14 +146,3 @@ def test_a_json_that_does_not_divide_is_an_error_alone_and_with_a_trainer(
         done = api.audit(source, cluster, 8, model=model, plan=False)
         assert not done.runs
         assert numbers in errors(done)
-
-
-def test_heads_of_a_model_that_only_the_person_names_are_divided_too(tmp_path: Path) -> None:
-    rest = (
-        "model.pipeline_model_parallel_size=1 model.context_parallel_size=1 model.seq_length=4096 model.bf16=true "
-        "ddp.use_distributed_optimizer=true ddp.overlap_grad_reduce=true model.sequence_parallel=true "
-        "model.recompute_granularity=full model.tensor_model_parallel_size=16"
-    )
-    done = api.audit(written(tmp_path, RECIPE + rest), "h100", 16, model="llama2-13b", plan=False)
-    assert not done.runs
-    assert "40 attention heads cannot be split over tp 16" in errors(done)

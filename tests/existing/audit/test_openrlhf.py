@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from symconfig.api import existing
 from symconfig.descriptor.load import load_model
 from symconfig.existing.audit.audit import Audit
 from symconfig.graph.count import parameters
-from symconfig.plans.rl import surprised
 from symconfig.render import openrlhf
 from tests.existing.audit.verl_scripts import audited, phases
 from tests.runs.rl.support import planned
@@ -128,25 +126,6 @@ def test_roles_with_gpus_of_their_own_work_beside_each_other() -> None:
     assert beside.judged.plan.rl[0].step_s == pytest.approx(max(step.phases[0].seconds, of_actor, of_critic))
 
 
-def test_a_ring_shares_sequences_and_shards() -> None:
-    """Tokens of a micro-batch are those of all ranks that share it; ZeRO shards over all ranks there are."""
-    dynamic = "--train.dynamic_batch_enable --train.max_tokens_per_gpu 8192"
-    one, two = ray(dynamic), ray(dynamic, "--ds.ring_attn_size 2")
-    assert one.judged is not None
-    assert two.judged is not None, two.unpredicted
-    mine, theirs = one.judged.plan.best, two.judged.plan.best
-    assert (theirs.parallel.cp, theirs.parallel.dp, theirs.batch.seq_length) == (2, 4, 2 * mine.batch.seq_length)
-    states = [phases(found)["update"].holds["actor's optimizer state"] for found in (one, two)]
-    assert states[0] == pytest.approx(states[1], rel=1e-6)
-
-
-def test_what_is_not_predicted_has_one_reason() -> None:
-    model, program = ray("--actor.model_name_or_path my/model"), tuned("train_kto")
-    for found, why in ((model, "the model is not one that is known by its name"), (program, "is not predicted")):
-        assert found.judged is None
-        assert [why in problem.what for problem in found.unpredicted] == [True]
-
-
 def held(found: Audit, name: str) -> Any:
     assert found.judged is not None, found.unpredicted
     return next(phase for phase in found.judged.plan.tuned[0].phases if phase.name == name).holds
@@ -165,22 +144,3 @@ def test_pairs_are_twice_as_many_sequences_and_a_reference_reads_them() -> None:
     # (runs/rl/test_memory.py counts them).
     logits = 8 * 4 * 2048 * 151936
     assert held(dpo, "update")["activations, head and loss"] > logits
-
-
-def test_a_reward_model_has_no_logits() -> None:
-    scored, dpo = held(tuned("train_rm"), "update"), held(tuned("train_dpo"), "update")
-    made = dpo["activations, head and loss"] - scored["activations, head and loss"]
-    assert made > 4 * 4 * 2048 * 151936  # the gradient of logits
-
-
-def test_adapters_of_a_model_that_is_tuned(tmp_path: Path) -> None:
-    found = tuned("train_sft", "--ds.lora.rank 32")
-    parts = ((4096, 4096), (4096, 1024), (4096, 1024), (4096, 4096), (4096, 12288), (4096, 12288), (12288, 4096))
-    trained = 36 * 32 * sum(each + other for each, other in parts)
-    assert held(found, "update")["optimizer state"] == pytest.approx(12 * trained / 8, rel=1e-3)
-
-
-def test_what_is_set_is_no_surprise() -> None:
-    holds = {"engine: weights, keys and values": 40.0, "libraries": 2.0, "actor's weights": 10.0}
-    assert surprised(holds, 1.5) == 57.0
-    assert surprised(holds, None) == 52.0

@@ -6,8 +6,7 @@ import pytest
 
 from symconfig.cost.framework import Framework
 from symconfig.existing.audit.audit import Audit
-from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.options import graphed, recomputed
+from symconfig.frameworks.megatron.options import graphed
 from tests.existing.audit.support import OVERLAPS, SEVENTY, audited
 from tests.existing.recover.options import names_of
 
@@ -40,51 +39,12 @@ def test_larger_groups_of_microbatches_keep_more_activations() -> None:
     assert wide[0] - usual[0] == pytest.approx(4 * 12 * 4 * 1024 * 8192 * 2, rel=0.1)
 
 
-def test_a_group_counts_only_where_stages_are_interleaved() -> None:
-    assert memory_and_time(f"{SEVENTY} {OVERLAPS} {GROUP} 2") == memory_and_time(f"{SEVENTY} {OVERLAPS}")
-
-
-def test_a_group_smaller_than_the_pipeline_is_not_predicted() -> None:
-    found = run(f"{INTERLEAVED} {GROUP} 2")
-    assert found.judged is None
-    assert [problem.field for problem in found.unpredicted] == [GROUP]
-
-
-def test_the_way_to_the_best_plan_leaves_the_group() -> None:
-    found = audited(f"{INTERLEAVED} {GROUP} 16", 64)
-    assert found.better is not None
-    assert any("microbatches in a row on a chunk 16 -> pp" in change for step in found.way for change in step.changes)
-    assert found.way[-1].step_s == pytest.approx(found.better.best.predicted.step_s, rel=1e-9)
-
-
 def test_main_gradients_in_bf16_take_half_of_the_memory() -> None:
     narrow = "--use-precision-aware-optimizer --main-grads-dtype bf16"
     assert framework(f"{SEVENTY} {narrow}").bytes.gradient == 2
     assert framework(f"{SEVENTY} --use-precision-aware-optimizer").bytes.gradient == 4
     assert framework(f"{SEVENTY} {narrow} --accumulate-allreduce-grads-in-fp32").bytes.gradient == 4
     assert memory_and_time(f"{SEVENTY} {narrow}")[0] < memory_and_time(SEVENTY)[0] - 4e9
-
-
-def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
-    assert framework(SEVENTY).accumulated_bytes == MEGATRON.accumulated_bytes == 0
-    apart = framework(f"{SEVENTY} --no-gradient-accumulation-fusion")
-    assert apart.accumulated_bytes == 10
-    assert not apart.kept_gradient_buffers
-    assert memory_and_time(f"{SEVENTY} --no-gradient-accumulation-fusion")[1] > memory_and_time(SEVENTY)[1]
-
-
-@pytest.mark.parametrize(
-    ("line", "modules"),
-    [
-        ("--moe-layer-recompute", ("core_attn", "moe")),
-        ("--moe-layer-recompute --recompute-activations", ("core_attn", "moe")),
-        ("--recompute-granularity selective --recompute-modules layernorm --moe-layer-recompute", ("layernorm", "moe")),
-        ("--recompute-granularity selective --recompute-modules moe", ("moe",)),
-    ],
-)
-def test_the_old_name_of_recomputed_experts_counts(line: str, modules: tuple[str, ...]) -> None:
-    found = recomputed(names_of(line))
-    assert (found.granularity, found.modules) == ("selective", modules)
 
 
 @pytest.mark.parametrize(
@@ -114,21 +74,6 @@ def test_the_old_name_of_recomputed_experts_counts(line: str, modules: tuple[str
 )
 def test_what_cuda_graphs_replay(line: str, version: str, which: str | None) -> None:
     assert graphed(names_of(line, version), "--num-experts" in line) == which
-
-
-def test_graphs_of_parts_that_are_not_predicted_are_said_to_be_left_out() -> None:
-    judged = run(f"{SEVENTY} --cuda-graph-impl local --cuda-graph-modules attn").judged
-    assert judged is not None
-    assert [item.what for item in judged.run.assumed] == ["CUDA graphs"]
-
-
-def test_what_the_prediction_leaves_out_is_said_with_it() -> None:
-    judged = run(f"{SEVENTY} --fp32-residual-connection --freeze-LM").judged
-    assert judged is not None
-    assert [(item.what, item.value) for item in judged.run.assumed] == [
-        ("predicted without", "--fp32-residual-connection"),
-        ("predicted without", "--freeze-LM"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -171,17 +116,3 @@ def test_how_tokens_come_to_experts_and_who_multiplies_them_costs() -> None:
     gathered = _seconds(f"{grouped} --moe-token-dispatcher-type allgather")
     assert gathered[1] > 1.5 * usual[1]  # each rank's tokens go to 3 others, instead of two slots to 3 of 4
     assert _seconds(alltoall)[0] > usual[0]  # experts one after the other, whose results are joined
-
-
-@pytest.mark.parametrize(
-    ("line", "routing"),
-    [
-        ("", "chain"),
-        ("--moe-permute-fusion", "fused_sort"),
-        ("--moe-permute-fusion --moe-router-fusion", "fused"),
-    ],
-)
-def test_routing_is_fused_where_the_options_say_so(line: str, routing: str) -> None:
-    judged = audited(f"{EXPERTS} --moe-grouped-gemm {line}", 16, "mixtral-8x7b", plan=False).judged
-    assert judged is not None
-    assert judged.run.configuration.framework.implementation.experts.routing == routing

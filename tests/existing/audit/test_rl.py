@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +12,10 @@ from symconfig.api import existing
 from symconfig.cli.main import main
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.rl import Lengths
-from symconfig.existing.launch.read import read
 from symconfig.graph.count import parameters
-from symconfig.report.audit import verdict
 from symconfig.solve.lengths import quantiles
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
 
-GIB = 2.0**30
 FIXED = " ".join(
     [
         "actor_rollout_ref.actor.use_dynamic_bsz=False actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=3",
@@ -72,22 +66,6 @@ def test_megatron_workers_of_verl() -> None:
     assert "actor's weights" not in held
 
 
-@pytest.mark.parametrize(("more", "layers"), [("", 0), ("actor_rollout_ref.model.mtp.enable=True", 1)])
-def test_verl_builds_layers_of_further_predictions_where_it_is_told_to(more: str, layers: int) -> None:
-    parted = f"{MEGATRON}.tensor_model_parallel_size=8 {MEGATRON}.expert_model_parallel_size=16"
-    parted += f" {MEGATRON}.expert_tensor_parallel_size=1 actor_rollout_ref.rollout.tensor_model_parallel_size=8"
-    found = audited(of_verl(parted, more, config="ppo_megatron_trainer"), model="glm-4.5-air", gpus=64)
-    assert found.judged is not None, found.unpredicted
-    assert found.judged.run.described.model.num_nextn_predict_layers == layers
-
-
-@pytest.mark.parametrize(("value", "wanted"), [("fp32", []), ("float32", ["refused-value"])])
-def test_values_that_megatron_core_does_not_know_are_found(value: str, wanted: list[str]) -> None:
-    word = f"+{MEGATRON}.override_transformer_config.moe_router_dtype={value}"
-    found = existing.audit(of_verl(FIXED.replace("=3", "=1"), word, config="ppo_megatron_trainer"))
-    assert [finding.rule for finding in found.findings] == wanted
-
-
 def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
     """Weights, gradients and two moments in fp32 over all ranks (arXiv 2304.11277); no gradients in other phases."""
     count = parameters(load_model("qwen3-8b")).total
@@ -99,12 +77,6 @@ def test_fsdp_workers_keep_sixteen_bytes_of_a_parameter_in_shards() -> None:
     assert "reference" not in found["reference"].holds  # it comes layer by layer from the host
 
 
-def test_copies_of_shards_hold_more() -> None:
-    whole = phases(audited(of_verl()))["update"].holds
-    copies = phases(audited(of_verl("actor_rollout_ref.actor.fsdp_config.fsdp_size=8")))["update"].holds
-    assert copies["actor's optimizer state"] == pytest.approx(2 * whole["actor's optimizer state"], rel=1e-3)
-
-
 def test_what_a_pass_gathers_is_beside_a_forward() -> None:
     """Embedding and head are FSDP's root, whole from the first layer to the last: 2 x 151,936 x 4,096 in 16 bits."""
     found = audited(of_verl())
@@ -114,15 +86,6 @@ def test_what_a_pass_gathers_is_beside_a_forward() -> None:
     assert run["weights"] - shards == pytest.approx(2 * 2 * 151936 * 4096, rel=0.01)
     small = audited(of_verl("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=4096"))
     assert phases(small)["log-probabilities"].holds["forward"] > run["weights"] - shards
-
-
-def test_fsdp_offloads_by_its_own_policy_to_the_host() -> None:
-    """Shards, gradients and moments stay there for good, 16 bytes of a parameter: no GPU holds them in any phase."""
-    found = audited(of_verl("actor_rollout_ref.actor.fsdp_config.offload_policy=True"))
-    assert not any("actor's" in name for phase in phases(found).values() for name in phase.holds)
-    assert found.judged is not None
-    count = parameters(load_model("qwen3-8b")).total
-    assert found.judged.plan.rl[0].host_bytes == pytest.approx(16 * count / 16, rel=0.15)
 
 
 @pytest.mark.parametrize("workers", ["fsdp", "megatron"])
@@ -145,33 +108,12 @@ def test_adapters_are_trained_alone(workers: str) -> None:
     assert found["reference"].holds["actor's weights"] == held["actor's weights"]
 
 
-def test_an_engine_of_its_own_has_gpus_of_its_own() -> None:
-    found = audited(of_verl("rollout.nnodes=1 rollout.n_gpus_per_node=4"))
-    assert found.reader.gpus == 20
-    assert found.judged is not None
-    step, rl = found.judged.plan.rl[0], found.judged.plan.job.rl
-    assert rl is not None
-    assert (step.rollout_gpus, rl.placement, found.judged.plan.best.parallel.world_size) == (4, "split", 16)
-
-
 def test_a_critic_is_trained_where_the_advantage_asks_for_one() -> None:
     text = of_verl("critic.model.path=Qwen/Qwen3-4B critic.ppo_max_token_len_per_gpu=8192").replace("=grpo", "=gae")
     found = audited(text)
     assert {"values", "update of the critic"} <= phases(found).keys()
     held = phases(found)["update of the critic"].holds["critic's optimizer state"]
     assert held == pytest.approx(8 * parameters(load_model("qwen3-4b").of_values).total / 16, rel=1e-4)
-
-
-def test_a_plan_that_is_as_fast_as_the_run_takes_as_long() -> None:
-    found = audited(of_verl(""))
-    assert found.judged is not None
-    assert found.judged.fits
-    way: Any = (None,)
-    same = replace(found, better=found.judged.plan, way=way)
-    assert verdict(same).endswith(" The best plan takes as long.")
-    halved = replace(found.judged.plan.rl[0], step_s=found.judged.plan.step_s / 2)
-    faster = replace(same, better=replace(found.judged.plan, rl=(halved,)))
-    assert verdict(faster).endswith(" The best plan takes 50.0 % less time a step.")
 
 
 @pytest.mark.parametrize(
@@ -226,50 +168,6 @@ def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_pat
     assert data["step"]["trainer"] == "verl"
 
 
-def test_a_better_layout_is_compared_step_by_step() -> None:
-    small = "trainer.nnodes=1 trainer.n_gpus_per_node=2 actor_rollout_ref.rollout.tensor_model_parallel_size=1"
-    text = of_verl("actor_rollout_ref.model.path=Qwen/Qwen3-0.6B", small)
-    found = existing.audit(text, "h100", prompt_length=300, response_length=900)
-    assert found.better is not None
-    assert found.judged is not None
-    assert found.gain == pytest.approx(1 - found.better.rl[0].step_s / found.judged.plan.rl[0].step_s)
-
-
-def test_what_a_branch_adds_to_an_array_of_overrides_is_not_known(tmp_path: Path) -> None:
-    path = tmp_path / "run.sh"
-    more = f'if python3 -c "import x"; then ACTOR+=({MEGATRON}.tensor_model_parallel_size=2); fi\npython3 -m'
-    path.write_text(of_verl(config="ppo_megatron_trainer").replace("python3 -m", more, 1))
-    found = audited(str(path))
-    assert [problem.field for problem in found.unpredicted] == [f"{MEGATRON}.tensor_model_parallel_size"]
-    assert {item.name for item in found.reading.settings} >= {"actor_rollout_ref.actor.ppo_mini_batch_size"}
-
-
-def test_a_script_for_several_kinds_of_accelerators_is_read_for_gpus(tmp_path: Path) -> None:
-    """verl's examples ask whether Ascend's torch is there; bash takes a list behind `:-` as it is."""
-    path = tmp_path / "run.sh"
-    head = (
-        "DEVICE=${DEVICE:-$(python3 -c 'import torch_npu' 2>/dev/null && echo npu || echo gpu)}\n"
-        'FILES=${FILES:-["/data/train.parquet"]}\n'
-        'case "${DEVICE}" in gpu) TP=4 ;; npu) TP=8 ;; *) exit 1 ;; esac\nset -x'
-    )
-    text = of_verl("actor_rollout_ref.rollout.tensor_model_parallel_size=$TP", "data.val_files=$FILES")
-    path.write_text(text.replace("set -x", head))
-    found = audited(str(path))
-    assert found.judged is not None
-    assert found.judged.plan.rl[0].rollout_tp == 4
-    said = {setting.name: setting.values[-1].text for setting in found.reading.settings if setting.values}
-    assert "train.parquet" in said["data.val_files"]
-
-
-def test_verls_overrides_are_read_under_their_own_keys() -> None:
-    reading = read(of_verl("actor_rollout_ref.rollout.n=4"))
-    names = [setting.name for setting in reading.settings]
-    assert len(set(names)) == len(names)
-    said = {setting.name: setting.values[-1].text for setting in reading.settings if setting.values}
-    assert said["actor_rollout_ref.rollout.n"] == "4"
-    assert said["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == "6144"
-
-
 TUNING = """torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer \\
     data.train_files=train.parquet data.train_batch_size=128 data.max_length=2048 data.max_token_len_per_gpu=8192 \\
     model.path=Qwen/Qwen3-8B MORE
@@ -288,16 +186,3 @@ def test_fine_tuning_by_verl_is_read_with_its_own_defaults() -> None:
     adapter = found.judged.plan.model.adapter
     assert adapter is not None
     assert (adapter.r, adapter.lora_alpha) == (8, 16)
-
-
-@pytest.mark.parametrize(
-    ("program", "more", "why"),
-    [
-        ("sft_trainer", "engine=megatron", "workers of this kind is not predicted"),
-        ("fsdp_sft_trainer", "", r"first trainer of fine-tuning, with keys of its own \(before 0.8\)"),
-    ],
-)
-def test_fine_tuning_by_verl_that_is_not_predicted_has_one_reason(program: str, more: str, why: str) -> None:
-    found = existing.audit(TUNING.replace("sft_trainer", program).replace("MORE", more), "h100")
-    (problem,) = found.unpredicted
-    assert re.search(why, str(problem))

@@ -73,17 +73,6 @@ def test_slimes_updates_are_of_global_batches_of_samples(tmp_path: Path) -> None
     assert (rl.updates, rl.batch) == (4, 64)
 
 
-def test_attention_apart_on_each_rank_of_data_is_read_of_slimes_engine(tmp_path: Path) -> None:
-    path, more = script(tmp_path), "--colocate --sglang-enable-dp-attention --sglang-dp-size 2"
-    plain = audited(str(path))
-    path.write_text(path.read_text().replace("--colocate", more))
-    found = audited(str(path))
-    assert found.judged is not None
-    assert plain.judged is not None
-    step, whole = found.judged.plan.rl[0], plain.judged.plan.rl[0]
-    assert (step.rollout_dp, step.replica_gpus) == (2, whole.rollout_tp)
-
-
 def test_training_alone_is_an_update_without_generation(tmp_path: Path) -> None:
     """128 samples of 1,200 tokens in the mean fill 17 micro-batches of 9,216, which four replicas make 20."""
     path = script(tmp_path)

@@ -57,29 +57,12 @@ def test_a_run_that_does_not_fit_is_first_led_to_where_it_does() -> None:
     assert fits[-1]
 
 
-def test_a_better_kernel_of_the_run_stays_in_its_best_plan() -> None:
-    """--tp-comm-overlap is no decision of the planner: the run keeps it, and its best plan is judged with it."""
-    plain, overlapped = (audited(f"{SEVENTY} {OVERLAPS}{more}", 128) for more in ("", " --tp-comm-overlap"))
-    assert plain.judged is not None
-    assert overlapped.judged is not None
-    assert overlapped.judged.plan.best.predicted.step_s < plain.judged.plan.best.predicted.step_s
-    assert overlapped.better is not None
-    assert overlapped.better.best.predicted.step_s <= overlapped.judged.plan.best.predicted.step_s
-
-
 def test_every_field_of_a_configuration_is_a_decision_or_given() -> None:
     given = {"dp", "natural_routing", "global_batch", "seq_length", "packing", "backend", "version"}
     decided = {field for fields in DECISIONS.values() for field in fields}
     named = {*Configuration.__dataclass_fields__, *Degrees.__dataclass_fields__} - {"degrees"}
     assert decided | given == named
     assert not decided & given
-
-
-def test_nothing_is_predicted_where_the_gpus_do_not_divide() -> None:
-    found = audited(SEVENTY, 24)
-    assert found.judged is None
-    assert any("do not divide the GPUs" in problem.what for problem in found.unpredicted)
-    assert not found.runs
 
 
 SMALL = (

@@ -17,7 +17,6 @@ from symconfig.graph.count import parameters
 from symconfig.plans.plan import Plan
 from symconfig.render import render
 from tests.existing.audit.verl_scripts import phases
-from tests.runs.rl.support import planned
 
 COUNT = parameters(load_model("qwen3-8b")).total
 
@@ -125,30 +124,6 @@ def files(plan: Plan, tmp_path: Path) -> str:
     return str(tmp_path / ("launch.sh" if "launch.sh" in made.paths() else "train.sh"))
 
 
-def test_responses_of_trl_are_padded_to_the_longest_that_a_rank_generates(tmp_path: Path) -> None:
-    """In a plan and in what is read of its files; an engine beside it decodes all of them at once."""
-    plan = planned("qwen3-8b", target="trl", response_length={"mean": 300.0, "max": 1024})
-    rl = plan.job.rl
-    assert rl is not None
-    means = {"prompt_length": rl.prompt_length.mean, "response_length": rl.response_length.mean}
-    found = audited(files(plan, tmp_path), gpus=8, **means)
-    assert found.judged is not None
-    read = found.judged.plan
-    assert read.job.rl is not None
-    assert read.job.rl.rollout.max_num_seqs == rl.sequences // 8 * plan.rl[0].rollout_tp
-    for one, other in zip(plan.rl[0].phases, read.rl[0].phases, strict=True):
-        assert (one.name, one.seconds) == (other.name, pytest.approx(other.seconds, rel=0.03))
-
-
-@pytest.mark.parametrize(("sleeps", "warned"), [("true", True), ("false", False)])
-def test_segments_that_expand_end_an_engine_that_sleeps(sleeps: str, warned: bool, tmp_path: Path) -> None:
-    words = f"--use_vllm --vllm_mode colocate --vllm_enable_sleep_mode {sleeps}"
-    command = f"accelerate launch -m trl.scripts.grpo --model_name_or_path Qwen/Qwen3-8B {words}"
-    text = f"export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n{command}\n"
-    found = audited(written(tmp_path, "run.sh", text), gpus=8)
-    assert ("expandable-beside-engine" in {finding.rule for finding in found.findings}) is warned
-
-
 @pytest.mark.parametrize(("target", "width"), [("trl", 2), ("llamafactory", 4)])
 def test_frozen_weights_in_the_shards_of_fsdp_are_as_wide_as_its_accelerate_has_them(
     target: str, width: int, tmp_path: Path
@@ -183,45 +158,6 @@ def test_accelerates_own_file_says_how_weights_are_kept(tmp_path: Path) -> None:
     assert not audited(script).reading.complete
 
 
-def test_a_program_s_own_presets_and_environment_are_known(tmp_path: Path) -> None:
-    """16 bytes of a parameter over 8 ranks; the engine keeps its share where it does not sleep."""
-    found = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "--sleep_level 1 --offload_model true")))
-    assert (found.reader.gpus, found.reader.label) == (8, "ms-swift with deepspeed workers")
-    rl = found.judged and found.judged.plan.job.rl
-    assert rl
-    assert (rl.prompts, rl.samples, rl.updates, rl.longest) == (8, 8, 1, 1024 + 2048)
-    assert phases(found)["update"].holds["actor's optimizer state"] == pytest.approx(12 * COUNT / 8, rel=1e-3)
-    assert "actor's weights" not in phases(found)["generation"].holds
-    awake = "engine: weights, keys and values"
-    assert awake not in phases(found)["update"].holds
-    always = audited(written(tmp_path, "grpo.sh", GRPO.replace("MORE", "")))
-    assert phases(always)["update"].holds[awake] == phases(always)["generation"].holds[awake]
-    spread = audited(written(tmp_path, "grpo.sh", GRPO.replace("NPROC_PER_NODE=8 ", "").replace("MORE", "")), gpus=8)
-    assert ["spreads over its GPUs" in problem.what for problem in spread.unpredicted] == [True]
-
-
-@pytest.mark.parametrize(
-    ("said", "loss"), [("cpo", "cpo"), ("cpo --loss_type simpo", "simpo"), ("simpo", "simpo"), ("orpo", "orpo")]
-)
-def test_losses_without_a_reference_are_known_by_their_type(said: str, loss: str, tmp_path: Path) -> None:
-    text = f"NPROC_PER_NODE=8 swift rlhf --rlhf_type {said} --model Qwen/Qwen3-8B --max_length 1024 --deepspeed zero3\n"
-    found = audited(written(tmp_path, "pairs.sh", text))
-    assert found.judged is not None, found.unpredicted
-    preference = found.judged.plan.job.preference
-    assert preference is not None
-    assert preference.loss == loss
-    assert [each.name for each in found.judged.plan.tuned[0].phases] == ["update"]
-
-
-def test_a_server_of_its_own_has_the_gpus_that_it_is_started_on(tmp_path: Path) -> None:
-    server = "swift rollout --model Qwen/Qwen3-8B --vllm_tensor_parallel_size 2 --vllm_data_parallel_size 2 &\n"
-    text = GRPO.replace("#!/bin/bash\n", f"#!/bin/bash\n{server}").replace("colocate", "server").replace("MORE", "")
-    found = audited(written(tmp_path, "grpo.sh", text))
-    rl = found.judged and found.judged.plan.job.rl
-    assert rl
-    assert (rl.placement, rl.rollout_gpus, rl.rollout.tp) == ("split", 4, 2)
-
-
 @pytest.mark.parametrize(
     ("stage", "kind", "examples"),
     [("sft", "full", 0), ("dpo", "lora", 64), ("dpo", "full", 64), ("kto", "lora", 64), ("rm", "lora", 64)],
@@ -239,38 +175,6 @@ def test_stages_of_a_yaml_of_arguments(stage: str, kind: str, examples: int, tmp
     assert (adapter is not None) == (kind == "lora")
     if adapter is not None:
         assert (adapter.r, adapter.lora_alpha, len(adapter.target_modules)) == (8, 16.0, 7)
-
-
-# Bytes of roots on each of 8 GPUs: of all parameters, of the embedding and its quotient, or of none.
-@pytest.mark.parametrize(
-    ("words", "roots"),
-    [
-        ("", 4 * 8_190_735_360 / 8),
-        (", foreach: false, fused: false", 2 * 4 * 151_936 * 4_096 / 8),
-        (", fused: true", None),
-    ],
-)
-def test_an_optimizer_steps_as_its_arguments_say(words: str, roots: float | None, tmp_path: Path) -> None:
-    kwargs = f"policy:\n  optimizer: {{name: torch.optim.AdamW, kwargs: {{lr: 1.0e-6{words}}}}}"
-    found = audited(written(tmp_path, "base.yaml", BASE.replace("policy:", kwargs, 1)))
-    assert found.judged is not None, found.unpredicted
-    held = {phase.name: phase.holds for phase in found.judged.plan.rl[0].phases}.get("optimizer's step")
-    assert (None if held is None else held["roots of second moments"]) == pytest.approx(roots and 1.15 * roots)
-
-
-@pytest.mark.parametrize(("words", "layers"), [("", 0), (" --mtp_num_layers 1", 1)])
-def test_layers_that_predict_further_tokens_are_made_where_an_option_says_so(words: str, layers: int) -> None:
-    line = "megatron sft --model Qwen/Qwen3-8B --tuner_type full --max_length 2048 --global_batch_size 8"
-    found = audited(f"NPROC_PER_NODE=8 {line}{words}")
-    assert found.judged is not None, found.unpredicted
-    assert found.judged.plan.model.num_nextn_predict_layers == layers
-
-
-@pytest.mark.parametrize(("script", "method"), [("dpo_online", "online_dpo"), ("dpo_vlm", "dpo"), ("kto", "kto")])
-def test_a_script_of_trl_is_what_its_name_says(script: str, method: str) -> None:
-    started = tuners.program(read(f"python examples/scripts/{script}.py --model_name_or_path Qwen/Qwen3-8B"))
-    assert started is not None
-    assert started.method == method
 
 
 def test_nemo_rl_inherits_and_replaces(tmp_path: Path) -> None:
@@ -332,23 +236,6 @@ def test_what_is_not_predicted_has_one_reason(words: str, why: str, tmp_path: Pa
 def test_programs_are_known_by_their_names_or_their_options(line: str, program: Any, tmp_path: Path) -> None:
     known = tuners.program(read(written(tmp_path, "run.sh", line + "\n")))
     assert (known and (known.tuner.name, known.method, known.megatron)) == program
-
-
-def test_accelerates_file_stands_for_deepspeeds_of_any_trainer(tmp_path: Path) -> None:
-    """By keys of its own, or by the name of a JSON beside it."""
-    line = "accelerate launch --config_file acc.yaml train.py --model_name_or_path Qwen/Qwen3-8B --seq_length 2048 "
-    script = written(tmp_path, "run.sh", line + "--per_device_train_batch_size 1 --gradient_checkpointing --bf16\n")
-    written(tmp_path, "acc.yaml", ZERO3)
-    own = audited(script)
-    assert own.judged is not None, own.unpredicted
-    written(tmp_path, "ds.json", '{"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", '
-            '"bf16": {"enabled": "auto"}}')  # fmt: skip
-    named = ZERO3.replace("  zero_stage: 3\n  offload_optimizer_device: none\n", "  deepspeed_config_file: ds.json\n")
-    written(tmp_path, "acc.yaml", named)
-    beside = audited(script)
-    assert beside.judged is not None, beside.unpredicted
-    assert beside.reading.deepspeed is not None
-    assert beside.judged.plan.device_bytes == own.judged.plan.device_bytes
 
 
 MEMORY = ("weights", "optimizer state")

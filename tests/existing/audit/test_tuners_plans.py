@@ -8,18 +8,13 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.descriptor.load import load_cluster
-from symconfig.render import render
-from symconfig.render.files import write
 from tests.existing.audit.test_tuners import (
-    BASE,
     FACTORY,
     audited,
     files,
     written,
 )
 from tests.runs.rl.support import planned, section
-from tests.sample_plans import sample_plan
 
 
 @pytest.mark.parametrize("target", ["trl", "nemo-rl"])
@@ -124,22 +119,3 @@ def test_ms_swift_on_megatron_is_read_and_no_plan_is_for_it(tmp_path: Path) -> N
     assert "policy's activations and logits" not in phases["reference"]
     assert found.better is None
     assert "no target trains on preferences with Megatron-LM" in (found.infeasible or "")
-
-
-@pytest.mark.parametrize(
-    ("precision", "cluster"), [("bf16", "h100"), ("fp8", "h100"), ("mxfp8", "b200"), ("nvfp4", "b200")]
-)
-def test_the_precision_of_ms_swift_on_megatron_comes_back(precision: str, cluster: str, tmp_path: Path) -> None:
-    machines, training = load_cluster(cluster), {"data_path": ("/a.jsonl",)}
-    plan = sample_plan("llama2-13b", machines, precision=precision, tp=2, pp=2, dp=2, training=training)
-    write(render(plan, "ms-swift"), tmp_path / "out")
-    found = symconfig.audit(tmp_path / "out" / "launch.sh", machines, 8, model=plan.model, plan=False)
-    assert found.judged is not None, found.unpredicted
-    assert found.judged.run.configuration.precision == precision
-
-
-def test_a_better_plan_for_dtensor_workers_is_for_nemo_rls_megatron_workers(tmp_path: Path) -> None:
-    written(tmp_path, "base.yaml", BASE)
-    found = audited(written(tmp_path, "job.yaml", "defaults: base.yaml\npolicy: {}\n"), gpus=8, plan=True)
-    assert found.better is not None, found.infeasible
-    assert (found.better.job.target, found.better.job.backend) == ("nemo-rl", "megatron")

@@ -11,7 +11,6 @@ import pytest
 from symconfig.api import existing
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.plans.rl import BUSIEST
 from symconfig.render import targets, verl
 from symconfig.runs.rl.phases import GAPS
 from tests.existing.audit.verl_scripts import MEGATRON, audited, of_verl, phases
@@ -52,20 +51,6 @@ def test_a_critic_computes_again_what_its_plan_has(pins: dict[str, str]) -> None
     assert parse_plan(plan.to_json()).rl == plan.rl
 
 
-ENDS = f"{MEGATRON}.override_transformer_config.num_layers_in_{{}}_pipeline_stage"
-
-
-def test_stages_whose_ends_differ_come_back() -> None:
-    pins = {"tp": "1", "pp": "8", "vpp": "1", "cp": "1", "recompute": "full"}
-    plan = comes_back("verl", pins, {"model": "qwen3-8b"})  # of 36 layers
-    words = dict(word.split("=", 1) for word in verl.words(plan))
-    options = plan.best.options
-    assert [words.get("+" + ENDS.format(end)) for end in ("first", "last")] == [
-        None if layers is None else str(layers) for layers in (options.first_stage_layers, options.last_stage_layers)
-    ]
-    assert options.first_stage_layers is not None
-
-
 @pytest.mark.parametrize(("named", "fused"), [("Qwen/Qwen3-8B", False), ("meta-llama/Llama-3.1-8B", True)])
 def test_kernels_that_neither_the_script_nor_megatron_bridge_fuses_are_counted(
     named: str, fused: bool, tmp_path: Path
@@ -84,12 +69,6 @@ def test_kernels_that_neither_the_script_nor_megatron_bridge_fuses_are_counted(
     kept = 0.0 if fused else layers * tokens * 2 * intermediate / 2 * (1 + GAPS)
     assert plain.bytes - told.bytes == pytest.approx(kept)
     assert (plain.seconds > told.seconds) is not fused
-
-
-def test_uneven_loads_of_experts_come_back() -> None:
-    pins = {"tp": "1", "pp": "2", "vpp": "1", "cp": "1", "ep": "8", "recompute": "none"}
-    plan = comes_back("verl", pins, {"gpus": 32, "model": "qwen3-30b-a3b", "tokens_per_gpu": 1280})
-    assert BUSIEST in next(each for each in plan.rl[0].phases if each.name == "update").holds
 
 
 def comes_back(target: str, pins: dict[str, str], changed: dict[str, Any]) -> Plan:

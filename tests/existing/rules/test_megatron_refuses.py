@@ -80,8 +80,6 @@ reuse-grad-buf-for-mxfp8-param-ag-refused: --fp8-format hybrid --fp8-recipe mxfp
 fp8-output-proj-refused: --fp8-output-proj --fp8-format hybrid
 moe-router-padding-for-quantization-refused: --moe-router-padding-for-quantization
 attention-backend-local-refused: --attention-backend local
-batch-invariant-mode-refused: --batch-invariant-mode --attention-backend flash --attention-dropout 0
-batch-invariant-mode-refused: --batch-invariant-mode --attention-backend flash --flash-attention-version 3
 delay-wgrad-compute-refused: --delay-wgrad-compute --transformer-impl local
 cuda-graph-impl-full-iteration-refused: --cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad \
   --cuda-graph-modules attn
@@ -106,11 +104,6 @@ save-intervals-refused: --save x --save-interval 10 --save-params-interval 5
 ckpt-format-torch-dcp-refused: --ckpt-format torch_dcp --pipeline-model-parallel-size 2
 disable-gloo-process-groups-refused: --disable-gloo-process-groups --dist-ckpt-optim-fully-reshardable \
   --distrib-optim-fully-reshardable-mem-efficient
-override-ckpt-iteration-refused: --override-ckpt-iteration 5 --finetune
-ckpt-convert-format-refused: --ckpt-convert-format torch
-non-persistent-ckpt-type-local-refused: --non-persistent-ckpt-type local
-replication-refused: --replication --replication-jump 2
-logits-save-dir-refused: --logits-save-dir x --logits-save-top-k 5
 overlap-param-gather-with-optimizer-step-refused: --overlap-param-gather-with-optimizer-step
 optimizer-instances: --num-experts 8 --disable-bias-linear --expert-model-parallel-size 8 \
   --num-distributed-optimizer-instances 2
@@ -123,13 +116,9 @@ tensor-parallel-num-weight-shards-refused: --tensor-parallel-num-weight-shards 2
 hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --pipeline-model-parallel-size 2
 hybrid-context-parallel-refused: --hybrid-context-parallel --calculate-per-token-loss --dataloader-type cyclic
 hybrid-layer-pattern-refused: --hybrid-layer-pattern M*M*|M*M* --num-virtual-stages-per-pipeline-rank 2
-fim-data-refused: --fim-data --fim-rate 0
-encoder-seq-length-refused: --encoder-seq-length 2048
 positions-too-few: --decoder-seq-length 4096
 weight-decay-schedule: --start-weight-decay 0.1
 data-path-refused: --data-path x --data-args-path y
-per-split-data-args-path-refused: --train-data-path x --per-split-data-args-path y
-evaluation-batch-over-replicas: --eval-global-batch-size 20
 not-positive: --make-vocab-size-divisible-by 0
 not-positive: --vocab-size 0
 not-positive: --num-dataset-builder-threads 0

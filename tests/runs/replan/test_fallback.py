@@ -342,9 +342,8 @@ def test_check_finds_an_edited_plan_below(result: FallbackResult, tmp_path: Path
 
 def test_a_target_without_launch_sh_has_nothing_that_picks(result: FallbackResult, tmp_path: Path) -> None:
     templates, out = tmp_path / "mine", tmp_path / "out"
-    (templates / "ours").mkdir(parents=True)
-    (templates / "ours" / "target.yaml").write_text("schema: symconfig.target/1\nbase: megatron\ndoes: x\n")
-    (templates / "ours" / "args.txt.j2").write_text("{{ best.parallel.tp }}\n")
-    result.write(out, target="ours", templates=templates)
+    (templates / "megatron").mkdir(parents=True)
+    (templates / "megatron" / "launch.sh.j2").write_text("\n")
+    result.write(out, target="megatron", templates=templates)
     assert sorted(path.name for path in out.iterdir() if path.is_file()) == ["fallback.json", "manifest.json"]
     assert symconfig.verify_frozen(out, templates=templates).passed

@@ -15,7 +15,7 @@ from symconfig.existing.recover.rl.sequences import Packed
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import READING
-from symconfig.render import learning, nemo_rl, openrlhf, slime, step_words, verl
+from symconfig.render import learning, nemo_rl, openrlhf, slime, verl
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import GAPS
 from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
@@ -58,8 +58,6 @@ def test_samples_are_read_in_the_largest_micro_batches_that_fit_and_save_time() 
             assert saves >= learning.WORTH_READING
         if size == found.tokens:
             assert saves < learning.WORTH_READING or not room
-    (why,) = step_words.read_at_once(plan)
-    assert f"{found.tokens:,} tokens a GPU at once" in why
 
 
 def test_logits_that_do_not_fit_are_read_in_smaller_micro_batches() -> None:
@@ -70,8 +68,6 @@ def test_logits_that_do_not_fit_are_read_in_smaller_micro_batches() -> None:
     assert phase(plan, "update").tokens == 45056
     assert found.tokens == 22528
     assert found.bytes <= plan.usable_bytes < read_at(plan, 45056)[1]
-    (why,) = step_words.read_at_once(plan)
-    assert "do not fit" in why
 
 
 def slowed(times: float, link: str) -> ClusterDescriptor:
@@ -154,7 +150,6 @@ def test_slime_reads_samples_in_the_micro_batches_of_its_updates(tmp_path: Any) 
     """It has an option for others, which no part of it reads (slime 0.3.1, utils/arguments.py alone names it)."""
     plan = planned("qwen3-8b", target="slime", tokens_per_gpu=1280, **LONG)
     assert phase(plan, READING).tokens == phase(plan, "update").tokens == 1280
-    assert not list(step_words.read_at_once(plan))
     path = script(tmp_path)
     plain = phases(audited(str(path)))
     text = path.read_text()

@@ -24,7 +24,7 @@ from symconfig.format import gib
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import llamafactory, openrlhf, render, target_of
+from symconfig.render import openrlhf, render, target_of, tuners
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
 from symconfig.serve.description import description
@@ -176,7 +176,7 @@ def test_a_plan_is_read_back_and_made_again(tmp_path: Any, capsys: pytest.Captur
 
 def test_llamafactory_is_told_the_pairs() -> None:
     plan = usual()
-    found = llamafactory.sections(plan)
+    found = tuners.sections(plan)
     assert found["train"]["per_device_train_batch_size"] * 2 == plan.best.batch.micro
     assert (found["method"]["stage"], found["method"]["pref_loss"]) == ("dpo", "sigmoid")
     assert found["dataset"]["cutoff_len"] == LENGTHS["max"]
@@ -190,7 +190,7 @@ def test_llamafactory_is_told_the_pairs() -> None:
 
 def test_llamafactory_is_told_to_pack() -> None:
     told = {"preference": None, "task": "sft", "global_batch_size": 64, "target": "llamafactory", "seq_length": 4096}
-    data = llamafactory.sections(planned(sequences=LENGTHS | {"batching": "packed"}, **told))["dataset"]
+    data = tuners.sections(planned(sequences=LENGTHS | {"batching": "packed"}, **told))["dataset"]
     assert (data["packing"], data["neat_packing"], data["cutoff_len"]) == (True, True, 4097)
     with pytest.raises(InfeasibleError, match=r"sequences.batching: LLaMA-Factory pads sequences, or packs them"):
         planned(sequences=LENGTHS | {"batching": "padding_free"}, **told)

@@ -1,20 +1,51 @@
-"""Files of a plan over two kinds of GPUs: each kind's own launch.sh, and the one above them that takes a node's."""
+"""Files of several plans in one folder: for several numbers of nodes, or for two kinds of GPUs.
+
+Each has a folder of its own; the launch.sh above them takes the one that fits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from symconfig.format import count, json_text, seconds
 from symconfig.install import VERSION
 from symconfig.plans.mixed import Alone, Host, MixedPlan
-from symconfig.render import named, summary
+from symconfig.plans.plan import Plan
+from symconfig.render import named, sources, summary
 from symconfig.render.files import ENDING, File, Files
 from symconfig.render.fill import filled
 from symconfig.render.manifest import manifest
-from symconfig.render.megatron import NAME
 from symconfig.render.summary import Row
-from symconfig.render.target import LAUNCH
+from symconfig.render.target import LAUNCH, Target, split
 from symconfig.resources import data_dir
+
+
+def node_folder(nodes: int) -> str:
+    """Return the name of the folder with the plan for this number of nodes."""
+    return f"nodes-{nodes}"
+
+
+def above(plans: Sequence[tuple[int, Plan]], launchers: Sequence[str], advice: Sequence[str] = ()) -> list[File]:
+    """Return launch.sh, which starts the plan for the nodes found, and sbatch.sh if Slurm is among the launchers.
+
+    plans: by number of nodes, largest first. advice: sentences on saving, for the comments of launch.sh.
+    """
+    plan, counts = plans[0][1], [count for count, _ in plans]
+    values = {"plan": plan, "nodes": summary.nodes(plan), "counts": counts, "advice": advice}
+    made = filled((data_dir("templates") / "fallback",), ("launch.sh.j2",), values)
+    for launcher in launchers:
+        if split(launcher)[0] == "slurm":
+            (source,) = sources(None, [launcher], None)
+            made += _of_a_range(source, counts[-1]).files(plan, Files(tuple(made)))
+    return made
+
+
+def _of_a_range(slurm: Target, least: int) -> Target:
+    """Return the Slurm launcher requesting from `least` nodes up to those of its plan."""
+    inner = slurm.variables
+    return replace(slurm, variables=lambda plan, files: {**inner(plan, files), "least": least})
+
 
 PLAN = "mixed.json"
 _OF_KIND = (LAUNCH, "megatron_args.txt")  # of a target's files, those that say nothing of the whole plan
@@ -26,16 +57,18 @@ def files(plan: MixedPlan) -> Files:
     """
     made = []
     for host in plan.best.hosts:
-        own = named(NAME).files(plan.of(host))
+        own = named("megatron").files(plan.of(host))
         made += [
-            File(f"{folder(host)}/{item.path}", item.text, item.executable) for item in own if item.path in _OF_KIND
+            File(f"{stage_folder(host)}/{item.path}", item.text, item.executable)
+            for item in own
+            if item.path in _OF_KIND
         ]
     folders = (data_dir("templates") / "mixed", data_dir("templates") / "shared")
     values = {
         "plan": plan,
         "best": plan.best.candidate,
         "hosts": plan.best.hosts,
-        "folders": [(host, folder(host)) for host in plan.best.hosts],
+        "folders": [(host, stage_folder(host)) for host in plan.best.hosts],
         "kinds": [_row(host) for host in plan.best.hosts],
         "sentences": tuple(verdict(plan)),
         "summary": {**summary.tables(plan.best.candidate), "time": summary.time(plan.of(plan.best.hosts[0]))},
@@ -43,10 +76,10 @@ def files(plan: MixedPlan) -> Files:
     }
     above = filled(folders, (f"{LAUNCH}{ENDING}", f"REPORT.md{ENDING}"), values)
     done = Files((File(PLAN, json_text(plan.to_dict())), *above, *made))
-    return Files((*done, manifest(done, NAME, (), None)))
+    return Files((*done, manifest(done, "megatron", (), None)))
 
 
-def folder(host: Host) -> str:
+def stage_folder(host: Host) -> str:
     """Return the name of the folder for one kind's nodes."""
     return f"stages-{host.stages.text.replace(' to ', '-')}"
 
@@ -63,8 +96,8 @@ def verdict(plan: MixedPlan) -> Iterator[str]:
         yield f"**It does not pay**: {faster.share.cluster.name} alone is {1 / gain:.2f} times as fast as both kinds."
     yield (
         f"Searched: {count(plan.candidates)} candidates, of which {count(plan.feasible)} fit, weighed on a machine of "
-        f"both kinds' mean rates; the best of them were laid over both in either order, {count(plan.laid)} times. "
-        "What was not laid over them may be faster: nothing is proved of it."
+        f"both kinds' mean rates; the best were mapped to both kinds in either order, {count(plan.laid)} times. "
+        "A candidate that was not mapped may be faster: the result is not proved optimal."
     )
 
 

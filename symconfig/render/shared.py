@@ -1,4 +1,4 @@
-"""What a framework's table of constraints refuses in a plan."""
+"""What several targets share: refusals by a framework's constraints, the weights that a run starts from, images."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from symconfig.descriptor.config_writer import unsaid
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
 from symconfig.frameworks.backend import Medium
 from symconfig.frameworks.constraint import Constraint, failing
@@ -79,3 +80,69 @@ def model_problems(plan: Plan) -> Iterator[Problem]:
     """
     unwritten = () if plan.model.vision is not None else unsaid(plan.model)
     yield from (each for each in unwritten if not (plan.job.puts_head and each.field == "num_labels"))
+
+
+def pretrains(plan: Plan) -> bool:
+    """Return whether all weights are trained, with a loss over every token."""
+    return plan.model.adapter is None and plan.job.task in (None, "pretrain")
+
+
+def fine_tuned(plan: Plan) -> bool:
+    """Return whether training starts from existing weights."""
+    return not pretrains(plan) or plan.job.training.hf_weights is not None
+
+
+def batching(plan: Plan) -> str | None:
+    """Return how the job's sequences become micro-batches: "packed", "padded" or "padding_free"; None: not said."""
+    return None if plan.job.sequences is None else plan.job.sequences.batching
+
+
+def hf_weights(plan: Plan) -> str | None:
+    """Return the Hugging Face folder or id to start from: the job's, or for fine-tuning the model's id.
+
+    None for random weights, and for a model without an id.
+    """
+    if plan.job.training.hf_weights is not None or not fine_tuned(plan):
+        return plan.job.training.hf_weights
+    return plan.model.huggingface_id
+
+
+def weights_problems(plan: Plan, reader: str) -> Iterator[Problem]:
+    """Yield a problem if the job names Hugging Face weights, which `reader` does not load."""
+    if plan.job.training.hf_weights is not None:
+        yield Problem(
+            f"{reader} does not start from Hugging Face weights",
+            field="training.hf_weights",
+            got=plan.job.training.hf_weights,
+            hint="--target bridge, or --backend deepspeed",
+        )
+
+
+def outer_type(model: ModelDescriptor) -> str:
+    """Return the model_type of the whole checkpoint: with a vision tower the tower model's, else the
+    language model's.
+    """
+    return model.model_type if model.vision is None else model.vision.model_type
+
+
+def pixels(plan: Plan) -> int | None:
+    """Return the largest number of pixels per image; None if the tower takes one fixed size, or there is none."""
+    vision = plan.model.vision
+    return vision.image_size**2 if vision is not None and vision.any_resolution else None
+
+
+def image_notes(plan: Plan, name: str | None = None) -> tuple[str, ...]:
+    """Return sentences about images that the files cannot ensure; () without a vision tower.
+
+    name: the program's option for their size.
+    """
+    vision = plan.model.vision
+    if vision is None:
+        return ()
+    sentences = [
+        f"The prediction is for {vision.images_per_sequence:g} images of {vision.tokens} tokens in every sequence: how "
+        "many there are is up to the data"
+    ]
+    if name is not None and vision.any_resolution:
+        sentences.append(f"{name} shrinks larger images; smaller ones become fewer tokens than planned")
+    return tuple(sentences)
