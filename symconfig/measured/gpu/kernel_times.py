@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import yaml
 from pydantic import Field
@@ -85,8 +85,10 @@ class Stream(Strict):
 
     @property
     def family(self) -> str:
-        group = {"rmsnorm": "norm", "layernorm": "norm", "glu": "activation", "gelu": "activation", "copy": "copy"}
-        return group[self.what] if self.what == "copy" else f"{group[self.what]}, {_way(self.backward)}"
+        if self.what == "copy":
+            return "copy"
+        group = "norm" if self.what.endswith("norm") else "activation"
+        return f"{group}, {'backward' if self.backward else 'forward'}"
 
     @property
     def moved(self) -> int:
@@ -97,14 +99,10 @@ class Stream(Strict):
 
 
 class Launch(Strict):
-    """A kernel with next to nothing to do: on the device, or the host's time to launch a linear layer with autograd."""
+    """A kernel with next to nothing to do."""
 
     kernel: Literal["launch"] = "launch"
-    where: Literal["device", "host"]
-
-    @property
-    def family(self) -> str:
-        return "launch" if self.where == "device" else "host, one operator"
+    family: ClassVar[str] = "launch"
 
 
 class HostCopy(Strict):
@@ -125,23 +123,21 @@ Kernel = Annotated[Product | Attention | Stream | Launch | HostCopy, Field(discr
 class Row(Strict):
     """One kernel's seconds: the median of several samples. spread: half their interquartile range over the median.
 
-    model: of the zoo, which runs a kernel of this size. how: which of several implementations was the fastest.
+    how: the fastest of several implementations.
     """
 
     what: Kernel
     seconds: Positive
     spread: Annotated[float, Field(ge=0)]
     samples: PositiveInt
-    model: str | None = None
     how: str | None = None
 
 
 class Skipped(Strict):
-    """A kernel that could not be measured, and why. model: of the zoo, which runs it."""
+    """A kernel that could not be measured, and why."""
 
     what: Kernel
     reason: str
-    model: str | None = None
 
 
 class Rig(Strict):
@@ -195,7 +191,3 @@ def as_yaml(times: KernelTimes) -> str:
 def _line(value: object) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDTH, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _way(backward: bool) -> str:
-    return "backward" if backward else "forward"
