@@ -151,7 +151,7 @@ def test_the_checkpoint_and_the_reasons_are_told_beside_the_diff(run: Run, scrip
     assert outcome.code == 0
     assert "-    --ckpt-format torch\n+    --ckpt-format torch_dist\n" in outcome.out
     assert "since the format torch has a file for every rank" in outcome.err
-    assert "--load /ckpt/tp4 (torch, by what this configuration saved): It loads after a conversion." in outcome.err
+    assert "Whether an old checkpoint loads: symconfig checkpoint DIR --plan" in outcome.err
 
 
 @pytest.mark.parametrize("width", [80, 120])
