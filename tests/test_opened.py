@@ -33,7 +33,6 @@ ALLOWED = {
             "render/deepspeed.py",
             "render/launchers/ray.py",
             "report/page/page.py",
-            "runs/sweep/planner.py",
             "solve/interval.py",
             "solve/usual.py",
         ),

@@ -91,7 +91,6 @@ def test_more_nodes_than_there_are_cannot_be_lost(plan: Plan, lost: tuple[int, i
         symconfig.replan_lost_nodes(plan, lost)
 
 
-
 def test_one_node_has_none_to_lose() -> None:
     with pytest.raises(InputError, match="a plan of one node has none to lose"):
         symconfig.replan_lost_nodes(sample_plan(tp=1, pp=1, dp=8), 1)
@@ -241,7 +240,6 @@ def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
     assert before == {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-
 @pytest.fixture(scope="module")
 def grids() -> FallbackResult:
     """With one node there is a single replica."""
@@ -307,4 +305,3 @@ def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Pat
     (out / "nodes-1/ray.sh").unlink()
     (out / "nodes-2/plan.json").unlink()
     assert findings() == [("missing", "nodes-2/plan.json")]
-
