@@ -13,7 +13,7 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan, Target
-from symconfig.runs.checkpoint.changes import closes, holding
+from symconfig.runs.checkpoint.facts import closes, holding
 from symconfig.runs.checkpoint.folder import Checkpoint
 from symconfig.runs.checkpoint.kinds import between, named
 from symconfig.runs.checkpoint.pickled import Plain
