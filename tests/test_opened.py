@@ -64,7 +64,6 @@ ALLOWED = {
             "runs/checkpoint/folder.py",
             "runs/checkpoint/folder_deepspeed.py",
             "runs/checkpoint/folder_megatron.py",
-            "runs/checkpoint/pickled.py",
         ),
         "files of a folder that it has seen to be regular",
     ),
