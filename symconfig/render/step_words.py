@@ -52,17 +52,10 @@ def engine_share(plan: Plan) -> Iterator[str]:
 
 
 def read_at_once(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the micro-batch size of log-probabilities, if it is not that of the update."""
+    """Yield a sentence on the micro-batch size of log-probabilities, if it is smaller than that of the update."""
     tokens = {phase.name: phase.tokens for step in plan.rl[:1] for phase in step.phases}
-    if (read := tokens.get(READING, 0)) == (trained := tokens.get("update", 0)):
-        return
-    if read < trained:
+    if (read := tokens.get(READING, 0)) < tokens.get("update", 0):
         yield f"Log-probabilities are computed of {read:,} tokens a GPU at once: those of an update's do not fit."
-        return
-    yield (
-        f"Log-probabilities keep nothing for a backward, and are computed of {read:,} tokens a GPU at once: twice as "
-        f"many would not fit, or would save less than {percent(learning.WORTH_READING, 0)} of their time."
-    )
 
 
 def notes(plan: Plan, moved: str = "") -> Iterator[str]:

@@ -69,7 +69,7 @@ def best_plan(
 
     if target.rl is not None:
         from symconfig.runs.rl.choose import answer as step
-        from symconfig.runs.rl.question import Question
+        from symconfig.runs.rl.layouts import Question
 
         source = target_of(model, target)
         learns = source.learns

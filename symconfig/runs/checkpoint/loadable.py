@@ -161,7 +161,7 @@ def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
 
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has
-KEPT = ("tp", "pp", "vpp", "ep", "etp", "zero")  # pins with which every rank reads what it wrote
+KEPT = ("tp", "pp", "vpp", "ep", "etp")  # and the ZeRO stage: with these pins every rank reads what it wrote
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
@@ -202,7 +202,10 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """Return a text with its fields `<<from>>`, `<<old.…>>` and `<<new.…>>` replaced."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
-    words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
+    if "<<old.pins>>" in words:
+        values = {name: getattr(old.best.parallel, name) for name in KEPT} | {"zero": old.best.options.zero_stage}
+        values |= {"layout": f"'{layout}'"} if (layout := old.best.options.pipeline_layout) else {}
+        words = words.replace("<<old.pins>>", " ".join(f"--pin {name}={value}" for name, value in values.items()))
     for degree in DEGREES:
         words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.parallel, degree)))
     return words

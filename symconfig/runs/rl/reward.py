@@ -21,9 +21,8 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch
 from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
 from symconfig.render.rewarding import Rewarding
-from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine
+from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
 from symconfig.runs.rl.logits import PLAIN
-from symconfig.runs.rl.per_token import cached_bytes
 from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found

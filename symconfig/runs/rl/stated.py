@@ -22,6 +22,7 @@ from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
+from symconfig.runs.rl.layouts import ANY, Question
 from symconfig.runs.rl.logits import (
     BY_TARGET,
     FUSED,
@@ -34,7 +35,6 @@ from symconfig.runs.rl.logits import (
     of_loss,
 )
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.question import ANY, Question
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Stated
 from symconfig.runs.rl.tuned import counted

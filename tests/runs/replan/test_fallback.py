@@ -227,9 +227,9 @@ def test_another_target_of_the_files_is_no_other_plan(
     assert main(words) == 0
     assert "made again" not in capsys.readouterr().err
     assert (tmp_path / "out/nodes-4/plan.json").read_text() == plan.to_json()
-    assert main([*words[:4], "--keep", "tp", "--html", "page.html"]) == 2
+    assert main([*words[:4], "--release", "tp", "--html", "page.html"]) == 2
     told = capsys.readouterr().err
-    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--keep", "--html"))
+    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--release", "--html"))
 
 
 def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:

@@ -18,7 +18,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.render import verl
 from symconfig.resources import data_dir
 from symconfig.runs.rl.choose import answer
-from symconfig.runs.rl.question import Question
+from symconfig.runs.rl.layouts import Question
 from tests.runs.rl.support import planned, section, usual
 from tests.sample_plans import learning_plan
 
