@@ -128,7 +128,6 @@ def test_nothing_near_takes_back_what_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ({"keep": ("tp", "speed")}, "keep: is no choice's name (got 'speed'"),
     ({"release": ("x",)}, "release: is not pinned in the old plan (got x"),
     ({"at_step": -1}, "at_step: out of range"),
     ({"at_step": 1001, "global_batch_size": 64}, "at_step: is behind the end of the run (got 1001, need at most 1000"),
