@@ -23,10 +23,9 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
-from symconfig.runs.adapted import bare
+from symconfig.runs.adapted import as_trained, bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import read
-from symconfig.runs.imaged import as_trained
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.inputs import revised

@@ -17,7 +17,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Target
-from symconfig.runs.imaged import as_trained
+from symconfig.runs.adapted import as_trained
 from symconfig.solve.answer import answer, assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled

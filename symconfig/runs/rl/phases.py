@@ -20,7 +20,7 @@ from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
-from symconfig.runs.rl.reward import Rewards, shared
+from symconfig.runs.rl.reward import Rewards
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
@@ -345,4 +345,5 @@ class Layout:
 
     def _frozen(self) -> dict[str, float]:
         """Return the bytes of the reference and of the reward model that stay on the actor's GPUs."""
-        return ({"reference": self.actor.memory[WEIGHTS]} if self._rests else {}) | dict(shared(self.rewards))
+        held = {"reference": self.actor.memory[WEIGHTS]} if self._rests else {}
+        return held if self.rewards is None or self.rewards.own else {**held, **self.rewards.rests}

@@ -36,7 +36,7 @@ from symconfig.runs.rl.logits import (
 )
 from symconfig.runs.rl.phases import AWAY, Layout
 from symconfig.runs.rl.reward import rewards
-from symconfig.runs.rl.trained import Stated
+from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
@@ -184,7 +184,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     else:
         logits = PLAIN if alone.classifies else _of_program(alone.workers, name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
-    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
+    trained = Trained(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return replace(judged, plan=replace(judged.plan, tuned=(step,)), run=run)
 
@@ -215,9 +215,9 @@ def _never(*_: object) -> Plan:
 
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
-) -> Stated:
+) -> Trained:
     """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed, judged.plan.job)
-    return Stated(judged.plan, judged.plan.best, fill, logits, point=point)
+    return Trained(judged.plan, judged.plan.best, fill, logits, point=point)

@@ -18,7 +18,7 @@ from symconfig.plans.rl import READING
 from symconfig.render import nemo_rl, openrlhf, slime, step_words, verl
 from symconfig.runs.rl.logits import VERL
 from symconfig.runs.rl.phases import GAPS
-from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
+from symconfig.runs.rl.trained import WEIGHTS, Trained
 from tests.existing.audit.test_slime import script
 from tests.existing.audit.verl_scripts import audited, of_verl, phases
 from tests.runs.rl.support import phase, planned, section, step
@@ -75,7 +75,7 @@ def test_every_read_gathers_the_weights_that_rest_in_shards(backend: str) -> Non
         shape: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 8, "zero_stage": zero, "seq_length": 4096}
         plan = sample_plan(load_model("llama3.2-1b"), slowed(times, "nvlink"), backend, **shape)
         prospect = Trained(plan, plan.best, 1.0, VERL).prospect
-        return Frozen(plan, plan.best, 1.0, VERL, point=prospect).passes_s(10, 1.0)
+        return Trained(plan, plan.best, 1.0, VERL, point=prospect, frozen=True).passes_s(10, 1.0)
 
     fast, slow, slower = (seconds(times, 3) for times in (1.0, 1e4, 2e4))
     link = load_cluster("h100").levels[0].bandwidth_bytes_per_s.value

@@ -324,17 +324,15 @@ def test_every_answer_about_a_plan_shows_its_phases(tmp_path: Path, capsys: pyte
     assert [row[0] for row in drawn["rows"]] == [each.name for each in usual().rl[0].phases]
 
 
-def test_replicas_are_no_wider_than_they_need_to_be_and_steps_alike_have_room() -> None:
-    """What a model of decoding cannot tell apart goes to fewer GPUs, then to more room for longer answers."""
+def test_replicas_are_no_wider_than_they_need_to_be() -> None:
+    """What a model of decoding cannot tell apart goes to fewer GPUs."""
 
-    def layout(step_s: float, gpus: int, room: int) -> Any:
-        replica = SimpleNamespace(engine=SimpleNamespace(gpus=gpus), at_once=lambda rl, tokens: room)
-        return SimpleNamespace(
-            step_s=step_s, generation=SimpleNamespace(seconds=50.0), replica=replica, rl=SimpleNamespace(longest=9)
-        )
+    def layout(step_s: float, gpus: int) -> Any:
+        replica = SimpleNamespace(engine=SimpleNamespace(gpus=gpus))
+        return SimpleNamespace(step_s=step_s, generation=SimpleNamespace(seconds=50.0), replica=replica)
 
-    wide, narrow, roomy, slow = layout(100.0, 8, 9), layout(104.0, 4, 5), layout(104.9, 4, 7), layout(105.2, 2, 9)
-    assert preferred([wide, narrow, roomy, slow]) == [roomy, wide, narrow, slow]
+    wide, narrow, later, slow = layout(100.0, 8), layout(104.0, 4), layout(104.9, 4), layout(105.2, 2)
+    assert preferred([wide, narrow, later, slow]) == [narrow, wide, later, slow]
     assert preferred([wide, slow]) == [wide, slow]
     assert preferred([]) == []
     step, pinned = planned("llama3.2-1b").rl[0], planned("llama3.2-1b", rollout={"tp": 2}).rl[0]
