@@ -16,7 +16,7 @@ Positive = Annotated[float, Field(gt=0)]
 Dtype = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Layout = Literal["forward", "input-gradient", "weight-gradient"]
 Streaming = Literal["rmsnorm", "layernorm", "glu", "gelu", "copy"]
-_WIDTH = 10_000  # one line for each row
+_WIDTH = 10_000  # no kernel is broken over lines
 
 
 class Product(Strict):
@@ -177,17 +177,7 @@ def read(path: Path) -> KernelTimes:
 
 
 def as_yaml(times: KernelTimes) -> str:
-    """Return the times as YAML text, one line per kernel, without fields that are None."""
+    """Return the times as YAML text, without fields that are None."""
     data = times.model_dump(mode="json", by_alias=True, exclude_none=True)
-    lines = []
-    for key, value in data.items():
-        if isinstance(value, list):
-            lines += [f"{key}:{'' if value else ' []'}", *(f"- {_line(item)}" for item in value)]
-        else:
-            lines.append(f"{key}: {_line(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _line(value: object) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDTH, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
+    text: str = yaml.safe_dump(data, default_flow_style=None, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return text

@@ -274,5 +274,3 @@ def test_what_fits_nowhere_says_what_is_too_full() -> None:
             pins={"zero": 2, "mbs": 2, "recompute": "none", "tp": 1, "optimizer_offload": 0},
             limits={"memory_margin": 0.1},
         )
-    with pytest.raises(InfeasibleError):
-        planned("llama3.1-405b")
