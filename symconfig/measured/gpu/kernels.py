@@ -170,7 +170,7 @@ class DeviceClock:
             queued = time.perf_counter() - queued
             late = start.query()
             end.synchronize()
-            seconds = 1e-3 * start.elapsed_time(end)
+            seconds: float = 1e-3 * start.elapsed_time(end)
             self._queue_s = queued / runs
             if not late or seconds >= 2 * queued or lead_s >= _MOST_LEAD_S:
                 return seconds / runs

@@ -99,9 +99,9 @@ def scheduled(
     if new != old:
         ratio, lr = batch / old.global_, training.lr
         rules = f": the square-root rule would have {lr * sqrt(ratio):.3g}, the linear one {lr * ratio:.3g}"
-        done = run.step + past.step
+        behind = run.step + past.step
         left = [
-            past.tokens + (training.train_iters - done) * old_tokens,
+            past.tokens + (training.train_iters - behind) * old_tokens,
             (changed.train_iters - run.step) * step_tokens,
         ]
         if counting.renumbers:
