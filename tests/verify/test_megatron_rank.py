@@ -126,16 +126,9 @@ def _used_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize(
-    ("gpus", "model", "overrides"),
-    [
-        (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
-        (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
-    ],
-)
-def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: str, overrides: dict[str, Any]) -> None:
-    item = rendered(sample_plan(model, "h100", **overrides))
-    assert item.plan.best.parallel.world_size == gpus
+def test_a_rank_of_thousands_takes_seconds_and_little_memory() -> None:
+    item = rendered(sample_plan("llama3.1-70b", "h100", tp=8, pp=16, vpp=5, cp=1, dp=128))
+    assert item.plan.best.parallel.world_size == 16384
     jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
     before_s = _used_s()
     result = megatron.megatron_session.run(source(), jobs[-1:], LIMIT_S)[jobs[-1].id]

@@ -14,7 +14,7 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -63,18 +63,7 @@ class Checkpoint:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the checkpoint as JSON values."""
-        return {
-            "kind": self.kind,
-            "folder": str(self.folder),
-            "data": str(self.data),
-            "size_bytes": self.size_bytes,
-            "iteration": self.iteration,
-            "since": self.since,
-            "until": self.until,
-            "degrees": dict(self.degrees),
-            "says": dict(self.says),
-            "notes": list(self.notes),
-        }
+        return {**asdict(self), "folder": str(self.folder), "data": str(self.data), "notes": list(self.notes)}
 
 
 def size_bytes(folder: Path) -> int:
