@@ -81,29 +81,8 @@ REFUSED = {
     "world": ("--tensor-model-parallel-size", ["5"], "world size"),
     "batch": ("--global-batch-size", ["100"], "eval_global_batch_size"),
     "layers": ("--num-layers", ["41"], "divisible by the pipeline-model-parallel size"),
-    "layout with other stages": (
-        "--seq-length",
-        ["4096", "--pipeline-model-parallel-layout", "E|t*20|t*20L"],
-        "must be divisible",
-    ),
     "layout with other layers": ("--seq-length", ["4096", "--pipeline-model-parallel-layout", "Et*20|t*19L"], "layers"),
-    "selective with a method": (
-        "--seq-length",
-        ["4096", "--recompute-granularity", "selective", "--recompute-method", "block"],
-        "recompute method is not yet supported",
-    ),
-    "gather without the optimizer": ("--use-distributed-optimizer", [], "--overlap-param-gather only supported"),
     "unknown option": ("--seq-length", ["4096", "--sequence-paralel"], "unrecognized arguments: --sequence-paralel"),
-    "full recompute without a method": (
-        "--seq-length",
-        ["4096", "--recompute-granularity", "full"],
-        "recompute_method",
-    ),
-    "experts over ep": (
-        "--seq-length",
-        ["4096", "--num-experts", "9", "--expert-model-parallel-size", "8"],
-        "multiple of expert model parallel",
-    ),
     "a list that fills the memory": ("--seq-length", ["4096", "--moe-layer-freq", "([1]*9999999999)"], "MemoryError"),
 }
 
