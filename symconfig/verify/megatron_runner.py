@@ -121,18 +121,12 @@ def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
     arguments = importlib.import_module("megatron.training.arguments")
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
-    args = phases.run("validate_args", lambda: _validated(arguments, args))
+    phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
     phases.run("tokenizer", lambda: _tokenizer(args))
     num_microbatches = phases.run("microbatches", lambda: _microbatches(args))
     phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
     config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
     return args, config, num_microbatches
-
-
-def _validated(arguments: Any, args: Any) -> Any:
-    """Return the arguments after validate_args, as initialize_megatron (until core_v0.17) calls it."""
-    arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER})
-    return args
 
 
 def _tokenizer(args: Any) -> None:

@@ -60,7 +60,7 @@ def _requests(name: str) -> list[dict[str, Any]]:
     plan = _plan(name)
     files = render(plan, "deepspeed")
     return [
-        deepspeed._native_request(json.loads(files["ds_config.json"]), plan),
+        {"config": json.loads(files["ds_config.json"]), "world_size": plan.best.parallel.world_size},
         deepspeed._trainer_request(json.loads(files["ds_config_hf.json"]), plan),
     ]
 

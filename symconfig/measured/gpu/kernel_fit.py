@@ -67,7 +67,13 @@ class KernelFit:
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     """Fit a GPU's kernel constants to measured times. Raise InputError if no measured kernel has a formula."""
-    rows = tuple(row for row in times.rows if _explained(row.what, cluster))
+    peaks = cluster.gpu.peak_flops
+    rows = tuple(
+        row
+        for row in times.rows
+        if not isinstance(row.what, HostCopy)
+        and (not isinstance(row.what, Product) or getattr(peaks, row.what.dtype) is not None)
+    )
     if not rows:
         raise InputError("no kernel was measured that constants could be fitted to", got=str(times.rig))
     parameters = _parameters(rows, cluster.kernels)
@@ -134,13 +140,6 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
             if isinstance(kernel, CastProduct) and kernel.low:  # the cost model's product casts its first operand
                 result[index] -= traffic_s(rates, rates.cast_bytes * kernel.batch * kernel.m * kernel.k)
     return result
-
-
-def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
-    """Return whether the cost model has a formula for the kernel, and the cluster a peak for its precision."""
-    if isinstance(kernel, Product):
-        return getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
-    return not isinstance(kernel, HostCopy)
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:

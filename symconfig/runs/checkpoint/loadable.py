@@ -99,6 +99,9 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     otherwise = worst(rule.otherwise or rule.verdict for rule in rules)
     telling = sorted((rule for rule in rules if _tells(rule, verdict)), key=lambda rule: -rule.verdict.rank)
 
+    def what(rule: Rule) -> str:
+        return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
+
     def steps(level: Verdict) -> tuple[Step, ...]:
         wanted = {name for rule in rules for name in _steps(rule, level)}
         return () if level is Verdict.NO else way(checkpoint.format, wanted, old, new)
@@ -110,7 +113,7 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
         how=steps(verdict),
         otherwise_how=steps(otherwise) if verdict is Verdict.CONVERTED else (),
         lost=tuple(dict.fromkeys(table().lost[name] for rule in telling for name in rule.lost)),
-        reasons=tuple(Reason(rule.says.format(changed=_changed(rule, changed)), rule.source) for rule in telling),
+        reasons=tuple(Reason(rule.says.format(changed=what(rule)), rule.source) for rule in telling),
     )
 
 
@@ -154,10 +157,6 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
     if verdict in (rule.verdict, Verdict.NO):
         return rule.verdict is verdict
     return rule.otherwise is None or any(name in table().conversions for name in _steps(rule, verdict))
-
-
-def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
-    return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
 
 
 ONE_BUCKET = 2**40  # elements: more than any buffer has

@@ -190,6 +190,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     """
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
+    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     fullest: Layout | None = None
     refused: InfeasibleError | None = None
     unsure: list[Tried] = []
@@ -210,7 +211,10 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
                 refused = critic
                 continue
             every = list(layouts(question, actor, critic, on))
-            fitting = sorted((each for each in every if _fits(question, each)), key=question.rank)
+            fitting = sorted(
+                (each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host),
+                key=question.rank,
+            )
             if fitting:
                 sure = question.is_sure(fitting[0])
                 result.append((plan, actor, preferred([each for each in fitting if question.is_sure(each) == sure])))
@@ -279,11 +283,6 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
     filled = described(replace(point, request=request, micro=1), plan.cluster, job, best=True)
     filled = replace(filled, target=candidate.target, options=candidate.options)
     return Trained(replace(plan, job=job), filled, packed.fill(rl, whole), logits, candidate)
-
-
-def _fits(question: Question, layout: Layout) -> bool:
-    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
-    return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:

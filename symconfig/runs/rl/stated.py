@@ -125,7 +125,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
-        critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
+        described = replace(run.critic.described, model=run.critic.described.model.of_values)
+        of_values = replace(run.critic, described=described)
+        critic = _trained(of_values, step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, dp, share = rl.rollout.tp or 1, rl.rollout.dp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
@@ -187,11 +189,6 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     trained = Trained(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return replace(judged, plan=replace(judged.plan, tuned=(step,)), run=run)
-
-
-def _of_values(run: Run) -> Run:
-    """Return the run with a value head in place of the language model's."""
-    return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes:

@@ -103,14 +103,12 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return tuple(_case(plan, change, new, progress) for change, new in zip(changes, after, strict=True))
-
-
-def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
-    pins = dict(_kept(before, after))
-    job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
-    kept = _outcome(replace(after, job=job), progress)
-    return Case(change, Outcome(before), pins, kept, _outcome(after, progress))
+    cases = []
+    for change, new in zip(changes, after, strict=True):
+        pins = dict(_kept(plan, new))
+        kept = replace(new, job=new.job.model_copy(update={"pins": {**new.job.pins, **pins}}))
+        cases.append(Case(change, Outcome(plan), pins, _outcome(kept, progress), _outcome(new, progress)))
+    return tuple(cases)
 
 
 def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
