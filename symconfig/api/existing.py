@@ -26,7 +26,7 @@ from symconfig.frameworks.megatron.flags import resolve
 from symconfig.plans.file import loaded
 
 if TYPE_CHECKING:
-    from symconfig.runs.adaptation import Adaptation
+    from symconfig.existing.adapt.outcome import Adapted
 
 
 def audit(
@@ -99,13 +99,13 @@ def adapt(
     variables: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
     root: str | Path | None = None,
-) -> Adaptation:
+) -> Adapted:
     """Return a user's files with a plan's values: `files` has their new bytes, `diff` the changes. Nothing is written.
 
     plan: a plan, its file or folder. variables, arguments, root: as for `audit`. `done` is whether the whole plan is in
     them and an audit finds no error. Raises InputError if the plan is for another model or the source cannot be read.
     """
-    from symconfig.runs.adaptation import adaptation
+    from symconfig.existing.adapt.files import adapted
 
     with below(root):
-        return adaptation(str(source), loaded(plan), dict(variables or {}), tuple(arguments))
+        return adapted(str(source), loaded(plan), dict(variables or {}), tuple(arguments))

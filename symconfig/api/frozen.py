@@ -21,8 +21,8 @@ from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
 from symconfig.render.several import node_folder as subfolder
 from symconfig.render.summary import duration, short
+from symconfig.runs.adapted import as_trained
 from symconfig.runs.best import best_plan
-from symconfig.runs.imaged import as_trained
 from symconfig.runs.replan.frozen import (
     Checked,
     Finding,

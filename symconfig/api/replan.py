@@ -23,11 +23,9 @@ from symconfig.errors import InputError, Problem
 from symconfig.plans.digests import ANSWER
 from symconfig.plans.file import edited, loaded
 from symconfig.plans.plan import Plan
-from symconfig.runs.adapted import bare
+from symconfig.runs.adapted import as_trained, bare
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import read
-from symconfig.runs.imaged import as_trained
-from symconfig.runs.replan import keep as kept_pins
 from symconfig.runs.replan.diff import Diff
 from symconfig.runs.replan.diff import diff as compared
 from symconfig.runs.replan.inputs import revised
@@ -74,7 +72,6 @@ def replan(
     plan: AnyPlan,
     *,
     release: Iterable[str] = (),
-    keep: Iterable[str] = (),
     checkpoint: str | Path | None = None,
     at_step: int | None = None,
     schedule: Mode = "keep",
@@ -86,11 +83,10 @@ def replan(
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
     plan: a plan, its file or folder. cluster: as of `plan`; a mapping without base changes the recorded one. pins:
-    added to the recorded ones, of which those in `release` are dropped. keep: names of choices that keep their old
-    values. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the old
-    plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
-    accept_edits: whether an edited plan file is accepted as it is. Raises InputError (all problems at once) on bad
-    input, InfeasibleError when nothing fits.
+    added to the recorded ones, of which those in `release` are dropped. checkpoint: the run's folder. at_step:
+    iterations done (None: the checkpoint's, else those done when the old plan took over). schedule: "keep": the same
+    tokens and learning rate over them; "as-is": the same iterations. accept_edits: whether an edited plan file is
+    accepted as it is. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
     base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
@@ -98,7 +94,6 @@ def replan(
         plan,
         job_fields({**wishes, "cluster": base}),
         release=tuple(release),
-        keep=tuple(keep),
         checkpoint=checkpoint,
         at_step=at_step,
         schedule=schedule,
@@ -116,7 +111,6 @@ def replan_again(
     wishes: Mapping[str, Any],
     *,
     release: tuple[str, ...] = (),
-    keep: tuple[str, ...] = (),
     checkpoint: str | Path | None = None,
     at_step: int | None = None,
     schedule: Mode = "keep",
@@ -137,21 +131,19 @@ def replan_again(
     old = gathered.collect(lambda: loaded(plan, accept_edits))
     file = Path(plan) if isinstance(plan, str | Path) else None
     changed = edited(file) if file is not None and old is not None and accept_edits else ()
-    kept = gathered.collect(lambda: kept_pins.names(keep, "keep"))
-    released = gathered.collect(lambda: kept_pins.names(release, "release"))
     gathered.collect(lambda: check_top(top))
     gathered.collect(lambda: _check(at_step, schedule))
     saved = gathered.read(read, None if checkpoint is None else Path(checkpoint))
     if old is not None:
         need = f"one of {', '.join(old.job.pins)}" if old.job.pins else "a plan with pins"
-        for name in released or ():
+        for name in release:
             if name not in old.job.pins:
                 gathered.add(Problem("is not pinned in the old plan", field="release", got=name, need=need))
-    if old is None or kept is None or released is None:
+    if old is None:
         raise InputError(gathered.all)
     if changes:  # the name of the cluster holds them
         wishes = {**wishes, "cluster": named(wishes.get("cluster", old.job.cluster), changes)}
-    document = Document(revised(old, with_batch(Document(wishes, file="")).data, released), file="")
+    document = Document(revised(old, with_batch(Document(wishes, file="")).data, release), file="")
     with_section = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
     gathered.collect(lambda: check_batch(Document(with_section, file="")))
     job = gathered.collect(lambda: validate(document, Job))
@@ -161,9 +153,6 @@ def replan_again(
     cluster = gathered.collect(lambda: _cluster(old, wishes.get("cluster"), cluster, changes))
     if job is not None:
         gathered.collect(lambda: pin_values.parse(job.pins))
-        for name in kept:
-            if name in job.pins:
-                gathered.add(Problem("is pinned and kept", field="keep", got=name, need="one of both"))
     if gathered.all or job is None or model is None or cluster is None:
         raise InputError(gathered.all)
     laid, laid_job = as_trained(model, job)
@@ -178,7 +167,6 @@ def replan_again(
                 model=laid,
                 cluster=cluster,
                 job=laid_job,
-                keep=kept,
                 step=at_step,
                 mode=schedule,
                 checkpoint=saved,

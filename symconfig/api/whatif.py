@@ -36,8 +36,7 @@ def whatif_changes(
 ) -> tuple[Case, ...]:
     """Return for each change of the job the plan with the old choices kept, and a new plan.
 
-    changes: fields of the job, `model`, `cluster`, `experts`, or fields of the model, by name. Raises InputError with
-    all problems.
+    changes: fields of the job, `model` or `cluster`, by name. Raises InputError with all problems.
     """
     if not changes:
         raise InputError("says no change", field="changes", hint="global_batch_size=32")

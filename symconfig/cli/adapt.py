@@ -13,7 +13,7 @@ from symconfig.errors import InputError
 from symconfig.format import masked
 
 if TYPE_CHECKING:
-    from symconfig.runs.adaptation import Adaptation
+    from symconfig.existing.adapt.outcome import Adapted
 
 NAME = "adapt"
 DOES = "put a plan's values into an existing launch script or config"
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise InputError("there is no file to write: the options were given as a line", field="--in-place")
         write(outcome.files, {text.file: text for text in outcome.reading.texts}, Path(file).parent)
     if arguments.json:
-        print_json(outcome.to_dict(written))
+        print_json(outcome.to_dict(written) | {"plan": {"best": plan.best.to_dict()}})
     else:
         write_data(masked(outcome.diff))
     # What was done goes to standard error: standard output is the diff.
@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if outcome.done else 1
 
 
-def _end(outcome: Adaptation, in_place: bool, written: bool) -> str:
+def _end(outcome: Adapted, in_place: bool, written: bool) -> str:
     """Return the closing sentence: which files were written, or why none was."""
     if not outcome.changes and not outcome.unplaced:
         return f"{outcome.reading.file} says already what the plan decides; nothing was changed."

@@ -39,7 +39,7 @@ EXAMPLES = (
 )
 
 # Options that say how one run goes on as another.
-_OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedule", "html")
+_OF_A_RUN = ("accept_edits", "release", "checkpoint", "at_step", "schedule", "html")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +50,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--accept-edits", action="store_true", help="solve a plan whose inputs were edited in the file as they are"
     )
     group = parser.add_argument_group("the old plan")
-    group.add_argument(
-        "--keep", metavar="NAMES", help="choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ..."
-    )
     group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
     run = parser.add_argument_group("the run")
     run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
@@ -93,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     problems.read(lambda out: api.check_free(out, arguments.force), out)
     options: dict[str, Any] = {
         "release": _names(arguments.release),
-        "keep": _names(arguments.keep),
         "checkpoint": arguments.checkpoint,
         "at_step": arguments.at_step,
         "schedule": arguments.schedule or "keep",

@@ -50,8 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     0: all were answered and at least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted.
     """
     from symconfig.report.sweep import blocks, to_dict
+    from symconfig.runs.sweep.pool import Status
     from symconfig.runs.sweep.run import sweep
-    from symconfig.runs.sweep.task import Status
 
     points, out = _points(arguments)
     with working() as progress:

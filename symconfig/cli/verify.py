@@ -35,8 +35,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--trace",
         action="store_true",
-        help="also run the modules of those ranks without memory, and compare what they keep for the "
-        "backward, tensor by tensor (with --build, which it implies)",
+        help="also run those ranks' modules without memory, and compare the bytes that they keep for the backward "
+        "(with --build, which it implies)",
     )
     add(
         "--run-edited",

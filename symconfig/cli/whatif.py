@@ -17,7 +17,7 @@ NAME = "whatif"
 DOES = "over which batches, sequences and rates a plan stays the best; what it loses when the job changes"
 EXAMPLES = (
     "symconfig whatif out --vary network=0.5..2x",
-    "symconfig whatif out --change seq_length=16384 --change experts=8",
+    "symconfig whatif out --change seq_length=16384 --change model=mixtral-8x7b",
 )
 
 
@@ -38,8 +38,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="what the plan loses that is kept: a field of the job or of the model, model=NAME, cluster=NAME or "
-        "experts=N; commas join what changes at once; may be repeated",
+        help="what the plan loses that is kept: a field of the job, model=NAME or cluster=NAME; commas join changes "
+        "at once; may be repeated",
     )
 
 

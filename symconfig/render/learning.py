@@ -24,7 +24,6 @@ from symconfig.render.files import word
 
 Sequences = Literal["packed", "padded"]
 STATES, WEIGHTS = "optimizer state", "weights"
-WORTH_READING = 0.01  # assumed: of the time in which samples are read, that twice the tokens at once must save
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # as torch calls them
 ANY_WAY = ((), (STATES,), (WEIGHTS, STATES))
 # What every program of reinforcement learning has of the planner's choices: stages that it can be told, of which the

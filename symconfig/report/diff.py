@@ -33,8 +33,10 @@ def blocks(diff: Diff) -> list[Block]:
     titled = [values(title, sections[name]) for name, title in _TITLES.items() if sections[name]]
     shown: list[Block] = [table.headline(diff.before), table.headline(diff.after), both, *titled]
     shown += _predicted(diff)
-    if diff.arguments:
-        shown.append(values("What the framework is told", diff.arguments, most=len(diff.arguments)))
+    if diff.sections["arguments"]:
+        shown.append(
+            values("What the framework is told", diff.sections["arguments"], most=len(diff.sections["arguments"]))
+        )
     elif diff.before.best.target.backend != diff.after.best.target.backend:
         shown.append("They are for two frameworks, whose options have nothing in common.")
     return shown
@@ -52,11 +54,14 @@ def _joined(stages: Sequence[Difference]) -> list[Difference]:
 def _predicted(diff: Diff) -> Iterator[Block]:
     """Yield the tables of step time and memory by part, with their sums; nothing if no part differs."""
     one, other = diff.before.best.predicted, diff.after.best.predicted
-    if diff.time:
-        rows = [*_rows(diff.time, seconds), _sum("step", one.step_s, other.step_s, seconds)]
+    if diff.sections["time"]:
+        rows = [*_rows(diff.sections["time"], seconds), _sum("step", one.step_s, other.step_s, seconds)]
         yield Grid(("time of a step", "before s", "after s", "change s", ""), tuple(rows), left=(0,))
-    if diff.memory:
-        rows = [*_rows(diff.memory, gib), _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib)]
+    if diff.sections["memory"]:
+        rows = [
+            *_rows(diff.sections["memory"], gib),
+            _sum("GPU memory in use", one.device_bytes, other.device_bytes, gib),
+        ]
         yield Grid(("memory of the fullest GPU", "before GiB", "after GiB", "change GiB", ""), tuple(rows), left=(0,))
 
 

@@ -34,7 +34,7 @@ def blocks(fallback: Fallback) -> list[Block]:
     others = [f"On {several(each.nodes, 'node')}: {each.other_batch}" for each in fallback.smaller if each.other_batch]
     every = [(nodes.count, plan), *((each.nodes, each.plan) for each in fallback.smaller if each.plan is not None)]
     notes = [f"{several(number, 'node')}: {text}" for number, one in every for text in caveats(one)]
-    rest = (*_unfit(fallback), *_kept(fallback), *others, "\n".join(advice(fallback)), *_conversions(fallback))
+    rest = (*_unfit(fallback), *others, "\n".join(advice(fallback)), *_conversions(fallback))
     return [head, grid, *notes, *rest]
 
 
@@ -103,17 +103,6 @@ def _unfit(fallback: Fallback) -> list[str]:
     ]
 
 
-def _kept(fallback: Fallback) -> list[str]:
-    """Return a sentence for each plan that keeps choices of the full plan so that more of its checkpoint loads."""
-    return [
-        f"On {several(each.nodes, 'node')} the plan keeps "
-        f"{', '.join(f'{name}={value}' for name, value in kept.items())} of the whole "
-        "cluster's: as fast as the best without, and more of the checkpoint loads."
-        for each in fallback.smaller
-        if (kept := fallback.kept(each))
-    ]
-
-
 def _conversions(fallback: Fallback) -> list[str]:
     """Return a sentence naming the numbers of nodes whose checkpoint the old layout must convert; [] if none."""
     old = [
@@ -172,7 +161,6 @@ def _smaller(fallback: Fallback, each: Smaller) -> dict[str, Any]:
         "lost": each.lost,
         **figures,
         "share_of_proportional": fallback.share(each),
-        "kept": fallback.kept(each),
         "loadable": each.loads.to_dict() if each.loads is not None else None,
         "loadable_as_advised": advisedly.to_dict() if advisedly is not None else None,
         "other_batch": each.other_batch,

@@ -10,7 +10,6 @@ from typing import Any
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import shorten
 from symconfig.format import percent, picked, several, signed
-from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.measured.gpu.kernel_fit import FamilyErrors, KernelFit
 from symconfig.measured.gpu.kernel_times import Attention, HostCopy, KernelTimes, Launch, Product, Row, Stream
 from symconfig.report.calibration import constants, constants_data
@@ -43,7 +42,7 @@ def _rates(times: KernelTimes, fit: KernelFit | None) -> Grid:
         spread = median(row.spread for row in mine)
         figures = (f"{median(values):.4g}", f"{best:.4g}", _rate(mine[0])[1], percent(spread))
         rows.append((family, str(len(mine)), *figures, *(_errors(errors.get(family)) if fit else ())))
-    compared = ("before", "worst", "after", "worst", "left out") if fit else ()
+    compared = ("before", "worst", "after", "worst") if fit else ()
     headers = ("kernels", "n", "median", "best", "", "spread", *compared)
     return Grid(headers, tuple(rows), left=(0, 4), title=f"Kernels of {times.rig}")
 
@@ -62,13 +61,12 @@ def _rate(row: Row) -> tuple[float, str]:
 def _errors(errors: FamilyErrors | None) -> tuple[str, ...]:
     """Return the cells of a family's errors; "-" in each without a model."""
     if errors is None:
-        return ("-",) * 5
+        return ("-",) * 4
     return (
         percent(errors.before),
         signed(errors.worst_before, 0),
         percent(errors.after),
         signed(errors.worst_after, 0),
-        "-" if errors.left_out is None else percent(errors.left_out),
     )
 
 
@@ -94,19 +92,13 @@ def _remarks(times: KernelTimes, fit: KernelFit | None) -> Iterator[str]:
 
 
 def _other_times(times: KernelTimes, cluster: ClusterDescriptor) -> Iterator[str]:
-    """Yield remarks on the host link and the host's launch time, which are no fitted constants."""
+    """Yield a remark on the host link, whose rate is no fitted constant."""
     copies = [row for row in times.rows if isinstance(row.what, HostCopy)]
     if copies:
         rates = [_rate(row)[0] for row in copies]
         yield (
             f"Host link: {min(rates):.1f} to {max(rates):.1f} GB/s measured; the cluster says "
             f"{cluster.host.link_bytes_per_s.value / 1e9:.1f} (host.link_bytes_per_s)."
-        )
-    hosts = [row for row in times.rows if isinstance(row.what, Launch) and row.what.where == "host"]
-    if hosts:
-        yield (
-            f"Host: {1e6 * hosts[0].seconds:.1f} us for a linear layer of torch alone; Megatron-LM's operators are "
-            f"taken as {1e6 * float(MEGATRON.host_kernel_s):.0f} us each."
         )
 
 
@@ -125,7 +117,7 @@ def to_dict(times: KernelTimes, fit: KernelFit | None) -> dict[str, Any]:
     if fit is None:
         return data
     data["constants"] = constants_data(fit.parameters, fit.fit)
-    names = ("n", "before", "worst_before", "after", "worst_after", "left_out")
+    names = ("n", "before", "worst_before", "after", "worst_after")
     data["families"] = [{"name": e.family, **picked(e, *names)} for e in fit.families]
     return data | {"rows": _with_model(times.rows, fit)}
 

@@ -18,7 +18,7 @@ from symconfig.runs.checkpoint import Verdict
 from symconfig.runs.replan.changes import Verdict as Carried
 from symconfig.runs.replan.diff import Difference
 from symconfig.runs.replan.keep import NearPlan
-from symconfig.runs.replan.replanned import Kept, Replan
+from symconfig.runs.replan.replanned import Replan
 from symconfig.runs.replan.schedule import Schedule
 
 QUICKER = 5e-5  # share of a step from which on it is said
@@ -39,7 +39,6 @@ def blocks(replan: Replan) -> list[Block]:
         *caveats(replan.new),
         closer if free else "",  # before all else: it has its checkpoint for nothing
         *_inputs(replan),
-        *(_kept(replan.new, replan.kept) if replan.kept is not None else ()),
         *whole_step(replan.new),
         table.compared((("old", replan.old.best), *every), marked=1),
         *_changes(replan),
@@ -101,31 +100,23 @@ def _changes(replan: Replan) -> Iterator[Block]:
         rows = tuple((each.text, str(each.kept)) for each in changes.decisions)
         yield Grid(("change", "if it alone stayed"), rows, left=(0, 1), title="What changes, and why")
     if any(each.kept.fits and each.kept.slower <= -QUICKER for each in changes.decisions):
-        how = ": --keep vpp,layout has it" if replan.old.best.options.pipeline_layout else ""
+        options, vpp = replan.old.best.options, replan.old.best.parallel.vpp
+        how = f": --pin vpp={vpp} --pin layout='{options.pipeline_layout}' has it" if options.pipeline_layout else ""
         yield f"The old layout of the stages was not among those that the search tried now, and is faster{how}."
     yield titled("What follows from it", changes.follows)
     if changes.decisions:
         yield f"Kept whole, the old plan {changes.stayed}."
-    elif replan.kept is None:
-        yield "The old plan is still the best: the planner changes nothing."
     else:
-        yield "The planner changes nothing."
-
-
-def _kept(new: Any, kept: Kept) -> Iterator[Block]:
-    pins = ", ".join(f"{name}={text}" for name, text in kept.pins.items())
-    costs = "nothing" if kept.costs_s <= 0 else f"{seconds(kept.costs_s)} s a step ({percent(kept.share)})"
-    both = table.compared((("free", kept.free.best), ("kept", new.best)))
-    yield Grid(both.headers, both.rows, both.left, title=f"Keeping {pins} costs {costs}")
+        yield "The old plan is still the best: the planner changes nothing."
 
 
 def _near_plan(other: NearPlan, new: Verdict) -> str:
     """Return the sentence on a plan that keeps more old choices. new: the checkpoint's verdict in the new plan."""
-    pins = ", ".join(f"{name}={text}" for name, text in other.pins.items())
+    pins = " ".join(f"--pin {name}={text}" for name, text in other.pins.items())
     step = f"{seconds(other.plan.best.predicted.step_s)} s a step"
     takes = f"costs nothing ({step})" if other.free else f"takes {percent(other.slower)} longer, {step},"
     return (
-        f"A plan nearer to the old one: --keep {','.join(other.pins)} ({pins}) {takes} and loads the checkpoint: "
+        f"A plan nearer to the old one: {pins} {takes} and loads the checkpoint: "
         f"{other.verdict}, where this one loads it: {new}."
     )
 
@@ -176,7 +167,7 @@ def _files(replan: Replan) -> str:
 
 def to_dict(replan: Replan) -> dict[str, Any]:
     """Return the JSON of `symconfig replan --json`."""
-    kept, nearest, changes = replan.kept, replan.near_plan, replan.changes
+    nearest, changes = replan.near_plan, replan.changes
     return {
         "schema": "symconfig.replan/1",
         "same": replan.same,
@@ -188,9 +179,6 @@ def to_dict(replan: Replan) -> dict[str, Any]:
         ],
         "follows": list(changes.follows),
         "stayed": _verdict(changes.stayed),
-        "kept": None
-        if kept is None
-        else {"pins": kept.pins, "free": kept.free.best.to_dict(), "costs_s": kept.costs_s, "share": kept.share},
         "near": None
         if nearest is None
         else {

@@ -11,8 +11,8 @@ from symconfig.format import count, grouped, percent, picked, seconds, several, 
 from symconfig.report.grid import Block, Grid, present
 from symconfig.runs.sweep.columns import COLUMNS, Value
 from symconfig.runs.sweep.job import Points
+from symconfig.runs.sweep.pool import Status
 from symconfig.runs.sweep.run import Swept
-from symconfig.runs.sweep.task import Status
 
 Record = Mapping[str, Value]
 _MOST_REASONS = 8

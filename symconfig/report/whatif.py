@@ -7,37 +7,17 @@ from typing import Any
 
 from symconfig.format import count, seconds, several
 from symconfig.report.grid import Block, Grid
-from symconfig.runs.whatif.whatif import Line, Vary, WhatIf, borders
+from symconfig.runs.whatif.whatif import Line, Vary, WhatIf
 
 
 def blocks(what_if: WhatIf) -> list[Block]:
-    """Return the report: the plan now, a table and border sentences for each varied name, and the number of
-    searches.
-    """
+    """Return the report: the plan now, a table of the best plans for each varied name, and the number of searches."""
     weighed = (
         f"{several(what_if.plans, 'plan')} were made, which weighed {count(what_if.weighed)} candidates. Between two "
         "values that were planned and have the same best plan, no other plan was looked for."
     )
     shown: list[Block] = [f"now: {what_if.now.name}"]
-    for one in what_if.lines:
-        shown += [line(one), *_borders(one)]
-    return [*shown, weighed]
-
-
-def _borders(one: Line) -> list[str]:
-    """Return one text with a sentence per border of a line; [] without borders."""
-    sentences = []
-    for border in borders(one):
-        last, first = _value(one.vary, border.last), _value(one.vary, border.first)
-        below, above = ", ".join(border.below), ", ".join(border.above)
-        if below and above:
-            text = f"{above} beats {below} above {one.vary.name} {last}"
-            text += f" (from {first} on); up to it, the other way round." if one.vary.whole else "; below, not."
-        else:
-            side, end = ("from", first) if above else ("only up to", last)
-            text = f"A plan fits {side} {one.vary.name} {end}{' on' if above else ''}: {above or below}."
-        sentences.append(text)
-    return ["\n".join(sentences)] if sentences else []
+    return [*shown, *map(line, what_if.lines), weighed]
 
 
 def line(one: Line) -> Grid:
@@ -86,7 +66,6 @@ def to_dict(what_if: WhatIf) -> dict[str, Any]:
                     }
                     for span in one.spans
                 ],
-                "borders": [asdict(border) for border in borders(one)],
             }
             for one in what_if.lines
         ],

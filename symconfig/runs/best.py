@@ -17,7 +17,7 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.sketch import sketch
 from symconfig.render import target_of, targets
 from symconfig.render.target import Target
-from symconfig.runs.imaged import as_trained
+from symconfig.runs.adapted import as_trained
 from symconfig.solve.answer import answer, assuming
 from symconfig.solve.pins import narrowed
 from symconfig.solve.whole import filled
@@ -69,7 +69,7 @@ def best_plan(
 
     if target.rl is not None:
         from symconfig.runs.rl.choose import answer as step
-        from symconfig.runs.rl.question import Question
+        from symconfig.runs.rl.layouts import Question
 
         source = target_of(model, target)
         learns = source.learns

@@ -86,7 +86,7 @@ def offline(texts: dict[str, Json], plan: Plan, watch: Stopwatch) -> Iterator[Ch
 def requests(texts: dict[str, Json], plan: Plan) -> list[Json]:
     """Return the requests to the DeepSpeed runner: the native configuration, then the "auto" one if there is one."""
     auto = [_trainer_request(texts[CONFIG_HF], plan)] if CONFIG_HF in texts else []
-    return [_native_request(texts[CONFIG], plan), *auto]
+    return [{"config": texts[CONFIG], "world_size": plan.best.parallel.world_size}, *auto]
 
 
 def judge(texts: dict[str, Json], plan: Plan, answers: Sequence[Json], watch: Stopwatch) -> Iterator[Check]:
@@ -141,10 +141,6 @@ def _launched(folder: Path, options: Options) -> list[str] | str:
     if ran.status or script is None:
         return f"launch.sh does not start train.py: {ran.last_words or 'it printed no command'}"
     return list(ran.words[script + 1 :])
-
-
-def _native_request(native: Json, plan: Plan) -> Json:
-    return {"config": native, "world_size": plan.best.parallel.world_size}
 
 
 def _trainer_request(auto: Json, plan: Plan) -> Json:

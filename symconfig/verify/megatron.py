@@ -5,18 +5,16 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 from symconfig import install
-from symconfig.errors import InputError, Problem, SymconfigError
+from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules import megatron as megatron_rules
 from symconfig.existing.rules.facts import MegatronFacts
 from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
-from symconfig.render import megatron
 from symconfig.verify import (
     megatron_agreement,
     megatron_rank,
@@ -173,46 +171,15 @@ def session_jobs(
 def judge(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool
 ) -> Iterator[Check]:
-    """Yield the checks of one argument list and its ranks.
-
-    jobs: the list's own job first. A failed check also names the options that differ from what the plan renders.
-    """
-    changed = not_rendered(rendered.plan, rendered.args)
-    parts = online(rendered, results[jobs[0].id], source), built(rendered, results, jobs, source, trace)
-    for check in chain.from_iterable(parts):  # one by one: what Megatron said stays, should a later one break
-        if check.status == "failed" and changed:
-            check = replace(check, detail=f"{check.detail} {changed}.")
-        yield check
-
-
-def not_rendered(plan: Plan, args: Sequence[str]) -> str:
-    """Return a sentence on the options that differ from what the plan renders, "" if there are none.
-
-    Also "" if the plan cannot be rendered.
-    """
-    try:
-        given, before = (
-            {setting.name: setting.texts for setting in settings(words, FILE)}
-            for words in (args, megatron.arguments(plan))
-        )
-    except SymconfigError:  # a plan that cannot be rendered has nothing to be held against
-        return ""
-
-    def spelled(option: str, values: Mapping[str, Sequence[str]]) -> str:
-        return " ".join((option, *values[option])) if option in values else f"no {option}"
-
-    changed = ", ".join(
-        f"{spelled(option, given)} (rendered: {spelled(option, before)})"
-        for option in dict.fromkeys((*given, *before))
-        if given.get(option) != before.get(option)
-    )
-    return f"{FILE} is not what the plan renders: {changed}" if changed else ""
+    """Yield the checks of one argument list and its ranks. jobs: the list's own job first."""
+    yield from online(rendered, results[jobs[0].id], source)
+    yield from built(rendered, results, jobs, source, trace)
 
 
 def built(
     rendered: Rendered, results: Mapping[str, Result], jobs: Sequence[Job], source: MegatronSource, trace: bool = False
 ) -> Iterator[Check]:
-    """Yield the checks of the ranks that were built or traced, and a skipped check for each rank that was not run.
+    """Yield the checks of the ranks that were built or traced.
 
     jobs: the list's own job first; if it failed, there is one skipped check.
     """
@@ -221,16 +188,12 @@ def built(
     if others and not results[first.id].ok:
         yield Check(f"{place}: ranks as built", "skipped", "it refuses the arguments, as said above", 0.0)
         return
-    ran = [job for job in others if results[job.id].not_run is None]
-    for job in ran:
+    for job in others:
         if job.task == megatron_rank.TASK:
             yield megatron_rank.check(rendered.plan, job, results[job.id], place, FILE)
     if trace:
-        traced = [job for job in ran if job.task == megatron_saved.TASK]
+        traced = [job for job in others if job.task == megatron_saved.TASK]
         yield from megatron_saved.checks(rendered.plan, traced, results, place, FILE)
-    for job in others:
-        if (reason := results[job.id].not_run) is not None:
-            yield Check(f"{place}: {job.task} of rank {job.rank}", "skipped", f"not tried: {reason}", 0.0)
 
 
 def _unbuilt(rendered: Rendered, source: MegatronSource, build: bool) -> Iterator[Check]:

@@ -147,15 +147,9 @@ def compare(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
 
 
 def stages(plan: Plan, result: Result, file: str) -> Iterator[Problem]:
-    """Yield a problem for every stage on which Megatron will build other layers than planned."""
-    for what, field, got, need in _built(plan, result):
-        yield Problem(what, file=file, field=field, got=got, need=need)
+    """Yield a problem for every stage on which Megatron will build other layers than planned.
 
-
-def _built(plan: Plan, result: Result) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (sentence, field, what Megatron builds, what the plan needs) for every difference of layers.
-
-    Lost or repeated layers are the only finding if there are any; then multi-token predictions, each stage's kinds of
+    Lost or repeated layers are the only problem if there are any; then multi-token predictions, each stage's kinds of
     layers, and the number of stages.
     """
     kinds = _counted(plan.model, plan.model.layer_kinds)
@@ -166,27 +160,26 @@ def _built(plan: Plan, result: Result) -> Iterator[tuple[str, str, str, str]]:
     if held != list(layers):
         lost, twice = sorted(set(layers) - set(held)), [layer for layer in layers if held.count(layer) > 1]
         got = f"{len(held)} layers" + _listed("without", lost) + _listed("twice", twice)
-        yield "the stages do not hold every layer once", "stages", got, str(len(kinds))
+        what, need = "the stages do not hold every layer once", str(len(kinds))
+        yield Problem(what, file=file, field="stages", got=got, need=need)
         return
     if (predicted := sum(more for stage in result.stages for *_, more in stage)) != predictions:
         what = "the stages do not hold every multi-token prediction once"
-        yield what, "stages", str(predicted), str(predictions)
+        yield Problem(what, file=file, field="stages", got=str(predicted), need=str(predictions))
     wanted = [
-        [
-            list(_counted(plan.model, [kind for kind in chunk if kind not in BUILT_AT_THE_ENDS]))
-            for chunk in stage.chunks
-        ]
+        [_counted(plan.model, [kind for kind in chunk if kind not in BUILT_AT_THE_ENDS]) for chunk in stage.chunks]
         for stage in plan.best.stages
     ]
-    stages = [
-        [[*kinds[first : first + count], *["mtp"] * more] for first, count, more in stage] for stage in result.stages
+    built = [
+        [(*kinds[first : first + count], *["mtp"] * more) for first, count, more in stage] for stage in result.stages
     ]
-    for place, (planned, built) in enumerate(zip(wanted, stages, strict=False)):
-        if planned != built:
+    for place, (planned, got_here) in enumerate(zip(wanted, built, strict=False)):
+        if planned != got_here:
             what = "Megatron builds other layers on this stage"
-            yield what, f"stages.{place}", _counts(built), _counts(planned)
-    if len(wanted) != len(stages):
-        yield "Megatron builds another number of stages", "stages", str(len(stages)), str(len(wanted))
+            yield Problem(what, file=file, field=f"stages.{place}", got=_counts(got_here), need=_counts(planned))
+    if len(wanted) != len(built):
+        what = "Megatron builds another number of stages"
+        yield Problem(what, file=file, field="stages", got=str(len(built)), need=str(len(wanted)))
 
 
 def _counted(model: ModelDescriptor, kinds: Sequence[str]) -> tuple[str, ...]:
@@ -202,7 +195,7 @@ def _listed(word: str, layers: list[int]) -> str:
     return f", {word} {', '.join(map(str, layers[:8]))}{', …' if len(layers) > 8 else ''}" if layers else ""
 
 
-def _counts(stage: list[list[str]]) -> str:
+def _counts(stage: Sequence[Sequence[str]]) -> str:
     """Return the number of layers of each kind per chunk as text: 5 dense | 3 dense + 2 moe."""
     return " | ".join(
         " + ".join(f"{chunk.count(kind)} {kind}" for kind in dict.fromkeys(chunk)) or "nothing" for chunk in stage

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import inspect
 import resource
 import time
 from collections.abc import Iterator
@@ -94,8 +93,8 @@ def modules(args: Any, config: Any) -> list[Any]:
                 args,
                 config,
                 {
-                    "pre_process": _call(state.is_pipeline_first_stage, ends),
-                    "post_process": _call(state.is_pipeline_last_stage, ends),
+                    "pre_process": state.is_pipeline_first_stage(**ends),
+                    "post_process": state.is_pipeline_last_stage(**ends),
                     "vp_stage": stage,
                 },
             )
@@ -126,19 +125,11 @@ def _chunk(args: Any, config: Any, place: dict[str, Any]) -> Any:
 
 
 def _model(args: Any, config: Any, place: dict[str, Any]) -> Any:
-    """Return a model built by Megatron's builder (0.19 on), else by calling GPTModel as pretrain_gpt.py does.
-
-    With a hybrid pattern it is a HybridModel.
-    """
+    """Return a model built by Megatron's builder; with a hybrid pattern it is a HybridModel."""
     stage = place.get("vp_stage")
-    if stage is None and config.virtual_pipeline_model_parallel_size:  # before vp_stage was handed through
-        stage = importlib.import_module("megatron.core.parallel_state").get_virtual_pipeline_model_parallel_rank()
     if getattr(args, "hybrid_layer_pattern", None):
         return _hybrid(args, config, place["pre_process"], place["post_process"], stage)
-    try:
-        models = importlib.import_module("megatron.training.models.gpt")
-    except ModuleNotFoundError:
-        return _before_builders(args, config, place["pre_process"], place["post_process"], stage)
+    models = importlib.import_module("megatron.training.models.gpt")
     groups = importlib.import_module("megatron.core.process_groups_config").ProcessGroupCollection
     described = importlib.import_module("megatron.training.argument_utils").gpt_config_from_args(args, config)
     return models.GPTModelBuilder(described).build_model(
@@ -170,65 +161,16 @@ def _hybrid(args: Any, config: Any, pre_process: bool, post_process: bool, stage
     )
 
 
-def _before_builders(args: Any, config: Any, pre_process: bool, post_process: bool, stage: int | None) -> Any:
-    """Return a GPTModel built as pretrain_gpt.py did before 0.19."""
-    specs = importlib.import_module("megatron.core.models.gpt.gpt_layer_specs")
-    model = importlib.import_module("megatron.core.models.gpt").GPTModel
-    offered = {
-        "config": config,
-        "use_transformer_engine": False,
-        "normalization": args.normalization,
-        "vp_stage": stage,
-        "num_experts": args.num_experts,
-        "moe_grouped_gemm": False,
-        "qk_layernorm": args.qk_layernorm,
-        "multi_latent_attention": args.multi_latent_attention,
-        "qk_l2_norm": getattr(args, "qk_l2_norm", False),
-    }
-    single = _call(specs.get_gpt_layer_local_spec, offered)
-    spec = _call(specs.get_gpt_decoder_block_spec, offered) if args.num_experts else single
-    mtp = None
-    if getattr(args, "mtp_num_layers", None):
-        # A last stage without a decoder layer has no spec to copy (as pretrain_gpt.py says).
-        last = single if getattr(spec, "layer_specs", None) == [] else spec
-        mtp = _call(specs.get_gpt_mtp_block_spec, {**offered, "spec": last})
-    return _call(
-        model,
-        {
-            "config": config,
-            "transformer_layer_spec": spec,
-            "vocab_size": args.padded_vocab_size,
-            "max_sequence_length": args.max_position_embeddings,
-            "pre_process": pre_process,
-            "post_process": post_process,
-            "fp16_lm_cross_entropy": args.fp16_lm_cross_entropy,
-            "parallel_output": True,
-            "share_embeddings_and_output_weights": not args.untie_embeddings_and_output_weights,
-            "position_embedding_type": args.position_embedding_type,
-            "rotary_percent": args.rotary_percent,
-            "rotary_base": args.rotary_base,
-            "rope_scaling": args.use_rope_scaling,
-            "mtp_block_spec": mtp,
-            "vp_stage": stage,
-        },
-    )
-
-
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
     """Return Megatron's optimizer over the chunks with its moments allocated."""
-    runner: Any = importlib.import_module("megatron_runner")
-    made = runner._optimizer_config(args)
-    config, overrides = made if isinstance(made, tuple) else (made, None)
-    make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
-    optimizer = _call(
-        make,
-        {"config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": False},
-    )
-    for part in parts(optimizer):
-        import torch
+    import torch
 
+    config, overrides = importlib.import_module("megatron.training.training").get_megatron_optimizer_config(args)
+    make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
+    optimizer = make(config, chunks, config_overrides=overrides, use_gloo_process_groups=False)
+    for part in parts(optimizer):
         if part.optimizer is not None and part.init_state_fn is not None:
-            _call(part.init_state_fn, {"opt": part.optimizer, "config": config})
+            part.init_state_fn(part.optimizer, config)
         for inner in getattr(part.optimizer, "sub_optimizers", ()):
             for group in inner.param_groups:
                 for weight in group["params"]:
@@ -239,12 +181,6 @@ def _optimizer(args: Any, chunks: list[Any]) -> Any:
 def parts(optimizer: Any) -> list[Any]:
     """Return the optimizers within a chained one, or the optimizer alone."""
     return list(getattr(optimizer, "chained_optimizers", [optimizer]))
-
-
-def _call(function: Any, offered: dict[str, Any]) -> Any:
-    """Call a function with those offered arguments that this version accepts, and return its result."""
-    taken = inspect.signature(function).parameters
-    return function(**{name: value for name, value in offered.items() if name in taken})
 
 
 def _bytes(tensors: list[Any]) -> int:

@@ -11,6 +11,7 @@ from symconfig.errors import Problem, SymconfigError
 from symconfig.format import count, seconds
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.frameworks.megatron.environment import used
+from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.plan import Plan
 from symconfig.units import MIB
 from symconfig.verify.checks import Check, Compared
@@ -26,6 +27,7 @@ from symconfig.verify.rank_states import (
 )
 
 TASK = "build"
+BUILDERS_SINCE = "core_v0.19.0"  # megatron/training/models
 NAMED = 4  # sizes of parameters that a sentence names
 
 Chunks = Sequence[Sequence[Parameter]]  # of each virtual stage
@@ -50,7 +52,9 @@ def jobs(job: Job, plan: Plan) -> list[Job]:
 
 
 def unbuilt(plan: Plan) -> str | None:
-    """Return why the plan's ranks cannot be built (an unusual optimizer), or None if they can."""
+    """Return why the plan's ranks cannot be built (an old release, an unusual optimizer), or None if they can."""
+    if not at_least(plan.best.target.version, BUILDERS_SINCE):
+        return f"with {plan.best.target.version}: ranks are built with the builders of {BUILDERS_SINCE} and later"
     optimizer = plan.job.optimizer
     if optimizer.usual:
         return None

@@ -2,11 +2,10 @@
 
 Reads one JSON document from standard input: {"source": folder with megatron/, "timeout_s": per list,
 "jobs": [{"id", "args": [...], "env": {...}, "world_size", "capability": [major, minor], "memory_bytes",
-"compute_units", "transformer_engine", "rank", "task", "group"}]}. Writes one JSON line first ({"ready":
-seconds}) and one for every job as it ends; the jobs of a group end with the first that crashes or refuses the
-arguments. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the resolved
-arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has imported
-Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
+"compute_units", "transformer_engine", "rank", "task"}]}. Writes one JSON line first ({"ready": seconds}) and one for
+every job as it ends. A task other than "check" is one phase more: `run` of megatron_<task>.py in this folder, on the
+resolved arguments; what it returns is the answer's "rank". Each job runs in a forked child of the process that has
+imported Megatron: fresh global state for every list, and neither a crash nor a hang reaches the next one.
 """
 
 from __future__ import annotations
@@ -103,9 +102,12 @@ def check(job: dict[str, Any], shims: Any) -> dict[str, Any]:
 def _check(job: dict[str, Any], phases: Phases, result: dict[str, Any]) -> None:
     """Run all phases of a job and fill `result` with what Megatron resolved. Raise Stop if one fails."""
     args, config, result["num_microbatches"] = resolve(job, phases)
-    phases.run("ddp_config", lambda: _ddp_config(args))
-    with sys.modules["megatron_shims"].claimed_adam():
-        phases.run("optimizer_config", lambda: _optimizer_config(args))
+    trainer = importlib.import_module("megatron.training.training")
+    for name in ("ddp_config", "optimizer_config"):
+        make = getattr(trainer, f"get_megatron_{name}", None)
+        if make is not None:  # from core_v0.18 on
+            with sys.modules["megatron_shims"].claimed_adam():
+                phases.run(name, partial(make, args))
     result["stages"] = phases.run("stages", lambda: _stages(args, config))
     result["args"] = {name: plain(value) for name, value in vars(args).items()}
     result["config"] = {field.name: plain(getattr(config, field.name, None)) for field in dataclasses.fields(config)}
@@ -119,18 +121,12 @@ def resolve(job: dict[str, Any], phases: Phases) -> tuple[Any, Any, int]:
     arguments = importlib.import_module("megatron.training.arguments")
     sys.argv = ["pretrain_gpt.py", *job["args"]]
     args = phases.run("parse_args", arguments.parse_args)
-    args = phases.run("validate_args", lambda: _validated(arguments, args))
+    phases.run("validate_args", lambda: arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER}))
     phases.run("tokenizer", lambda: _tokenizer(args))
     num_microbatches = phases.run("microbatches", lambda: _microbatches(args))
     phases.run("groups", lambda: _groups(args, job["world_size"], job["rank"]))
     config = phases.run("transformer_config", lambda: arguments.core_transformer_config_from_args(args))
     return args, config, num_microbatches
-
-
-def _validated(arguments: Any, args: Any) -> Any:
-    """Return the arguments after validate_args, as initialize_megatron (until core_v0.17) calls it."""
-    arguments.validate_args(args, {"tokenizer_type": DEFAULT_TOKENIZER})
-    return args
 
 
 def _tokenizer(args: Any) -> None:
@@ -158,41 +154,6 @@ def _microbatches(args: Any) -> int:
     taken = inspect.signature(calculator).parameters
     calculator(**{name: value for name, value in offered.items() if name in taken})
     return int(module.get_num_microbatches())
-
-
-def _from_args(kind: Any, args: Any, renamed: dict[str, str]) -> Any:
-    """Return a config dataclass filled from arguments of the same names; renamed: field to argument name."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    values = {name: getattr(args, name) for name in names if hasattr(args, name)}
-    values.update(
-        {name: getattr(args, source) for name, source in renamed.items() if name in names and hasattr(args, source)}
-    )
-    return kind(**values)
-
-
-def _ddp_config(args: Any) -> Any:
-    """Return the DDP config by Megatron's own function (0.18 on), else copied by name as get_model did."""
-    trainer = importlib.import_module("megatron.training.training")
-    if hasattr(trainer, "get_megatron_ddp_config"):
-        return trainer.get_megatron_ddp_config(args)
-    kind = importlib.import_module("megatron.core.distributed").DistributedDataParallelConfig
-    return _from_args(
-        kind,
-        args,
-        {
-            "grad_reduce_in_fp32": "accumulate_allreduce_grads_in_fp32",
-            "bucket_size": "ddp_bucket_size",
-            "check_for_nan_in_grad": "check_for_nan_in_loss_and_grad",
-            "average_in_collective": "ddp_average_in_collective",
-        },
-    )
-
-
-def _optimizer_config(args: Any) -> Any:
-    trainer = importlib.import_module("megatron.training.training")
-    if hasattr(trainer, "get_megatron_optimizer_config"):
-        return trainer.get_megatron_optimizer_config(args)
-    return _from_args(importlib.import_module("megatron.core.optimizer").OptimizerConfig, args, {})
 
 
 def _groups(args: Any, world_size: int, rank: int) -> None:
@@ -315,10 +276,7 @@ def _warm_up() -> None:
 
 
 def main() -> None:
-    """Read the request, import Megatron once, and run each job in a forked child; print one JSON line per job.
-
-    After a crash or refusal the other jobs of its group are answered as not run.
-    """
+    """Read the request, import Megatron once, and run each job in a forked child; print one JSON line per job."""
     request = json.load(sys.stdin)
     answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
     os.dup2(2, 1)  # whatever Megatron prints while it is imported is no answer
@@ -339,24 +297,8 @@ def main() -> None:
     _warm_up()
     gc.collect()
     gc.freeze()  # a collection in a child would copy the whole heap
-    over: dict[str, str] = {}  # groups that have ended, and why
     for job in request["jobs"]:
-        if job["group"] in over:
-            result = {"id": job["id"], "phases": [], "not_run": over[job["group"]]}
-        else:
-            result = forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])
-            if job["group"] is not None and (reason := _stop_reason(job, result)):
-                over[job["group"]] = reason
-        print(json.dumps(result), file=answers)
-
-
-def _stop_reason(job: dict[str, Any], result: dict[str, Any]) -> str | None:
-    """Return why the other jobs of the group need not run: a crash or refused arguments; None if they should."""
-    if "crash" in result:
-        return f"the {job['task']} of rank {job['rank']} {result['crash']}"
-    if job["task"] == "check" and not all(phase["ok"] for phase in result["phases"]):
-        return "the arguments are refused"
-    return None
+        print(json.dumps(forks.isolated(job["id"], partial(check, job, shims), request["timeout_s"])), file=answers)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,6 @@ class Job:
     """One argument list, with the machine that it is claimed to run on. `env`: what the launcher exports.
 
     `rank`: of `world_size`. `task`: "check", or what else to do with the resolved arguments: megatron_<task>.py.
-    `group`: of jobs on one list, of which none is run after one that crashes or refuses the arguments; None: alone.
     """
 
     id: str
@@ -62,7 +61,6 @@ class Job:
     transformer_engine: str = TRANSFORMER_ENGINE_NEWEST
     rank: int = 0
     task: str = "check"
-    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +78,7 @@ class Result:
     """Megatron's answer on one list. `crash`: it ended or hung instead; then the rest is empty.
 
     args, config: what it resolved, by its own names. stages: per pipeline and virtual stage, number of the first
-    layer, how many follow, and how many predict further tokens. rank: what the job's task found of its rank. not_run:
-    why it was left out.
+    layer, how many follow, and how many predict further tokens. rank: what the job's task found of its rank.
     """
 
     id: str
@@ -94,7 +91,6 @@ class Result:
     crash: str | None = None
     last_lines: tuple[str, ...] = ()
     seconds: float = 0.0
-    not_run: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -105,19 +101,11 @@ class Result:
         """Return the crash with its last lines, or the first failed phase; None if neither."""
         if self.crash is not None:
             return f"Megatron {self.crash}; its last lines: " + " | ".join(self.last_lines)
-        return refusal(self.phases, self.last_lines)
-
-
-def refusal(phases: Iterable[Phase], last_lines: Sequence[str]) -> str | None:
-    """Return "phase: error" of the first failed phase, or None if all passed.
-
-    A phase that exits has said why on the last output line, which is appended.
-    """
-    for phase in phases:
-        if not phase.ok:
-            tail = f"; {last_lines[-1]}" if "exits with status" in str(phase.error) and last_lines else ""
-            return f"{phase.name}: {phase.error}{tail}"
-    return None
+        for phase in self.phases:
+            if not phase.ok:  # a phase that exits has said why on its last line
+                exits = "exits with status" in str(phase.error) and self.last_lines
+                return f"{phase.name}: {phase.error}{f'; {self.last_lines[-1]}' if exits else ''}"
+        return None
 
 
 def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source: MegatronSource) -> Job:
@@ -125,7 +113,6 @@ def job(id: str, plan: Plan, args: Sequence[str], env: Mapping[str, str], source
     gpu = plan.cluster.gpu
     return Job(
         id=id,
-        group=id,
         args=tuple(args),
         world_size=plan.best.parallel.world_size,
         env=dict(env),

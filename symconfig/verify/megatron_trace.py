@@ -10,7 +10,6 @@ import contextlib
 import gc
 import importlib
 import inspect
-import re
 import resource
 import time
 import weakref
@@ -25,8 +24,6 @@ build: Any = runner.load("megatron_build")
 stand_ins: Any = runner.load("megatron_stand_ins")
 
 META = torch.device("meta")
-BLOCK = "decoder"  # Megatron's TransformerBlock within the GPTModel
-LAYER = re.compile(r"(?:^|\.)layers\.(\d+)(?:\.|$)")
 
 
 def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
@@ -49,19 +46,14 @@ def run(args: Any, config: Any, job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _in_precision(args: Any, config: Any, model: Any) -> Any:
-    """Return the model wrapped for 16-bit weights and an fp32 loss as the trainer does; unchanged in fp32."""
-    if not (args.bf16 or args.fp16):
-        return model
-    return importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
-
-
 def trace(args: Any, config: Any, model: Any, place: int) -> list[dict[str, Any]]:
     """Return a record of each distinct storage that the backward of one microbatch of the chunk would read.
 
     shared: a second microbatch reads the same storage, so that it is held once. place: the chunk's index.
     """
-    recorder, chunk = Recorder(model), _in_precision(args, config, model)
+    recorder, chunk = Recorder(model), model
+    if args.bf16 or args.fp16:  # 16-bit weights and an fp32 loss, as the trainer has them
+        chunk = importlib.import_module("megatron.core.transformer.module").Float16Module(config, model)
     microbatches = []
     for _ in range(2):
         with torch.device("cpu"), recorder.listening():  # the default where Megatron runs, too
@@ -174,12 +166,7 @@ class Recorder:
             if storage._cdata not in storages:
                 self.alive.append(storage)
                 module = self.made.get(storage._cdata) or kept.module
-                storages[storage._cdata] = {
-                    "bytes": storage.nbytes(),
-                    "module": module,
-                    "layer": _layer(kept.module, module),
-                    "reader": kept.module,
-                }
+                storages[storage._cdata] = {"bytes": storage.nbytes(), "module": module, "reader": kept.module}
         return storages
 
 
@@ -206,19 +193,6 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield value
         elif isinstance(value, tuple | list):
             yield from _tensors(value)
-
-
-def _layer(reader: str, maker: str) -> int | None:
-    """Return the layer whose backward reads a tensor first, or None: the reader's, else derived from the maker's.
-
-    The input of a layer belongs to the layer.
-    """
-    if (match := LAYER.search(reader)) is not None:
-        return int(match[1])
-    made = LAYER.search(maker)
-    if reader == BLOCK:  # a checkpoint around whole layers keeps the input of the first
-        return int(made[1]) + 1 if made else 0
-    return int(made[1]) if made and not reader else None
 
 
 def _storage(tensor: Any) -> Any:

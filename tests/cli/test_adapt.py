@@ -149,7 +149,7 @@ def test_the_checkpoint_is_reported_beside_the_diff(run: Run, script: Path, tmp_
     script.write_text(text)
     outcome = run("adapt", script, "--plan", saved(tmp_path, plan(tp=2, dp=4)))
     assert outcome.code == 0
-    assert "--load /ckpt/tp4 (torch, by what this configuration saved): It loads after a conversion." in outcome.err
+    assert "Whether an old checkpoint loads: symconfig checkpoint DIR --plan" in outcome.err
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -32,7 +32,7 @@ from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.yaml_tree import parse_yaml
 from symconfig.plans.digests import digest, signed
 from symconfig.plans.file import parse_plan
-from symconfig.runs.checkpoint import pickled
+from symconfig.runs.checkpoint import folder
 from tests.fuzz import KEPT, ROOT
 from tests.measured.log_samples import deepspeed_log, megatron_log
 from tests.measured.support import HEAD, run_text
@@ -90,7 +90,7 @@ def _json(data: bytes) -> None:
 
 def _pickle(data: bytes) -> None:
     """Read the plain values of a pickle."""
-    pickled.entries(data, ("iteration",))
+    folder.entries(data, ("iteration",))
 
 
 def _command(*words: str, name: str, beside: Mapping[str, str] | None = None) -> Callable[[bytes], None]:

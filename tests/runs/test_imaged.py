@@ -15,7 +15,7 @@ from symconfig.errors import InfeasibleError, InputError
 from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.plans.file import parse_plan
-from symconfig.runs.imaged import imaged
+from symconfig.runs.adapted import imaged
 from tests.descriptor.configs.towers import GEMMA3_4B, QWEN3_VL_8B
 
 JOB: dict[str, Any] = {"cluster": "h100", "gpus": 16, "global_batch_size": 64, "seq_length": 4096}

@@ -14,7 +14,7 @@ from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.graph.implementation import Attention
 from symconfig.plans.plan import Plan
 from symconfig.runs.rl.logits import VERL, VERL_FSDP
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Stated, Trained
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.solve.prospect import Prospect
 from symconfig.verify.rank_states import with_local_layers
 
@@ -99,7 +99,7 @@ def peak_bytes(own: Trained, phase: str, tokens: int) -> float:
     """Return what is predicted beside what rests, without cuBLAS's workspace. Of FSDP's update without the buffer of an
     all-gather, too: half of what is whole of weights is a copy out of it. Megatron's weights and gradients that are
     away come in the phase."""
-    ran, rl = Stated(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own)), own.plan.job.rl
+    ran, rl = Trained(own.plan, own.candidate, 1.0, own.logits, point=as_counted(own)), own.plan.job.rl
     reader = ran.reading(tokens)
     assert rl is not None
     if in_shards(own.plan):

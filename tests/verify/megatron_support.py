@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,8 +10,10 @@ import pytest
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron as render
-from symconfig.verify import megatron_source
+from symconfig.verify import megatron, megatron_session, megatron_source
+from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
+from symconfig.verify.megatron_session import Result
 from symconfig.verify.megatron_source import MegatronSource
 from tests.sample_plans import sample_plan
 
@@ -42,3 +45,15 @@ def replaced(item: Rendered, option: str, *values: str) -> Rendered:
     end = next((i for i in range(start + 1, len(words)) if words[i].startswith("--")), len(words))
     words[start:end] = [option, *values] if values else []
     return Rendered(item.plan, words, item.env)
+
+
+def checked(
+    built: Mapping[str, Rendered], parsed: Mapping[str, Rendered]
+) -> tuple[dict[str, list[Check]], dict[str, Result]]:
+    """Checks of all lists, and Megatron's answers on them, in one process; those of `built` with their ranks."""
+    found = source()
+    items = {**built, **parsed}
+    jobs = {name: megatron.session_jobs({name: item}, found, build=name in built) for name, item in items.items()}
+    answers = megatron_session.run(found, [job for each in jobs.values() for job in each], LIMIT_S)
+    checks = {name: list(megatron.judge(item, answers, jobs[name], found, False)) for name, item in items.items()}
+    return checks, answers

@@ -19,7 +19,6 @@ from symconfig.verify import checks, megatron, megatron_rank, megatron_source
 from symconfig.verify.checks import Check
 from symconfig.verify.megatron import Rendered
 from symconfig.verify.megatron_session import Job, Result
-from symconfig.verify.megatron_source import MegatronSource
 from symconfig.verify.rank_states import Parameter
 from tests.cli.support import Run
 from tests.cli.support import run as run
@@ -69,7 +68,7 @@ def _item(name: str) -> Rendered:
 WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
     "lost layers": (
         lambda: replaced(_item("virtual stages and cp"), "--num-layers", "60"),
-        "--num-layers 60 (rendered: --num-layers 80)",
+        "the stages do not hold every layer once",
     ),
     "experts that do not divide": (
         lambda: replaced(_item("experts"), "--num-experts", "10"),
@@ -77,7 +76,7 @@ WRONG: dict[str, tuple[Callable[[], Rendered], str]] = {
     ),
     "an empty stage": (
         lambda: replaced(_item("layout"), "--pipeline-model-parallel-layout", "Et*20|t*20||L"),
-        "--pipeline-model-parallel-layout Et*20|t*20||L (rendered:",
+        "stages",
     ),
     "a misspelt flag": (
         lambda: replaced(_item("experts"), "--moe-grouped-gemm", "--moe-grouped-gem"),
@@ -127,16 +126,9 @@ def _used_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.parametrize(
-    ("gpus", "model", "overrides"),
-    [
-        (16384, "llama3.1-70b", {"tp": 8, "pp": 16, "vpp": 5, "cp": 1, "dp": 128}),
-        (2048, "deepseek-v3", {"dp": 64, "tp": 2, "pp": 16, "ep": 64}),
-    ],
-)
-def test_a_rank_of_thousands_takes_seconds_and_little_memory(gpus: int, model: str, overrides: dict[str, Any]) -> None:
-    item = rendered(sample_plan(model, "h100", **overrides))
-    assert item.plan.best.parallel.world_size == gpus
+def test_a_rank_of_thousands_takes_seconds_and_little_memory() -> None:
+    item = rendered(sample_plan("llama3.1-70b", "h100", tp=8, pp=16, vpp=5, cp=1, dp=128))
+    assert item.plan.best.parallel.world_size == 16384
     jobs = megatron_rank.jobs(megatron.megatron_session.job("", item.plan, item.args, item.env, source()), item.plan)
     before_s = _used_s()
     result = megatron.megatron_session.run(source(), jobs[-1:], LIMIT_S)[jobs[-1].id]
@@ -181,33 +173,6 @@ def test_a_rank_that_crashes_or_hangs_fails_with_the_last_lines() -> None:
     found = megatron_rank.check(plan, job, result, "Megatron 0.19.2", "megatron_args.txt")
     assert found.status == "failed"
     assert "did not end within 2 s; its last lines: building GPT model ..." in found.detail
-
-
-def test_what_megatron_said_stays_where_a_ranks_own_check_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    item = rendered()
-    here = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
-    first, second = Job("", (), 64), Job("rank 0", (), 64, task="build")
-    ok = Result("", phases=(megatron.megatron_session.Phase("transformer_config", True, None, 1.0),))
-    monkeypatch.setattr(megatron, "online", lambda *args: iter([Check("said", "failed", "why", 0.0)]))
-    monkeypatch.setattr(megatron_rank, "check", lambda *args: {}["moe"])
-    found = megatron.judge(item, {"": ok, "rank 0": ok}, [first, second], here, False)
-    assert next(found).name == "said"
-    with pytest.raises(KeyError):
-        next(found)
-
-
-def test_ranks_that_were_not_tried_after_a_hang_are_skipped_with_the_reason() -> None:
-    item = rendered()
-    here = MegatronSource(Path("/opt/megatron"), "0.19.2", "a checkout", chosen=True)
-    jobs = megatron.megatron_session.job("", item.plan, item.args, item.env, here)
-    jobs = [jobs, *megatron_rank.jobs(jobs, item.plan)]
-    ok = Result("", phases=(megatron.megatron_session.Phase("transformer_config", True, None, 1.0),))
-    results = {job.id: Result(job.id, not_run="it hangs") for job in jobs}
-    results |= {"": ok, jobs[1].id: Result(jobs[1].id, crash="did not end within 2 s")}
-    assert [job.group for job in jobs] == [""] * 3
-    found = list(megatron.built(item, results, jobs, here))
-    assert [check.status for check in found] == ["failed", "skipped"]
-    assert found[1].detail == "not tried: it hangs"
 
 
 @pytest.fixture

@@ -27,35 +27,12 @@ def test_what_symconfig_renders_breaks_no_rule(model: str) -> None:
 
 EDITS = {
     "query groups that do not divide the heads": ("llama3.1-70b", "--num-query-groups", ["5"], "query groups = 5"),
-    "query groups against tp": ("llama3.1-70b", "--num-query-groups", ["16"], None),
-    "ignored query groups": ("llama3.1-70b", "--group-query-attention", [], "is ignored"),
-    "experts and tp without sequence parallelism": ("mixtral-8x7b", "--sequence-parallel", [], "--sequence-parallel"),
-    "experts over ep": ("mixtral-8x7b", "--num-experts", ["9"], "9 experts do not divide over ep 8"),
-    "ep without experts": ("llama2-13b", "--seq-length", ["4096", EP, "2"], "without experts"),
-    "more chosen than there are": ("mixtral-8x7b", "--moe-router-topk", ["9"], "up to 8"),
     "batch": ("llama2-13b", "--global-batch-size", ["100"], "dp 8 x micro-batch 1 does not divide the batch of 100"),
     "no batch": ("llama2-13b", "--global-batch-size", [], "is missing"),
     "world": ("llama2-13b", TP, ["5"], "tp x pp x cp = 10"),
-    "zero": ("llama2-13b", TP, ["0"], "must be positive"),
-    "layers over stages": ("llama2-13b", "--num-layers", ["41"], "pp = 2"),
-    "layers over virtual stages": ("llama3.1-70b", "--num-virtual-stages-per-pipeline-rank", ["3"], "vpp = 3"),
     "layout without a layer": ("deepseek-v3", "--num-layers", ["60"], "60"),
     "repeated": ("llama2-13b", "--seq-length", ["4096", "--seq-length", "2048"], "more than once"),
-    "sequence over tp": ("llama2-13b", "--seq-length", ["4094"], "4094 cannot be split over tp 4 x cp 1"),
-    "sequence over 2 cp": (
-        "llama3.1-70b",
-        "--seq-length",
-        ["4098"],
-        "4098 cannot be split into 2 pieces for each of cp 2",
-    ),
     "interleaving": ("llama3.1-70b", "--global-batch-size", ["20"], "5 microbatches in groups of 4 do not fit"),
-    "heads over tp": ("gpt3-175b", "--num-attention-heads", ["95"], "95 attention heads cannot be split over tp 8"),
-    "ends that leave no equal share": (
-        "llama2-13b",
-        "--num-layers",
-        ["40", "--decoder-first-pipeline-num-layers", "19", "--decoder-last-pipeline-num-layers", "20"],
-        "do not hold all layers",
-    ),
 }
 
 
@@ -64,9 +41,6 @@ def test_an_edited_list_is_refused_with_flag_got_and_need(name: str) -> None:
     model, option, values, words = EDITS[name]
     item = rendered(model)
     found = refused(replaced(item, option, *values).args, item.plan.best.parallel.world_size)
-    if words is None:
-        assert found == []  # 16 groups over tp 8: right
-        return
     assert any(words in sentence and sentence.startswith("megatron_args.txt: ") for sentence in found), found
 
 

@@ -51,31 +51,12 @@ CASES = {
         {"tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,|mL"},
         "Et*3|(tt|)*29|mL",
     ),
-    "DeepSeek-V3 as Megatron's documentation lays it out": Case(
-        "deepseek-v3",
-        61,
-        2048,
-        8192,
-        {"pp": "16", "tp": "1", "ep": "64", "cp": "1", "layout": "Et*3|(tt|)*29,m|L"},
-        "Et*3|(tt|)*29m|L",
-    ),
     "GLM-4.5-Air on PP4": Case(str(GLM), 46, 64, 512, {"pp": "4", "vpp": "1", "ep": "8"}, "on the first stage"),
     "30 layers on PP4": Case("llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", change={"num_hidden_layers": 30}),
     "30 layers on PP4, without layout strings": Case(
         "llama3.1-8b", 30, 32, 256, {"pp": "4", "vpp": "1"}, "", "core_v0.12.1", change={"num_hidden_layers": 30}
     ),
-    "46 layers on PP4, without layout strings": Case(
-        "llama3.1-8b",
-        46,
-        32,
-        256,
-        {"pp": "4", "vpp": "1"},
-        "on the first stage",
-        "core_v0.12.1",
-        change={"num_hidden_layers": 46, "vocab_size": 512_000},
-    ),
     "80 layers on PP16 VPP2": Case("llama3.1-70b", 80, 256, 1024, {"pp": "16", "vpp": "2"}, "|"),
-    "126 layers on PP16 VPP8": Case("llama3.1-405b", 126, 1024, 1024, {"pp": "16", "vpp": "8"}, "takes a layer's"),
     "12 layers with chunks of no layer": Case(
         "llama3.1-8b", 12, 32, 256, {"layout": "E|t*3||(tt|)*4tL"}, "E|t*3||(tt|)*4tL", change={"num_hidden_layers": 12}
     ),

@@ -16,7 +16,7 @@ import yaml
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.format import signed
-from symconfig.runs.checkpoint.changes import FACTS
+from symconfig.runs.checkpoint.facts import FACTS
 from symconfig.runs.checkpoint.table import Rule
 from symconfig.runs.checkpoint.table import table as loading_rules
 from symconfig.runs.rl.engine import LAYER_S, SAMPLED_BYTES, STEP_S, UNCERTAIN, Engine

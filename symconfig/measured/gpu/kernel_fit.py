@@ -10,7 +10,7 @@ import numpy as np
 
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.lattice import Array, Lattice
-from symconfig.cost.machine import Constants, Machine, Number, constants, machine
+from symconfig.cost.machine import Constants, constants, machine
 from symconfig.cost.work import work_seconds
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
 from symconfig.errors import InputError
@@ -27,7 +27,6 @@ from symconfig.measured.gpu.kernel_times import (
     HostCopy,
     Kernel,
     KernelTimes,
-    Launch,
     Product,
     Row,
     Stream,
@@ -37,9 +36,8 @@ from symconfig.measured.priors import ANY_GPU
 
 @dataclass(frozen=True, slots=True)
 class FamilyErrors:
-    """Relative errors of one family's n kernels: mean absolute ones, and the one that is farthest off, with its sign.
-
-    left_out: of kernels by the fit that did not see their model's; None where no model asked for them.
+    """Relative errors of one family's n kernels: the mean absolute error, and the largest error with its sign, before
+    and after the fit.
     """
 
     family: str
@@ -48,7 +46,6 @@ class FamilyErrors:
     worst_before: float
     after: float
     worst_after: float
-    left_out: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,13 @@ class KernelFit:
 
 def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
     """Fit a GPU's kernel constants to measured times. Raise InputError if no measured kernel has a formula."""
-    rows = tuple(row for row in times.rows if _explained(row.what, cluster))
+    peaks = cluster.gpu.peak_flops
+    rows = tuple(
+        row
+        for row in times.rows
+        if not isinstance(row.what, HostCopy)
+        and (not isinstance(row.what, Product) or getattr(peaks, row.what.dtype) is not None)
+    )
     if not rows:
         raise InputError("no kernel was measured that constants could be fitted to", got=str(times.rig))
     parameters = _parameters(rows, cluster.kernels)
@@ -80,11 +83,15 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
         named = {p.name: np.exp(values) for p, values in zip(parameters, theta, strict=True)}
         return np.log(model_seconds([row.what for row in rows], cluster, named, theta.shape[1]))
 
-    families = [row.what.family for row in rows]
-    fitted = fit(evaluate, measured, parameters, [[row.model or row.what.family for row in rows]])
+    fitted = fit(evaluate, measured, parameters)
     before = np.log(model_seconds([row.what for row in rows], cluster, {}, 1)[:, 0])
     kernels = with_fitted(cluster.kernels, parameters, fitted, f"measured: {times.rig}; symconfig measure")
-    errors = tuple(_errors(name, rows, measured, before, fitted) for name in dict.fromkeys(families))
+    families = []
+    for family in dict.fromkeys(row.what.family for row in rows):
+        mine = [index for index, row in enumerate(rows) if row.what.family == family]
+        off = [np.exp(log_s[mine] - measured[mine]) - 1 for log_s in (before, fitted.log_s)]
+        errors = [(float(np.mean(np.abs(each))), float(each[np.argmax(np.abs(each))])) for each in off]
+        families.append(FamilyErrors(family, len(mine), *errors[0], *errors[1]))
     return KernelFit(
         cluster=cluster,
         kernels=kernels,
@@ -93,7 +100,7 @@ def fit_kernels(times: KernelTimes, cluster: ClusterDescriptor) -> KernelFit:
         rows=rows,
         before_s=np.exp(before),
         after_s=np.exp(fitted.log_s),
-        families=errors,
+        families=tuple(families),
     )
 
 
@@ -129,24 +136,10 @@ def model_seconds(kernels: Sequence[Kernel], cluster: ClusterDescriptor, values:
         rates = machine(cluster, precision, values)
         seconds = work_seconds(block, Lattice(numbers, n), rates, MEGATRON)
         for index, item in zip(mine, work, strict=True):
-            result[index] = seconds[str(index), item.phase] - _cast_s(kernels[index], rates)
+            kernel, result[index] = kernels[index], seconds[str(index), item.phase]
+            if isinstance(kernel, CastProduct) and kernel.low:  # the cost model's product casts its first operand
+                result[index] -= traffic_s(rates, rates.cast_bytes * kernel.batch * kernel.m * kernel.k)
     return result
-
-
-def _cast_s(kernel: Kernel, rates: Machine) -> Number:
-    """Return the seconds of the operand's cast if the cost model includes it and the kernel does not, else 0."""
-    if not isinstance(kernel, CastProduct) or not kernel.low:
-        return 0.0
-    moved = rates.cast_bytes * kernel.batch * kernel.m * kernel.k
-    seconds: Number = traffic_s(rates, moved)
-    return seconds
-
-
-def _explained(kernel: Kernel, cluster: ClusterDescriptor) -> bool:
-    """Return whether the cost model has a formula for the kernel, and the cluster a peak for its precision."""
-    if isinstance(kernel, HostCopy) or (isinstance(kernel, Launch) and kernel.where == "host"):
-        return False
-    return not isinstance(kernel, Product) or getattr(cluster.gpu.peak_flops, kernel.dtype) is not None
 
 
 def _work(op: str, kernel: Kernel, numbers: dict[str, float]) -> Task:
@@ -201,19 +194,3 @@ def needs(kernel: Kernel) -> tuple[str, ...]:
     if isinstance(kernel, Attention):
         return ("attention_efficiency", *(("attention_backward_ratio",) if kernel.backward else ()))
     return ("hbm_efficiency",) if isinstance(kernel, Stream) else ("launch_s",)
-
-
-def _errors(family: str, rows: Sequence[Row], measured: Array, before: Array, fit: Fit) -> FamilyErrors:
-    """Return the errors of one family of kernels before and after the fit, mean absolute and largest with its sign.
-
-    Also by fits without the kernel's model; None if some kernel names no model.
-    """
-    mine = [index for index, row in enumerate(rows) if row.what.family == family]
-
-    def off(log_s: Array) -> tuple[float, float]:
-        """Return the mean absolute error, and the one farthest off."""
-        share = np.exp(log_s[mine] - measured[mine]) - 1
-        return float(np.mean(np.abs(share))), float(share[np.argmax(np.abs(share))])
-
-    left_out = off(fit.left_out_log_s[0])[0] if all(rows[index].model for index in mine) else None
-    return FamilyErrors(family, len(mine), *off(before), *off(fit.log_s), left_out)

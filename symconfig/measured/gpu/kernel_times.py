@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import yaml
 from pydantic import Field
@@ -16,7 +16,7 @@ Positive = Annotated[float, Field(gt=0)]
 Dtype = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 Layout = Literal["forward", "input-gradient", "weight-gradient"]
 Streaming = Literal["rmsnorm", "layernorm", "glu", "gelu", "copy"]
-_WIDTH = 10_000  # one line for each row
+_WIDTH = 10_000  # no kernel is broken over lines
 
 
 class Product(Strict):
@@ -85,8 +85,10 @@ class Stream(Strict):
 
     @property
     def family(self) -> str:
-        group = {"rmsnorm": "norm", "layernorm": "norm", "glu": "activation", "gelu": "activation", "copy": "copy"}
-        return group[self.what] if self.what == "copy" else f"{group[self.what]}, {_way(self.backward)}"
+        if self.what == "copy":
+            return "copy"
+        group = "norm" if self.what.endswith("norm") else "activation"
+        return f"{group}, {'backward' if self.backward else 'forward'}"
 
     @property
     def moved(self) -> int:
@@ -97,14 +99,10 @@ class Stream(Strict):
 
 
 class Launch(Strict):
-    """A kernel with next to nothing to do: on the device, or the host's time to launch a linear layer with autograd."""
+    """A kernel with next to nothing to do."""
 
     kernel: Literal["launch"] = "launch"
-    where: Literal["device", "host"]
-
-    @property
-    def family(self) -> str:
-        return "launch" if self.where == "device" else "host, one operator"
+    family: ClassVar[str] = "launch"
 
 
 class HostCopy(Strict):
@@ -125,23 +123,21 @@ Kernel = Annotated[Product | Attention | Stream | Launch | HostCopy, Field(discr
 class Row(Strict):
     """One kernel's seconds: the median of several samples. spread: half their interquartile range over the median.
 
-    model: of the zoo, which runs a kernel of this size. how: which of several implementations was the fastest.
+    how: the fastest of several implementations.
     """
 
     what: Kernel
     seconds: Positive
     spread: Annotated[float, Field(ge=0)]
     samples: PositiveInt
-    model: str | None = None
     how: str | None = None
 
 
 class Skipped(Strict):
-    """A kernel that could not be measured, and why. model: of the zoo, which runs it."""
+    """A kernel that could not be measured, and why."""
 
     what: Kernel
     reason: str
-    model: str | None = None
 
 
 class Rig(Strict):
@@ -181,21 +177,7 @@ def read(path: Path) -> KernelTimes:
 
 
 def as_yaml(times: KernelTimes) -> str:
-    """Return the times as YAML text, one line per kernel, without fields that are None."""
+    """Return the times as YAML text, without fields that are None."""
     data = times.model_dump(mode="json", by_alias=True, exclude_none=True)
-    lines = []
-    for key, value in data.items():
-        if isinstance(value, list):
-            lines += [f"{key}:{'' if value else ' []'}", *(f"- {_line(item)}" for item in value)]
-        else:
-            lines.append(f"{key}: {_line(value)}")
-    return "\n".join(lines) + "\n"
-
-
-def _line(value: object) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=_WIDTH, allow_unicode=True)
-    return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _way(backward: bool) -> str:
-    return "backward" if backward else "forward"
+    text: str = yaml.safe_dump(data, default_flow_style=None, sort_keys=False, width=_WIDTH, allow_unicode=True)
+    return text

@@ -1,4 +1,4 @@
-"""Measures a GPU's kernels at the sizes that the zoo needs, within a budget of time."""
+"""Measures a GPU's kernels within a budget of time: warm, alone on the device, never waiting for the host."""
 
 from __future__ import annotations
 
@@ -9,18 +9,31 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from statistics import median, quantiles
+from typing import Any, Protocol
 
-from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
+from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, SymconfigError
-from symconfig.measured.gpu.kernel_clock import Clock, DeviceClock, HostClock, Timing, timed
-from symconfig.measured.gpu.kernel_run import Bench, Make, Way, bench, unsupported, ways
-from symconfig.measured.gpu.kernel_shapes import CPU, GPU, WantedKernel, wanted_kernels
-from symconfig.measured.gpu.kernel_times import KernelTimes, Launch, Rig, Row, Skipped
-from symconfig.units import significant
+from symconfig.measured.gpu.kernel_run import Bench, Call, Make, bench, implementations, unsupported
+from symconfig.measured.gpu.kernel_times import (
+    Attention,
+    Dtype,
+    HostCopy,
+    Kernel,
+    KernelTimes,
+    Launch,
+    Layout,
+    Product,
+    Rig,
+    Row,
+    Skipped,
+    Stream,
+    Streaming,
+)
+from symconfig.units import MIB, significant
 
 Progress = Callable[[str, float], None]
 OVERRUN = 1.5  # of the budget, after which what is left is not measured
@@ -30,6 +43,171 @@ FREE = 0.9  # of the memory: where less is, somebody else may be on the GPU
 INSTALL = "python -m pip install torch"
 DIGITS = 5  # of what is measured
 LEAST_TORCH = (2, 5)  # the first whose attention takes grouped queries
+
+# Sizes [in, out] of a rank's weights: from a model of 1 billion parameters at TP 8 to one of 400 billion at TP 4.
+_WEIGHTS = (
+    (2048, 1536),
+    (4096, 1024),
+    (4096, 4096),
+    (4096, 14336),
+    (7168, 2048),
+    (8192, 7168),
+    (16384, 6656),
+    (5120, 17408),
+)
+_TOKENS = (2048, 8192)  # of a micro-batch on a rank
+_GROUPED = ((8, 1024, 4096, 14336), (8, 2048, 6144, 8192), (16, 512, 2048, 768), (32, 1024, 7168, 2048))  # experts, …
+# batch, heads, kv_heads, length, channels, value_channels: with grouped queries, narrow heads, latent attention
+_ATTENTIONS = (
+    (1, 32, 8, 4096, 128, 128),
+    (2, 16, 2, 4096, 128, 128),
+    (1, 8, 1, 8192, 128, 128),
+    (4, 8, 8, 2048, 64, 64),
+    (1, 32, 32, 8192, 128, 128),
+    (1, 16, 16, 4096, 192, 128),
+)
+_STREAMS: tuple[Streaming, ...] = ("layernorm", "glu", "gelu")
+_ROWS = ((2048, 16384), (4096, 4096), (8192, 8192))
+_LAYOUTS: tuple[Layout, ...] = ("forward", "input-gradient", "weight-gradient")
+_COPIES, _HOST_COPIES = (64, 256, 1024), (16, 256)  # MiB
+
+
+def wanted_kernels(on: Bench) -> list[Kernel]:
+    """Return the kernels to measure: products of three passes and each precision, grouped products, attention, norms,
+    activation functions, copies and a launch.
+
+    A GPU without bf16 has its products in fp16 alone. On a CPU only small ones, to show how it goes.
+    """
+    if not on.cuda:
+        products = [Product(dtype="bf16", layout=layout, m=64, n=512, k=256) for layout in _LAYOUTS]
+        attention = [
+            Attention(backward=way, batch=1, heads=4, kv_heads=2, length=64, channels=64, value_channels=64)
+            for way in (False, True)
+        ]
+        streams = [
+            Stream(what=what, backward=way, rows=64, columns=512)
+            for what in ("layernorm", "glu")
+            for way in (False, True)
+        ]
+        return [Launch(), *products, *attention, *streams, Stream(what="copy", rows=1024, columns=1024)]
+    usual: Dtype = "bf16" if on.has_bf16 else "fp16"
+    result: list[Kernel] = [Launch()]
+    for layout in _LAYOUTS:
+        for inner, outer in _WEIGHTS:
+            result += [_of_weight(usual, layout, 1, tokens, inner, outer) for tokens in _TOKENS]
+            if on.has_bf16 and layout != "weight-gradient":  # of which fp8 reads copies that torch has no cast for
+                result.append(_of_weight("fp8", layout, 1, _TOKENS[-1], inner, outer))
+        result += [_of_weight(usual, layout, *sizes) for sizes in _GROUPED]
+        if on.has_bf16:
+            result += [_of_weight("fp16", layout, 1, _TOKENS[-1], *sizes) for sizes in _WEIGHTS[2:4]]
+    for way in (False, True):
+        names = ("batch", "heads", "kv_heads", "length", "channels", "value_channels")
+        result += [
+            Attention.model_validate({"backward": way, **dict(zip(names, sizes, strict=True))}) for sizes in _ATTENTIONS
+        ]
+        result += [
+            Stream(what=what, backward=way, rows=rows, columns=columns) for what in _STREAMS for rows, columns in _ROWS
+        ]
+    result += [Stream(what="copy", rows=int(size * MIB) // 2 // 8192, columns=8192) for size in _COPIES]
+    return result + [HostCopy(to_device=way, bytes=int(size * MIB)) for way in (True, False) for size in _HOST_COPIES]
+
+
+def _of_weight(dtype: Dtype, layout: Layout, batch: int, tokens: int, inner: int, outer: int) -> Product:
+    """Return the product of one pass of a linear layer with weight [outer, inner]: `batch` experts, `tokens` each."""
+    m, n, k = {
+        "forward": (tokens, outer, inner),
+        "input-gradient": (tokens, inner, outer),
+        "weight-gradient": (inner, outer, tokens),
+    }[layout]
+    return Product(dtype=dtype, layout=layout, batch=batch, m=m, n=n, k=k)
+
+
+SAMPLE_S = 5e-3  # of one sample, of as many runs as that takes
+MOST_RUNS = 50  # of a sample: all of them wait in the device's queue, which holds about a thousand
+STABLE = 0.03  # two samples this close: the clock and the caches have settled
+LEAST_SAMPLES, MOST_SAMPLES = 3, 11
+_LEAD_S, _MOST_LEAD_S = 5e-4, 0.05
+_LEAD = 1.5  # over what the host took to queue the runs before
+_CYCLES_PER_S = 2e9  # of the fastest GPUs; a slower one waits longer, which does no harm
+
+
+class Clock(Protocol):
+    def sample(self, call: Call, runs: int) -> float:
+        """Return the mean seconds of one of `runs` calls back to back."""
+
+
+class HostClock:
+    """A clock for a CPU."""
+
+    def sample(self, call: Call, runs: int) -> float:
+        started = time.perf_counter()
+        for run in range(runs):
+            call(run)
+        return (time.perf_counter() - started) / runs
+
+
+class DeviceClock:
+    """CUDA events around runs that are all queued while the device is kept busy: it never waits for the host."""
+
+    def __init__(self, torch: Any) -> None:
+        self._cuda = torch.cuda
+        self._queue_s = 0.0  # of the host, for one run
+
+    def sample(self, call: Call, runs: int) -> float:
+        """Return the device's mean seconds of one call, measured by events.
+
+        Repeats with a longer lead, up to _MOST_LEAD_S, while the device may have waited for the host.
+        """
+        lead_s = min(max(_LEAD_S, _LEAD * self._queue_s * runs), _MOST_LEAD_S)
+        while True:
+            start, end = (self._cuda.Event(enable_timing=True) for _ in range(2))
+            self._cuda._sleep(int(lead_s * _CYCLES_PER_S))
+            start.record()
+            queued = time.perf_counter()
+            for run in range(runs):
+                call(run)
+            end.record()
+            queued = time.perf_counter() - queued
+            late = start.query()
+            end.synchronize()
+            seconds: float = 1e-3 * start.elapsed_time(end)
+            self._queue_s = queued / runs
+            if not late or seconds >= 2 * queued or lead_s >= _MOST_LEAD_S:
+                return seconds / runs
+            lead_s = min(2 * lead_s, _MOST_LEAD_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Median seconds of one run; half the interquartile range of the samples over it; how many samples."""
+
+    seconds: float
+    spread: float
+    samples: int
+
+
+def timed(clock: Clock, call: Call, share_s: float, now: Callable[[], float] = time.perf_counter) -> Timing:
+    """Return the median time of a call over repeated samples, taking about `share_s` seconds.
+
+    Two untimed runs come first, then samples until two agree (or a third of the time is over); only later ones count.
+    """
+    for run in range(2):  # what first runs do besides: libraries loaded, memory taken, kernels compiled
+        call(run)
+    started = now()
+    runs = max(1, min(MOST_RUNS, int(SAMPLE_S / max(clock.sample(call, 1), 1e-9))))
+    before = clock.sample(call, runs)
+    while now() - started < share_s / 3:
+        after = clock.sample(call, runs)
+        settled = abs(after - before) <= STABLE * after
+        before = after
+        if settled:
+            break
+    samples: list[float] = []
+    while len(samples) < LEAST_SAMPLES or (len(samples) < MOST_SAMPLES and now() - started < share_s):
+        samples.append(clock.sample(call, runs))
+    middle = median(samples)
+    low, _, high = quantiles(samples, n=4, method="inclusive")
+    return Timing(middle, (high - low) / 2 / middle, len(samples))
 
 
 def import_torch() -> Any:
@@ -61,23 +239,15 @@ def zoo_name(product: str) -> str | None:
     return next((name for name in zoo_clusters() if load_cluster(name).gpu.product == product), None)
 
 
-def zoo_kernels(on: Bench) -> tuple[WantedKernel, ...]:
-    """Return the kernels that the zoo's models need in the device's 16-bit type; on a CPU only a small sample."""
-    selection = GPU if on.cuda else CPU
-    if not on.has_bf16:
-        selection = replace(selection, precisions={"fp16": selection.precisions["bf16"]})
-    return wanted_kernels([load_model(name) for name in zoo_models()], selection)
-
-
 def measure_kernels(
-    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel] | None = None
+    torch: Any, device: str, budget_s: float, progress: Progress, kernels: Sequence[Kernel] | None = None
 ) -> KernelTimes:
     """Measure kernels for about budget_s seconds; those that cannot run or are too late are listed with the reason.
 
-    progress: called with a text and the completed fraction. kernels: None: those of the zoo's models.
+    progress: called with a text and the completed fraction. kernels: None: `wanted_kernels`.
     """
     with _alone(torch, device) as on:
-        return _measured(on, budget_s, progress, zoo_kernels(on) if kernels is None else kernels)
+        return _measured(on, budget_s, progress, wanted_kernels(on) if kernels is None else kernels)
 
 
 @contextmanager
@@ -92,17 +262,18 @@ def _alone(torch: Any, device: str) -> Iterator[Bench]:
         torch.set_num_threads(threads)
 
 
-def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[WantedKernel]) -> KernelTimes:
+def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[Kernel]) -> KernelTimes:
     """Return the times of the kernels, sharing the rest of the budget (s) evenly among those left.
 
-    After OVERRUN times the budget the others are skipped.
+    Families take turns, so that a short budget covers all. After OVERRUN times the budget the others are skipped.
     """
-    wanted = _interleaved(kernels)
-    rig = _rig(on)
-    notes = tuple(_notes(on))
-    started = time.perf_counter()
+    seen: Counter[str] = Counter()
+    turns = []
+    for kernel in kernels:
+        turns.append((seen[kernel.family], kernel))
+        seen[kernel.family] += 1
+    rig, notes, started = _rig(on), tuple(_notes(on)), time.perf_counter()
     clock: Clock = DeviceClock(on.torch) if on.cuda else HostClock()
-    host = HostClock(on.torch.cuda.synchronize if on.cuda else lambda: None)
     if on.cuda:
         x = on.normal(_WARM_UP_SIZE, _WARM_UP_SIZE)
         until = time.perf_counter() + min(_WARM_UP_S, budget_s / 10)
@@ -111,15 +282,13 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
             on.torch.cuda.synchronize()
     rows: list[Row] = []
     skipped: list[Skipped] = []
-    for index, item in enumerate(wanted):
-        progress(f"measuring {item.what.family}", index / len(wanted))
+    for index, (_, kernel) in enumerate(sorted(turns, key=lambda turn: turn[0])):
+        progress(f"measuring {kernel.family}", index / len(turns))
         left = started + budget_s - time.perf_counter()
         if left < (1 - OVERRUN) * budget_s:
-            skipped.append(Skipped(what=item.what, reason="the budget of time was spent"))
+            skipped.append(Skipped(what=kernel, reason="the budget of time was spent"))
             continue
-        share = max(left, 0.0) / (len(wanted) - index)
-        mine = host if isinstance(item.what, Launch) and item.what.where == "host" else clock
-        row = _one(on, mine, item, share)
+        row = _one(on, clock, kernel, max(left, 0.0) / (len(turns) - index))
         if isinstance(row, Row):
             rows.append(row)
         else:
@@ -127,55 +296,37 @@ def _measured(on: Bench, budget_s: float, progress: Progress, kernels: Sequence[
     return KernelTimes(rig=rig, cluster=zoo_name(rig.product), rows=tuple(rows), skipped=tuple(skipped), notes=notes)
 
 
-def _interleaved(kernels: Sequence[WantedKernel]) -> list[WantedKernel]:
-    """Return the kernels reordered to alternate between families, so that a short budget covers all of them."""
-    seen: Counter[str] = Counter()
-    keyed = []
-    for item in kernels:
-        keyed.append((seen[item.what.family], item))
-        seen[item.what.family] += 1
-    return [item for _, item in sorted(keyed, key=lambda pair: pair[0])]
-
-
-def _one(on: Bench, clock: Clock, item: WantedKernel, share_s: float) -> Row | Skipped:
+def _one(on: Bench, clock: Clock, kernel: Kernel, share_s: float) -> Row | Skipped:
     """Return the time of a kernel's fastest implementation, or why none can run."""
-    reason = unsupported(on, item.what)
-    if reason is not None:
-        return Skipped(what=item.what, reason=reason)
-    makes = ways(on, item.what)
-    tried = [_tried(on, clock, make, share_s / len(makes)) for make in makes]
-    done = [timing for timing in tried if not isinstance(timing, str)]
+    if (reason := unsupported(on, kernel)) is not None:
+        return Skipped(what=kernel, reason=reason)
+    able = implementations(on, kernel)
+    tried = {name: _tried(on, clock, make, share_s / len(able)) for name, make in able.items()}
+    done = [(timing, name) for name, timing in tried.items() if isinstance(timing, Timing)]
     if not done:
-        reasons = dict.fromkeys(timing for timing in tried if isinstance(timing, str))
-        return Skipped(what=item.what, reason="; ".join(reasons), model=item.model)
+        return Skipped(what=kernel, reason="; ".join(dict.fromkeys(map(str, tried.values()))))
     timing, how = min(done, key=lambda pair: pair[0].seconds)
-    return Row(
-        what=item.what,
-        seconds=significant(timing.seconds, DIGITS),
-        spread=significant(timing.spread, DIGITS),
-        samples=timing.samples,
-        model=item.model,
-        how=how,
-    )
+    seconds, spread = (significant(value, DIGITS) for value in (timing.seconds, timing.spread))
+    return Row(what=kernel, seconds=seconds, spread=spread, samples=timing.samples, how=how)
 
 
-def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> tuple[Timing, str | None] | str:
-    """Return an implementation's timing and name, or the first line of the error that stops it; frees its memory.
+def _tried(on: Bench, clock: Clock, make: Make, share_s: float) -> Timing | str:
+    """Return an implementation's timing, or the first line of the error that stops it; frees its memory.
 
     Raises SymconfigError if the GPU no longer works.
     """
-    way: Way | None = None
+    call: Call | None = None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch says at length why a kernel is not available
-            way = make()
-            return timed(clock, way.call, share_s), way.how
+            call = make()
+            return timed(clock, call, share_s)
     except (RuntimeError, NotImplementedError, ImportError, OSError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         _check_alive(on, reason)
         return reason
     finally:
-        way = None  # its buffers, before the memory is given back
+        call = None  # its buffers, before the memory is given back
         if on.cuda:
             on.torch.cuda.empty_cache()
 

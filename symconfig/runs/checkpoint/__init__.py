@@ -5,10 +5,9 @@ unpickling anything.
 """
 
 from symconfig.runs.checkpoint.folder import Checkpoint
-from symconfig.runs.checkpoint.kinds import Saving, kinds, savings
-from symconfig.runs.checkpoint.loadable import loadable, of_folder
+from symconfig.runs.checkpoint.loadable import Saving, kinds, loadable, of_folder, savings
 from symconfig.runs.checkpoint.read import read
-from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict
+from symconfig.runs.checkpoint.table import Loadable, Reason, Step, Verdict
 
 __all__ = [
     "Checkpoint",

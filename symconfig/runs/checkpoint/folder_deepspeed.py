@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from symconfig.errors import InputError
-from symconfig.runs.checkpoint.folder import Checkpoint, demand, numbers, shown, size_bytes
-from symconfig.runs.checkpoint.pickled import Plain, archived_file
+from symconfig.runs.checkpoint.folder import Checkpoint, Plain, archived_file, demand, numbers, shown, size_bytes
 
 LATEST, LATEST_UNIVERSAL = "latest", "latest_universal"
 # mp: a tensor-parallel rank; zero_pp_rank: a data-parallel one, which with ZeRO-3 has model states of its own.

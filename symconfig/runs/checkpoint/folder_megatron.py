@@ -12,8 +12,20 @@ from pathlib import Path
 
 from symconfig.errors import InputError
 from symconfig.formats import megatron
-from symconfig.runs.checkpoint.folder import Checkpoint, demand, json_object, numbers, shown, size_bytes, text
-from symconfig.runs.checkpoint.pickled import MAX_BYTES, Plain, archived_at, archived_file, pairs
+from symconfig.runs.checkpoint.folder import (
+    MAX_BYTES,
+    Checkpoint,
+    Plain,
+    archived_at,
+    archived_file,
+    demand,
+    json_object,
+    numbers,
+    pairs,
+    shown,
+    size_bytes,
+    text,
+)
 from symconfig.runs.checkpoint.table import table
 
 TRACKER = "latest_checkpointed_iteration.txt"

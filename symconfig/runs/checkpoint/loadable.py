@@ -4,21 +4,86 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
+from symconfig.errors import InputError, nearest
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.known import BACKENDS
+from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
+from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Plan, Target
-from symconfig.runs.checkpoint.changes import closes, holding
-from symconfig.runs.checkpoint.folder import Checkpoint
-from symconfig.runs.checkpoint.kinds import between, named
-from symconfig.runs.checkpoint.pickled import Plain
-from symconfig.runs.checkpoint.table import Rule, table
-from symconfig.runs.checkpoint.verdict import Loadable, Reason, Step, Verdict, worst
+from symconfig.runs.checkpoint.facts import closes, holding
+from symconfig.runs.checkpoint.folder import Checkpoint, Plain
+from symconfig.runs.checkpoint.table import Loadable, Reason, Rule, Step, Verdict, table, worst
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """A way in which a run saves. kind: the checkpoint that it writes; options: the run's options for it, "" by
+    default; costs: its disadvantages; source: where that is documented.
+    """
+
+    kind: str
+    options: str = ""
+    costs: str = ""
+    source: str = ""
+
+
+def savings(plan: Plan) -> tuple[Saving, ...]:
+    """Return the ways in which a plan's run can save: as its files do, then those that need further options."""
+    usual = written(plan)
+    entry = table().formats[usual.format]
+    ways = entry.optimizer if plan.best.options.zero_stage > 0 else {}  # else nothing is shared out among replicas
+    release = plan.best.target.version
+    return Saving(str(usual)), *(
+        Saving(str(Kind(usual.format, name)), way.options, way.costs, way.source)
+        for name, way in ways.items()
+        if way.options and between(release, way.since, way.until)
+    )
+
+
+def written(plan: Plan) -> Kind:
+    """Return the checkpoint's kind that the plan's rendered files write."""
+    best = plan.best
+    return BACKENDS[best.target.backend].writes(best.options.zero_stage, best.target.version)
+
+
+def named(name: str | None, plan: Plan) -> Kind:
+    """Return the kind of a name, `format` or `format:optimizer`; None: the one that the plan's files write.
+
+    Raises InputError for a kind that the plan's release neither writes nor can be converted to.
+    """
+    if name is None:
+        return written(plan)
+    target, known = plan.best.target, kinds(plan)
+    first, _, optimizer = name.partition(":")
+    if name not in known and name not in {kind.partition(":")[0] for kind in known}:
+        what = f"is no checkpoint of {target.backend} {target.version}"
+        need = f"one of {', '.join(known)}"
+        raise InputError(what, field="kind", got=repr(name), need=need, hint=nearest(name, known))
+    usual = unasked(plan.best.options.zero_stage, target.version) if table().formats[first].optimizer else ""
+    return Kind(first, optimizer or usual)
+
+
+def kinds(plan: Plan) -> tuple[str, ...]:
+    """Return the names of all kinds that the plan's release can write or be converted to."""
+    framework, release = plan.best.target.backend, plan.best.target.version
+    return tuple(
+        f"{word}:{optimizer}" if optimizer else word
+        for word, entry in table().formats.items()
+        if framework in entry.framework and between(release, entry.since, entry.until)
+        for optimizer in [way for way, span in entry.optimizer.items() if between(release, span.since, span.until)]
+        or [""]
+    )
+
+
+def between(release: str, since: str | None, until: str | None) -> bool:
+    """Return whether a release lies within bounds, both included; a bound of None is open."""
+    return (since is None or at_least(release, since)) and (until is None or at_least(until, release))
 
 
 def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
@@ -34,6 +99,9 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
     otherwise = worst(rule.otherwise or rule.verdict for rule in rules)
     telling = sorted((rule for rule in rules if _tells(rule, verdict)), key=lambda rule: -rule.verdict.rank)
 
+    def what(rule: Rule) -> str:
+        return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
+
     def steps(level: Verdict) -> tuple[Step, ...]:
         wanted = {name for rule in rules for name in _steps(rule, level)}
         return () if level is Verdict.NO else way(checkpoint.format, wanted, old, new)
@@ -45,7 +113,7 @@ def loadable(old: Plan, new: Plan, kind: str | None = None) -> Loadable:
         how=steps(verdict),
         otherwise_how=steps(otherwise) if verdict is Verdict.CONVERTED else (),
         lost=tuple(dict.fromkeys(table().lost[name] for rule in telling for name in rule.lost)),
-        reasons=tuple(Reason(rule.says.format(changed=_changed(rule, changed)), rule.source) for rule in telling),
+        reasons=tuple(Reason(rule.says.format(changed=what(rule)), rule.source) for rule in telling),
     )
 
 
@@ -91,12 +159,8 @@ def _tells(rule: Rule, verdict: Verdict) -> bool:
     return rule.otherwise is None or any(name in table().conversions for name in _steps(rule, verdict))
 
 
-def _changed(rule: Rule, changed: Mapping[str, str]) -> str:
-    return ", ".join(dict.fromkeys(changed[name] for name in (*rule.any_of, *rule.all_of) if name in changed))
-
-
 ONE_BUCKET = 2**40  # elements: more than any buffer has
-KEPT = ("tp", "pp", "vpp", "ep", "etp", "zero")  # pins with which every rank reads what it wrote
+KEPT = ("tp", "pp", "vpp", "ep", "etp")  # and the ZeRO stage: with these pins every rank reads what it wrote
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
 
 
@@ -137,7 +201,10 @@ def _new_run(form: str, place: str, wanted: Collection[str], old: Plan, new: Pla
 def _filled(words: str, place: str, old: Plan, new: Plan) -> str:
     """Return a text with its fields `<<from>>`, `<<old.…>>` and `<<new.…>>` replaced."""
     words = words.replace("<<from>>", place).replace("<<old.bucket>>", str(closes(old) or ONE_BUCKET))
-    words = words.replace("<<old.keep>>", ",".join((*KEPT, *(["layout"] if old.best.options.pipeline_layout else []))))
+    if "<<old.pins>>" in words:
+        values = {name: getattr(old.best.parallel, name) for name in KEPT} | {"zero": old.best.options.zero_stage}
+        values |= {"layout": f"'{layout}'"} if (layout := old.best.options.pipeline_layout) else {}
+        words = words.replace("<<old.pins>>", " ".join(f"--pin {name}={value}" for name, value in values.items()))
     for degree in DEGREES:
         words = words.replace(f"<<new.{degree}>>", str(getattr(new.best.parallel, degree)))
     return words

@@ -13,8 +13,7 @@ from typing import Any
 from symconfig.errors import InputError
 from symconfig.runs.checkpoint import folder_deepspeed as deepspeed
 from symconfig.runs.checkpoint import folder_megatron as megatron
-from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, demand, json_object, shown, size_bytes
-from symconfig.runs.checkpoint.pickled import Plain
+from symconfig.runs.checkpoint.folder import LOOKED_FOR, Checkpoint, Plain, demand, json_object, shown, size_bytes
 
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")

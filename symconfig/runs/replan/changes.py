@@ -108,7 +108,10 @@ def judged(plan: Plan, c: Configuration) -> Verdict:
     Memory overruns are reported in the verdict; nothing is raised for a configuration that cannot run.
     """
     wanted = _request(plan, c.precision, Extras.of(c.framework))
-    if refused := _undivided(plan, c) or _unknown(wanted, c):
+    p, gpus = c.degrees, plan.best.parallel.world_size
+    if gpus % (inner := p.tp * p.pp * p.cp):
+        return Verdict(f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs")
+    if refused := _unknown(wanted, c):
         return Verdict(refused)
     try:
         point = as_found(plan.model, plan.cluster, c)
@@ -131,13 +134,6 @@ def _request(plan: Plan, precision: Precision, extras: Extras) -> Request:
     """
     plain = request(plan.model, plan.cluster, plan.job, precision, parse({}))
     return switched_on(plain, extras, plan.cluster.gpu.architecture)
-
-
-def _undivided(plan: Plan, c: Configuration) -> str:
-    """Return a sentence if tp x pp x cp does not divide the plan's GPUs; else ""."""
-    p, gpus = c.degrees, plan.best.parallel.world_size
-    inner = p.tp * p.pp * p.cp
-    return "" if gpus % inner == 0 else f"tp {p.tp} x pp {p.pp} x cp {p.cp} = {inner} does not divide {gpus} GPUs"
 
 
 def _unknown(request: Request, c: Configuration) -> str:

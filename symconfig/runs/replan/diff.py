@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -60,7 +60,8 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The differences of two plans by section, in the order of display.
+    """The differences of two plans by section, in the order of display: inputs, training, parallel, batch, options,
+    stages, predicted, time, memory, arguments.
 
     arguments: options of Megatron-LM or keys of DeepSpeed's JSON; empty for two frameworks. time, memory: predicted
     seconds and bytes by part; predicted: other predicted numbers.
@@ -68,23 +69,7 @@ class Diff:
 
     before: Plan
     after: Plan
-    inputs: tuple[Difference, ...]
-    training: tuple[Difference, ...]
-    parallel: tuple[Difference, ...]
-    batch: tuple[Difference, ...]
-    options: tuple[Difference, ...]
-    stages: tuple[Difference, ...]
-    predicted: tuple[Difference, ...]
-    time: tuple[Difference, ...]
-    memory: tuple[Difference, ...]
-    arguments: tuple[Difference, ...]
-
-    @property
-    def sections(self) -> Mapping[str, tuple[Difference, ...]]:
-        """Return the differences by section name, in the order of display."""
-        return {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name not in ("before", "after")
-        }
+    sections: Mapping[str, tuple[Difference, ...]]
 
     @property
     def same(self) -> bool:
@@ -93,25 +78,19 @@ class Diff:
 
 
 def diff(before: Plan, after: Plan) -> Diff:
-    """Return the differences of two plans by section: inputs, training, choices, stages, predictions and framework
-    arguments.
-    """
+    """Return the differences of two plans by section."""
     one, other = before.best.to_dict(), after.best.to_dict()
     predicted = one["predicted"], other["predicted"]
-    return Diff(
-        before=before,
-        after=after,
-        inputs=differences(inputs(before), inputs(after)),
-        training=differences(training(before.job), training(after.job)),
-        parallel=differences(one["parallel"], other["parallel"]),
-        batch=differences(one["batch"], other["batch"]),
-        options=differences(one["options"], other["options"]),
-        stages=tuple(_stages(before, after)),
-        predicted=differences(*map(_sums, predicted)),
-        time=_parts(*(each["time"] for each in predicted)),
-        memory=_parts(*(each["memory"] for each in predicted)),
-        arguments=_arguments(before, after),
-    )
+    sections = {
+        "inputs": differences(inputs(before), inputs(after)),
+        "training": differences(training(before.job), training(after.job)),
+        **{name: differences(one[name], other[name]) for name in ("parallel", "batch", "options")},
+        "stages": tuple(_stages(before, after)),
+        "predicted": differences(*map(_sums, predicted)),
+        **{name: _parts(*(each[name] for each in predicted)) for name in ("time", "memory")},
+        "arguments": _arguments(before, after),
+    }
+    return Diff(before, after, sections)
 
 
 def _sums(predicted: Mapping[str, Any]) -> dict[str, float]:

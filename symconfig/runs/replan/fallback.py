@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -11,7 +11,6 @@ from symconfig.render import summary
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Loadable, Saving, loadable, savings
 from symconfig.runs.checkpoint.folder import shown
-from symconfig.runs.replan import keep
 from symconfig.solve.near_batch import batch_nearby
 
 Progress = Callable[[str, float], None]
@@ -21,8 +20,8 @@ Progress = Callable[[str, float], None]
 class Smaller:
     """The plan after `lost` nodes: `nodes` remain with `gpus` GPUs in all.
 
-    plan: the best one, or one as fast that loads more of the full cluster's checkpoint; None if nothing fits, with
-    `problems`. every: whether it loads, for each way of `savings`. other_batch: as of `Replan`.
+    plan: the best one; None if nothing fits, with `problems`. every: whether a checkpoint of the full plan loads, for
+    each way of `savings`. other_batch: as of `Replan`.
     """
 
     lost: int
@@ -67,11 +66,6 @@ class Fallback:
             return None
         return each.every[savings(self.plan).index(self.advised)]
 
-    def kept(self, each: Smaller) -> dict[str, str]:
-        """Return {pin: value} of the full plan's choices that the smaller plan keeps so that its checkpoint loads."""
-        pins = each.plan.job.pins if each.plan is not None else {}
-        return {name: str(value) for name, value in pins.items() if name not in self.plan.job.pins}
-
     @property
     def runs(self) -> tuple[tuple[int, Plan], ...]:
         """Return (nodes, plan) of all numbers of nodes with a plan, descending, the full cluster first."""
@@ -103,9 +97,7 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
 
 
 def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
-    """Return the plan without `lost` nodes; of plans within keep.FREE of its step, the one that loads the checkpoint
-    best.
-    """
+    """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it."""
     left = nodes.count - lost
     gpus = left * nodes.gpus
 
@@ -117,33 +109,5 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         rest = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
-    first, best = rest, loaded(plan, rest)
-    for pins in keep.pins_kept(plan.best, first) if not all(each.verdict.unconverted for each in best) else ():
-        other = _kept(first, pins, top)
-        if other is None or other.best.predicted.step_s > (1 + keep.FREE) * first.best.predicted.step_s:
-            continue
-        loads = loaded(plan, other)
-        if _ranks(loads) < _ranks(best):
-            rest, best = other, loads
-    return Smaller(lost, left, gpus, replace(rest, history=plan.history), best, other_batch=batch_nearby(rest))
-
-
-def loaded(plan: Plan, smaller: Plan) -> tuple[Loadable, ...]:
-    """Return whether a checkpoint of the plan loads in the smaller plan, for each way of `savings`."""
-    return tuple(loadable(plan, smaller, way.kind) for way in savings(plan))
-
-
-def _ranks(loads: Sequence[Loadable]) -> tuple[int, int]:
-    """Return the sort key of loads, smaller is better: (best verdict over all ways to save, the default way's
-    verdict).
-    """
-    return min(each.verdict.rank for each in loads), loads[0].verdict.rank
-
-
-def _kept(original: Plan, pins: Mapping[str, str], top: int) -> Plan | None:
-    """Return the best plan of the same job with further pins; None if nothing fits."""
-    try:
-        job = original.job.model_copy(update={"pins": {**original.job.pins, **pins}})
-        return best_plan(original.model, original.cluster, job, top=top)
-    except (InputError, InfeasibleError):
-        return None
+    loads = tuple(loadable(plan, rest, way.kind) for way in savings(plan))
+    return Smaller(lost, left, gpus, replace(rest, history=plan.history), loads, other_batch=batch_nearby(rest))

@@ -182,22 +182,20 @@ def _sha256(content: bytes) -> str:
 
 
 def _first_difference(one: bytes, other: bytes) -> tuple[int | None, str, str]:
-    """Return (number of the first differing line from 1, its part in one, in the other); (None, "", "") if equal."""
+    """Return (number of the first differing line from 1, the line in one, in the other), as printable text of at most
+    _WIDE letters: of a longer line from shortly before the difference, after "…"; (None, "", "") if equal.
+    """
     pairs = zip_longest(one.splitlines(keepends=True), other.splitlines(keepends=True), fillvalue=b"")
     for number, (first, second) in enumerate(pairs, start=1):
         if first != second:
             if first.rstrip(b"\r\n") != second.rstrip(b"\r\n"):  # else the line ends are what differs
                 first, second = first.rstrip(b"\r\n"), second.rstrip(b"\r\n")
             same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
-            start = sum(1 for _ in same) - _BEFORE
-            return number, _shown(first, start), _shown(second, start)
+            start = max(0, sum(1 for _ in same) - _BEFORE)
+            shown = []
+            for raw in (first, second):
+                cut = start if len(raw) > _WIDE else 0
+                text = line(raw[cut:].decode("utf-8", errors="backslashreplace"))
+                shown.append(("…" if cut else "") + shorten(text, _WIDE))
+            return number, shown[0], shown[1]
     return None, "", ""
-
-
-def _shown(raw: bytes, start: int) -> str:
-    """Return a line as printable text of at most _WIDE letters, from byte `start` on if it is longer; "…" marks a
-    cut start.
-    """
-    start = start if len(raw) > _WIDE and start > 0 else 0
-    text = line(raw[start:].decode("utf-8", errors="backslashreplace"))
-    return ("…" if start else "") + shorten(text, _WIDE)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
-from symconfig.descriptor.job import PIN_NAMES
-from symconfig.errors import InfeasibleError, InputError, Problem, among
+from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.extras import Extras
 from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.runs.checkpoint import Loadable, Verdict
@@ -66,16 +65,6 @@ def _recompute(recompute: Recompute) -> str | None:
     return f"{recompute.granularity}:{modules}" if recompute.granularity == "selective" else recompute.granularity
 
 
-def names(words: Sequence[str], field: str) -> tuple[str, ...]:
-    """Return the given pin names, each once, in the order of PIN_NAMES. Raises InputError with all unknown names."""
-    wrong = [name for name in dict.fromkeys(words) if name not in PIN_NAMES]
-    if wrong:
-        raise InputError(
-            [Problem("is no choice's name", field=field, got=repr(name), **among(name, PIN_NAMES)) for name in wrong]
-        )
-    return tuple(name for name in PIN_NAMES if name in words)
-
-
 def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     """Return {name: value} of a candidate's choices as pins. Raises InputError with all names whose value no pin can
     express.
@@ -84,22 +73,9 @@ def pins(candidate: Candidate, kept: Sequence[str]) -> dict[str, str]:
     wrong = [name for name, value in values.items() if value is None]
     if wrong:
         raise InputError(
-            [
-                Problem("cannot be kept: the old plan has no value of it that a pin says", field="keep", got=name)
-                for name in wrong
-            ]
+            [Problem("cannot be kept: no pin expresses the old plan's value", field="pins", got=name) for name in wrong]
         )
     return {name: value for name, value in values.items() if value is not None}
-
-
-def differing(old: Candidate, new: Candidate, among: Sequence[str]) -> dict[str, str]:
-    """Return the old values of a group of choices as pins, without degrees that are 1 in both; {} if the whole group
-    is equal.
-    """
-    before, after = pins(old, among), pins(new, among)
-    return (
-        {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")} if before != after else {}
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +105,7 @@ def nearest(
     Ties go to the faster, then to fewer pins. Also None for another model or framework, or if the checkpoint loads as
     it is. loads: verdict for `new`; loadable: returns it for any plan. solved: searches with further pins.
     """
-    if loads.verdict is Verdict.AS_IS or old.model != new.model or _framework(old) != _framework(new):
+    if loads.verdict is Verdict.AS_IS or old.model != new.model or old.best.target.backend != new.best.target.backend:
         return None
     plans = []
     for pins in pins_kept(old.best, new):
@@ -144,19 +120,17 @@ def nearest(
     return min(plans, key=lambda one: (one.verdict.rank, max(0.0, one.slower), len(one.pins)), default=None)
 
 
-def _framework(plan: Plan) -> str:
-    return plan.best.target.backend
-
-
 def pins_kept(old: Candidate, new: Plan) -> Iterator[dict[str, str]]:
     """Yield the old values of each combination of the differing groups, smaller ones first, without choices that the
-    new job pins.
+    new job pins and degrees that are 1 in both.
     """
-    groups = [
-        pins
-        for names in GROUPS
-        if (pins := differing(old, new.best, [name for name in names if name not in new.job.pins]))
-    ]
+    groups = []
+    for group in GROUPS:
+        names = [name for name in group if name not in new.job.pins]
+        before, after = pins(old, names), pins(new.best, names)
+        kept = {name: value for name, value in before.items() if (value, after[name]) != ("1", "1")}
+        if before != after:
+            groups.append(kept)
     for size in range(1, len(groups) + 1):
         for some in combinations(groups, size):
             yield {name: value for pins in some for name, value in pins.items()}

@@ -9,7 +9,7 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
-from symconfig.errors import InfeasibleError, InputError, SymconfigError
+from symconfig.errors import InputError, SymconfigError
 from symconfig.format import count
 from symconfig.plans.history import History
 from symconfig.plans.plan import Plan
@@ -17,50 +17,31 @@ from symconfig.render import own_target, render, target_of
 from symconfig.runs.best import best_plan
 from symconfig.runs.checkpoint import Checkpoint, Loadable, loadable, of_folder
 from symconfig.runs.checkpoint.table import table
-from symconfig.runs.replan import keep
 from symconfig.runs.replan.changes import Changes, changed
 from symconfig.runs.replan.diff import Difference, differences
 from symconfig.runs.replan.inputs import inputs
 from symconfig.runs.replan.keep import NearPlan, nearest
 from symconfig.runs.replan.schedule import Mode, Schedule, scheduled
 from symconfig.solve.answer import TOP
-from symconfig.solve.candidate import degrees
 from symconfig.solve.near_batch import batch_nearby
 from symconfig.solve.whole import filled
 
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The choices that had to stay. free: the best plan without them; costs_s: seconds by which a step is longer
-    than the free plan's.
-    """
-
-    pins: dict[str, str]
-    free: Plan
-    costs_s: float
-
-    @property
-    def share(self) -> float:
-        """Return the additional seconds over the step of the plan without kept choices."""
-        return self.costs_s / self.free.best.predicted.step_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replan:
     """A new plan compared with the old one.
 
-    inputs: differing inputs. kept: choices that had to stay; None if none. files: rendered files that differ, plan.json
-    excluded; None if they cannot be compared. other_batch: a sentence on a close batch size that more replicas could
-    share. edited: edited inputs of the old plan file, for which its answer was not computed.
+    inputs: differing inputs. files: rendered files that differ, plan.json excluded; None if they cannot be compared.
+    other_batch: a sentence on a close batch size that more replicas could share. edited: edited inputs of the old plan
+    file, for which its answer was not computed.
     """
 
     old: Plan
     new: Plan
     inputs: tuple[Difference, ...]
     changes: Changes
-    kept: Kept | None
     near_plan: NearPlan | None
     schedule: Schedule
     checkpoint: Loadable
@@ -98,14 +79,13 @@ class Replan:
 class Wishes:
     """The inputs of the new plan.
 
-    keep: pins whose old values stay. step: iterations done; None: as the checkpoint or the old plan states. edited:
-    edited inputs of the old plan file, for which its answer was not computed.
+    step: iterations done; None: as the checkpoint or the old plan states. edited: edited inputs of the old plan file,
+    for which its answer was not computed.
     """
 
     model: ModelDescriptor
     cluster: ClusterDescriptor
     job: Job
-    keep: tuple[str, ...] = ()
     step: int | None = None
     mode: Mode = "keep"
     checkpoint: Checkpoint | None = None
@@ -116,38 +96,28 @@ class Wishes:
 def replanned(old: Plan, wishes: Wishes, progress: Progress | None = None) -> Replan:
     """Return the new plan with its comparison with the old one: changes, checkpoint, schedule, files and a nearby plan.
 
-    Raises InputError for invalid wishes, InfeasibleError if nothing fits, or nothing with the kept choices.
+    Raises InputError for invalid wishes, InfeasibleError if nothing fits.
     """
     wanted, (schedule, doubts) = wishes, _schedule(old, wishes)
     wishes = replace(wishes, job=wishes.job.model_copy(update={"training": schedule.training}))
-    free = _solved(wishes, {}, progress)
-    kept, new = None, free
-    if wishes.keep:
-        pins = keep.pins(old.best, wishes.keep)
-        new = _keeping(wishes, pins, free, progress)
-        kept = Kept(pins, free, new.best.predicted.step_s - free.best.predicted.step_s)
+    new = _solved(wishes, {}, progress)
     loads = _loadable(old, new, wishes.checkpoint)
     schedule = _as_loaded(schedule, loads, old, wanted)
     schedule = replace(schedule, notes=(*schedule.notes, *(doubts if schedule.step else ())))
     new = replace(new, job=new.job.model_copy(update={"training": schedule.training}), history=schedule.history)
-    nearest_plan = (
-        None
-        if kept is not None
-        else nearest(
-            old,
-            new,
-            loads,
-            lambda pins: _solved(replace(wishes, top=1), pins, progress),
-            lambda plan: _loadable(old, plan, wishes.checkpoint),
-        )
+    near = nearest(
+        old,
+        new,
+        loads,
+        lambda pins: _solved(replace(wishes, top=1), pins, progress),
+        lambda plan: _loadable(old, plan, wishes.checkpoint),
     )
     return Replan(
         old=old,
         new=new,
-        inputs=differences(inputs(old), inputs(free)),
+        inputs=differences(inputs(old), inputs(new)),
         changes=changed(old, new),
-        kept=kept,
-        near_plan=nearest_plan,
+        near_plan=near,
         schedule=schedule,
         checkpoint=loads,
         files=_files(old, new),
@@ -242,19 +212,6 @@ def _loadable(old: Plan, new: Plan, saved: Checkpoint | None) -> Loadable:
 def _solved(wishes: Wishes, pins: Mapping[str, str], progress: Progress | None) -> Plan:
     job = wishes.job.model_copy(update={"pins": {**wishes.job.pins, **pins}}) if pins else wishes.job
     return best_plan(wishes.model, wishes.cluster, job, top=wishes.top, progress=progress)
-
-
-def _keeping(wishes: Wishes, pins: Mapping[str, str], free: Plan, progress: Progress | None) -> Plan:
-    """Return the best plan with the kept choices as pins. Raises InfeasibleError naming them and the free plan if
-    there is none.
-    """
-    try:
-        return _solved(wishes, pins, progress)
-    except SymconfigError as error:
-        choices = ", ".join(f"{name}={value}" for name, value in pins.items())
-        what = f"no plan keeps {choices}: {str(error.problems[0]).rstrip('.')}"
-        hint = f"without --keep the best plan is {degrees(free.best)}, {free.best.predicted.step_s:.3f} s a step"
-        raise InfeasibleError(what, field="keep", got=",".join(wishes.keep), hint=hint) from None
 
 
 def _files(old: Plan, new: Plan) -> tuple[str, ...] | None:

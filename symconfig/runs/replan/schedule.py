@@ -73,37 +73,49 @@ def scheduled(
     end.
     """
     if run.step > training.train_iters:
-        raise InputError(
-            "is behind the end of the run",
-            field="at_step",
-            got=str(run.step),
-            need=f"at most {training.train_iters}, its training.train_iters",
-        )
+        need = f"at most {training.train_iters}, its training.train_iters"
+        raise InputError("is behind the end of the run", field="at_step", got=str(run.step), need=need)
     new = replace(old, global_=batch, seq_length=seq_length)
-    anew = anew and run.step > 0
+    anew, old_tokens, step_tokens = anew and run.step > 0, old.global_ * old.seq_length, batch * seq_length
+    history = run.renumbered(batch, seq_length) if counting.renumbers else run
+    if anew and not counting.renumbers:
+        history = replace(run, unscheduled=run.sequences)
     if mode == "as-is" or (new == old and not anew):
-        notes = (_as_is(training, old, new, run, counting),) if new != old else ()
-        return Schedule(training, run=run, history=_recorded(run, new, counting, anew), notes=notes)
+        done = _NONE if counting.renumbers else run
+        before, after = (done.tokens + (training.train_iters - done.step) * size for size in (old_tokens, step_tokens))
+        note = f"iterations stay as they are: they saw {count(before)} tokens and see {count(after)} now"
+        return Schedule(training, run=run, history=history, notes=(note,) if new != old else ())
     clock = _Clock(old, new, _NONE if counting.renumbers else run, past, anew, counting.schedules_steps)
-    every = tuple(_converted(training, clock))
+    every = _converted(training, clock)
     rescaled = tuple(each for each in every if each.after != getattr(training, each.field))
     changed = training.model_copy(update={each.field: each.after for each in rescaled})
-    kept = _Kept(old=old, new=new, run=run, past=past, before=training, after=changed, counting=counting, anew=anew)
-    return Schedule(
-        changed,
-        rescaled,
-        run,
-        _recorded(run, new, counting, anew),
-        tuple(kept.options()),
-        tuple(kept.notes()),
-    )
-
-
-def _recorded(run: History, new: Batch, counting: Counting, anew: bool) -> History:
-    """Return the run's history as the new plan counts it."""
-    if counting.renumbers:
-        return run.renumbered(new.global_, new.seq_length)
-    return replace(run, unscheduled=run.sequences) if anew else run
+    options: tuple[str, ...] = ()
+    if run.step and not anew:
+        if counting.override:
+            options = (counting.override,)
+        elif counting.renumbers and old.seq_length != seq_length:
+            options = (f"--consumed-sequences={run.tokens // seq_length}",)
+    notes = []
+    if new != old:
+        ratio, lr = batch / old.global_, training.lr
+        rules = f": the square-root rule would have {lr * sqrt(ratio):.3g}, the linear one {lr * ratio:.3g}"
+        behind = run.step + past.step
+        left = [
+            past.tokens + (training.train_iters - behind) * old_tokens,
+            (changed.train_iters - run.step) * step_tokens,
+        ]
+        if counting.renumbers:
+            left = [training.train_iters * old_tokens - run.tokens, changed.train_iters * step_tokens - run.tokens]
+        tokens = f"tokens of a step {count(old_tokens)} -> {count(step_tokens)}"
+        notes = [
+            f"{tokens}; of {'what is left of the run' if run.step else 'the run'} {' -> '.join(map(count, left))}",
+            f"the learning rate stays {lr:g}{rules if ratio != 1 else ''}",
+        ]
+    if len(run.segments) > 1:
+        notes.append(f"the run has had {run}: {count(run.sequences)} sequences")
+    if run.step:
+        notes += _resumed(training, changed, old, new, run, counting, anew)
+    return Schedule(changed, rescaled, run, history, options, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,157 +195,44 @@ def _converted(training: WholeTraining, clock: _Clock) -> Iterator[Rescaled]:
         yield Rescaled(name, getattr(training, name) or unsaid.get(name, 0), after)
 
 
-def _as_is(training: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting) -> str:
-    """Return a sentence with the tokens of the whole run before and now, if iterations stay the same."""
-    seen, left = (0, training.train_iters) if counting.renumbers else (run.tokens, training.train_iters - run.step)
-    tokens, now = (seen + left * batch.global_ * batch.seq_length for batch in (old, new))
-    return (
-        f"iterations stay as they are: {count(training.train_iters)} of them saw {count(tokens)} tokens and see "
-        f"{count(now)} now"
-    )
+def _resumed(
+    before: WholeTraining, after: WholeTraining, old: Batch, new: Batch, run: History, counting: Counting, anew: bool
+) -> Iterator[str]:
+    """Yield sentences on how the program counts on behind `run`: steps, data and the learning rate's schedule.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """A schedule rescaled to the same tokens, with the options and notes that follow."""
-
-    old: Batch
-    new: Batch
-    run: History
-    past: History
-    before: WholeTraining
-    after: WholeTraining
-    counting: Counting
-    anew: bool
-
-    def options(self) -> Iterator[str]:
-        """Yield the options that the new run's command needs to resume; none at step 0 or with a restarted
-        scheduler.
-        """
-        if not self.run.step or self.anew:
-            return
-        if self.counting.override:
-            yield self.counting.override
-        elif self.counting.renumbers and self.old.seq_length != self.new.seq_length:
-            yield f"--consumed-sequences={self.run.tokens // self.new.seq_length}"
-
-    def notes(self) -> Iterator[str]:
-        """Yield sentences on tokens, learning rate, history and the program's counting."""
-        if self.old != self.new:
-            yield from self._tokens()
-            yield self._learning_rate()
-        if len(self.run.segments) > 1:
-            yield f"the run has had {self.run}: {count(self.run.sequences)} sequences"
-        if self.run.step:
-            if self.counting.renumbers:
-                yield from self._renumbered()
-            elif self.counting.schedules_steps:
-                yield from self._steps()
-            else:
-                yield from self._sequences()
-
-    def _tokens(self) -> Iterator[str]:
-        """Yield a sentence with the tokens of a step and of what remains, before and after."""
-        old, new = (batch.global_ * batch.seq_length for batch in (self.old, self.new))
-        if not self.counting.renumbers:
-            before = (
-                (self.before.train_iters - self.run.step) * old
-                if self.run.step
-                else (self.past.tokens + (self.before.train_iters - self.past.step) * old)
-            )
-            after = (self.after.train_iters - self.run.step) * new
-        else:
-            before, after = (
-                iters * size - self.run.tokens
-                for iters, size in ((self.before.train_iters, old), (self.after.train_iters, new))
-            )
-        more = f", {count(after - before)} more, since steps are whole" if after > before else ""
-        of = "what is left of the run" if self.run.step else "the run"
-        yield f"tokens of a step {count(old)} -> {count(new)}; of {of} {count(before)} -> {count(after)}{more}"
-
-    def _learning_rate(self) -> str:
-        """Return a sentence with the unchanged learning rate and those of the square-root and the linear rule."""
-        ratio = self.new.global_ / self.old.global_
-        if ratio == 1:
-            return f"the learning rate stays {self.after.lr:g}"
-        return (
-            f"the learning rate stays {self.after.lr:g}: a batch {ratio:.4g} times as large would have "
-            f"{self.after.lr * sqrt(ratio):.3g} by the square-root rule and {self.after.lr * ratio:.3g} by the "
-            "linear one"
-        )
-
-    def _sequences(self) -> Iterator[str]:
-        """Yield sentences for programs that count sequences (Megatron-LM): data, schedule and their jumps."""
-        if self.anew:
-            after = self.after.lr_decay_iters or self.after.train_iters
-            yield (
-                f"iterations count on from {count(self.run.step)}, and data go on behind the "
-                f"{count(self.run.sequences)} sequences that the checkpoint has seen; the learning rate's schedule "
-                f"starts anew: it warms up over {count(self.after.lr_warmup_iters)} iterations and ends where the "
-                f"old one does, {count(after)} iterations on"
-            )
-        elif self.old.seq_length == self.new.seq_length:
-            option = self.counting.override
-            stops = (
-                f"; without {option} Megatron-LM stops, since iterations x batch are not the checkpoint's"
-                if option
-                else ""
-            )
-            yield (
-                f"iterations count on from {count(self.run.step)}; data and schedule go on behind the "
-                f"{count(self.run.sequences)} sequences that the checkpoint has seen "
-                f"(consumed_train_samples){stops}"
-            )
-        if self.counting.own_schedule:
-            yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
-        end, batch = self.after.train_iters, self.new.global_
-        sampled = self.run.spanned(end, batch)
-        if sampled > end and self.counting.spans:
-            yield (
-                f"Megatron-LM has data for train-iters x batch = {count(end * batch)} sequences, of which "
-                f"{count(self.run.sequences)} were seen with other batches: the files say --train-iters "
-                f"{count(sampled)} and --exit-interval {count(end)}, so that they last to iteration {count(end)}"
-            )
-        if self.old.seq_length == self.new.seq_length:
-            return
-        skipped = self.run.sequences * self.new.seq_length
-        yield (
-            f"Megatron-LM counts sequences, whatever their length: it goes on behind the first "
-            f"{count(self.run.sequences)} sequences of the new length, which are {count(skipped)} tokens of the "
-            f"data and not the {count(self.run.tokens)} that were seen"
-        )
-        was = rate(self.before, self.run.scheduled, self.old.global_)
-        now = rate(self.after, self.run.scheduled, self.new.global_)
-        if not self.anew and abs(now - was) > 1e-3 * was:
-            yield (
-                f"and the schedule goes on in sequences: at the step the learning rate turns from {was:.4g} to "
-                f"{now:.4g}; it ends after the same tokens"
-            )
-
-    def _renumbered(self) -> Iterator[str]:
-        """Yield sentences for train.py, which renumbers its steps by the new batch."""
-        start = Fraction(self.run.tokens, self.new.global_ * self.new.seq_length)
-        yield (
-            f"steps are numbered anew: after {count(self.run.sequences)} sequences train.py goes on at step "
-            f"{count(int(start))}"
-        )
+    before, after: the training of the old and the new plan. anew: as of `scheduled`.
+    """
+    seen = f"the {count(run.sequences)} sequences that the checkpoint has seen"
+    if counting.renumbers:
+        start = Fraction(run.tokens, new.global_ * new.seq_length)
+        yield f"steps are numbered anew: behind {seen} train.py goes on at step {count(int(start))}"
         if start.denominator != 1:
-            repeated = int((start - int(start)) * self.new.global_)
+            repeated = int((start - int(start)) * new.global_)
             yield f"the last {count(repeated)} of the sequences that were seen come once more, since steps are whole"
-
-    def _steps(self) -> Iterator[str]:
-        """Yield sentences for programs whose scheduler counts steps."""
+        return
+    if counting.schedules_steps:
+        yield f"steps and the learning rate's schedule count on from the checkpoint's {count(run.step)}"
+    elif anew:
         yield (
-            f"steps count on from the checkpoint's {count(self.run.step)}, and the learning rate's schedule with "
-            "them: the last one is where the tokens are those of the old run"
+            f"iterations count on from {count(run.step)} and data behind {seen}; the learning rate's schedule starts "
+            f"anew: it warms up over {count(after.lr_warmup_iters)} iterations and ends "
+            f"{count(after.lr_decay_iters or after.train_iters)} iterations on"
         )
-        was, now = rate(self.before, self.run.step, 1), rate(self.after, self.run.step, 1)
-        if abs(now - was) > 1e-3 * was:
-            yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
+    else:
+        stops = f"; without {counting.override} Megatron-LM stops" if counting.override else ""
+        yield f"iterations count on from {count(run.step)}; data and schedule go on behind {seen}{stops}"
+    if counting.own_schedule:
+        yield "the learning rate and its schedule are the checkpoint's, whatever the files say"
+    if old.seq_length != new.seq_length and not counting.schedules_steps:
+        skipped = run.sequences * new.seq_length
         yield (
-            f"{count(self.run.sequences)} sequences were seen; data that are skipped by the number of steps are "
-            f"{count(self.run.step * self.new.global_)} of them"
+            f"the program skips as many sequences of the new length: {count(skipped)} tokens of the data and not the "
+            f"{count(run.tokens)} that were seen"
         )
+    place = (run.step, 1, 1) if counting.schedules_steps else (run.scheduled, old.global_, new.global_)
+    was, now = rate(before, place[0], place[1]), rate(after, place[0], place[2])
+    if not anew and abs(now - was) > 1e-3 * was:
+        yield f"at the step the learning rate turns from {was:.4g} to {now:.4g}; it ends after the same tokens"
 
 
 def rate(training: WholeTraining, sequences: float, batch: int) -> float:
@@ -350,18 +249,9 @@ def rate(training: WholeTraining, sequences: float, batch: int) -> float:
         return training.min_lr
     if training.lr_decay_style == "inverse-square-root":
         return max(training.min_lr, training.lr * sqrt(max(warmup, 1) / max(sequences, 1)))
-    return training.min_lr + _coefficient(training, sequences, warmup, decay, batch) * (training.lr - training.min_lr)
-
-
-def _coefficient(training: WholeTraining, sequences: float, warmup: int, decay: int, batch: int) -> float:
-    """Return the decay's coefficient between the minimum (0) and the peak rate (1): linear, cosine, or else WSD with
-    a linear decay.
-    """
     done = (sequences - warmup) / (decay - warmup)
-    if training.lr_decay_style == "linear":
-        return 1.0 - done
-    if training.lr_decay_style == "cosine":
-        return 0.5 * (cos(pi * done) + 1.0)
     last = training.wsd_decay_iters * batch
-    into = sequences - (decay - last)
-    return 1.0 if into <= 0 else 1.0 - into / last  # linear, as the rendered files say
+    coefficient = min(1.0, (decay - sequences) / last) if training.lr_decay_style == "WSD" else 1.0 - done
+    if training.lr_decay_style == "cosine":
+        coefficient = 0.5 * (cos(pi * done) + 1.0)
+    return training.min_lr + coefficient * (training.lr - training.min_lr)

@@ -8,7 +8,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from math import ceil
 
 from symconfig.descriptor.job import Job
@@ -19,12 +19,10 @@ from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.render.learning import ALWAYS
-from symconfig.runs.rl.division import Division, divisions, undivided
 from symconfig.runs.rl.engine import ASLEEP_BYTES, UNCERTAIN
-from symconfig.runs.rl.layouts import layouts, preferred, unserved
+from symconfig.runs.rl.layouts import Division, Question, divisions, layouts, preferred, undivided, unserved
 from symconfig.runs.rl.logits import BY_TARGET, PLAIN, VERL, LogitBytes
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.question import Question
 from symconfig.runs.rl.trained import Trained
 from symconfig.solve.candidate import described
 from symconfig.solve.choice import TIE, complexity, unusual
@@ -192,6 +190,7 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     """
     colocated = question.rl.placement == "colocated"
     memory = question.cluster.gpu.memory_bytes.value
+    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
     fullest: Layout | None = None
     refused: InfeasibleError | None = None
     unsure: list[Tried] = []
@@ -202,27 +201,25 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
         tight = job.model_copy(update={"limits": job.limits.model_copy(update={"memory_margin": margin})})
         plan = question.solve(question.model, tight, WEIGHED)
         plan = replace(plan, job=plan.job.model_copy(update={"limits": job.limits, "pins": question.job.pins}))
-        critics = _Critics(question, tight, fill, on.critic)
+        critics: dict[tuple[str, ...], Trained | InfeasibleError] = {}
         result = []
         for candidate in (plan.best, *plan.alternatives):
             logits = BY_TARGET.get(question.job.target or "", VERL)
             actor = _trained(question, plan, candidate, fill, logits)
-            weighed: list[Layout] = []
-            fitting: list[Layout] = []
-            for critic in critics.around(candidate):
-                if isinstance(critic, InfeasibleError):
-                    refused = critic
-                    continue
-                every = list(layouts(question, actor, critic, on))
-                weighed += every
-                fits = sorted((each for each in every if _fits(question, each)), key=question.rank)
-                if fits and (not fitting or _gains(question, fits[0], fitting[0])):
-                    fitting = fits
+            critic = _critic(question, tight, fill, on.critic, candidate, critics)
+            if isinstance(critic, InfeasibleError):
+                refused = critic
+                continue
+            every = list(layouts(question, actor, critic, on))
+            fitting = sorted(
+                (each for each in every if each.trained_bytes <= question.usable_bytes and each.host_bytes <= host),
+                key=question.rank,
+            )
             if fitting:
                 sure = question.is_sure(fitting[0])
                 result.append((plan, actor, preferred([each for each in fitting if question.is_sure(each) == sure])))
-            elif weighed:
-                fullest = min((*weighed, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
+            elif every:
+                fullest = min((*every, *filter(None, (fullest,))), key=lambda each: each.trained_bytes)
         if any(question.is_sure(fitting[0]) for *_, fitting in result):
             return result
         unsure = unsure or result
@@ -231,54 +228,40 @@ def _around(question: Question, job: Job, fill: float, on: Division) -> list[Tri
     raise refused if refused is not None and fullest is None else _none_fits(question, fullest)
 
 
-@dataclass(frozen=True)
-class _Critics:
-    """The critic models of an update's job, each solved once.
+def _critic(
+    question: Question,
+    job: Job,
+    fill: float,
+    gpus: int,
+    actor: Candidate,
+    solved: dict[tuple[str, ...], Trained | InfeasibleError],
+) -> Trained | InfeasibleError | None:
+    """Return the critic with the actor's tp and pp (or, in programs that configure both together, its ZeRO stage, tp,
+    recomputation and offload); mbs and cp are always the actor's. None without a critic; the error if it does not fit.
 
-    job: with the memory margin that remains; fill: tokens over room; gpus: GPUs of the critic's own, 0 if it shares the
-    actor's; solved: cache by pinned values.
+    job: the update's, with the memory margin that remains; fill: tokens over room; gpus: of the critic's own, 0 if it
+    shares the actor's. solved: cache by pinned values, which this extends.
     """
-
-    question: Question
-    job: Job
-    fill: float
-    gpus: int
-    solved: dict[tuple[object, ...], Trained | InfeasibleError] = field(default_factory=dict)
-
-    def around(self, actor: Candidate) -> Iterator[Trained | InfeasibleError | None]:
-        """Yield None without a critic; else the critic with the actor's tp and pp (or, in programs that configure both
-        together, its ZeRO stage, tp, recomputation and offload).
-
-        mbs and cp are always the actor's. An InfeasibleError is yielded, not raised, if that critic does not fit.
-        """
-        if self.question.critic is None:
-            yield None
-            return
-        o, p = actor.options, actor.parallel
-        alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # one number of tokens a GPU is told of both
-        if self.question.learns.critic == "own":
-            yield self._solved({**alike, "tp": p.tp, "pp": p.pp})
-        else:
-            alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
-            alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
-            if "instances" in BACKENDS[actor.target.backend].extras:
-                alike["instances"] = o.instances
-        yield self._solved(alike)
-
-    def _solved(self, alike: dict[str, object]) -> Trained | InfeasibleError:
-        """Return the critic solved with these values as pins, or the InfeasibleError; solves once and caches in
-        `solved`.
-        """
-        pins = {name: str(value) for name, value in alike.items()}
-        if (key := tuple(pins.values())) not in self.solved:
-            assert self.question.critic is not None
-            job = self.job.model_copy(update={"gpus": self.gpus or self.job.gpus, "pins": {**self.job.pins, **pins}})
-            try:
-                plan = self.question.solve(self.question.critic, job, 1)
-                self.solved[key] = _trained(self.question, plan, plan.best, self.fill, PLAIN)
-            except InfeasibleError as error:
-                self.solved[key] = error
-        return self.solved[key]
+    if question.critic is None:
+        return None
+    o, p = actor.options, actor.parallel
+    alike: dict[str, object] = {"mbs": actor.batch.micro, "cp": p.cp}  # programs take one number of tokens for both
+    if question.learns.critic == "own":
+        alike |= {"tp": p.tp, "pp": p.pp}
+    else:
+        alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
+        alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
+        if "instances" in BACKENDS[actor.target.backend].extras:
+            alike["instances"] = o.instances
+    pins = {name: str(value) for name, value in alike.items()}
+    if (key := tuple(pins.values())) not in solved:
+        own = job.model_copy(update={"gpus": gpus or job.gpus, "pins": {**job.pins, **pins}})
+        try:
+            plan = question.solve(question.critic, own, 1)
+            solved[key] = _trained(question, plan, plan.best, fill, PLAIN)
+        except InfeasibleError as error:
+            solved[key] = error
+    return solved[key]
 
 
 def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, logits: LogitBytes) -> Trained:
@@ -300,19 +283,6 @@ def _trained(question: Question, plan: Plan, candidate: Candidate, fill: float, 
     filled = described(replace(point, request=request, micro=1), plan.cluster, job, best=True)
     filled = replace(filled, target=candidate.target, options=candidate.options)
     return Trained(replace(plan, job=job), filled, packed.fill(rl, whole), logits, candidate)
-
-
-def _fits(question: Question, layout: Layout) -> bool:
-    host = question.cluster.host.memory_bytes.value / question.cluster.gpus_per_node
-    return layout.trained_bytes <= question.usable_bytes and layout.host_bytes <= host
-
-
-def _gains(question: Question, layout: Layout, plainer: Layout) -> bool:
-    """Return whether a layout's step is shorter than a simpler layout's by more than the factor TIE, or only the
-    simpler one may run out of memory.
-    """
-    unsure, step_s = question.rank(plainer)
-    return question.rank(layout) < (unsure, step_s / TIE)
 
 
 def _none_fits(question: Question, layout: Layout | None) -> InfeasibleError:

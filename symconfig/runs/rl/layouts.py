@@ -1,24 +1,31 @@
-"""The layouts of a step around an actor: every engine, and every way to move what is not needed."""
+"""What is asked of a step of reinforcement learning, and its layouts around an actor: who has which GPUs, every engine,
+and every way to move what is not needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import inf
 
 from symconfig.cost.machine import machine
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
 from symconfig.existing.recover.rl.sequences import Packed, in_a_row
 from symconfig.existing.recover.rl.step import Read
-from symconfig.plans.rl import PlannedReward
-from symconfig.render.learning import WORTH_READING
-from symconfig.runs.rl.division import Division
-from symconfig.runs.rl.engine import Engine, Replica
-from symconfig.runs.rl.phases import AWAY, Away, Layout
-from symconfig.runs.rl.question import Question
+from symconfig.plans.plan import Plan
+from symconfig.plans.rl import PlannedReward, surprised
+from symconfig.render.learning import Learns
+from symconfig.render.learning import Rewarding
+from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
+from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
 from symconfig.runs.rl.reward import rewards
 from symconfig.runs.rl.trained import Trained
+from symconfig.solve.budget import surprise
 
 # Assumed: of a generation, by which a replica of more GPUs must be ahead, since what tensor parallelism costs a step of
 # decoding was not measured.
@@ -29,9 +36,134 @@ _UNSURE = 0.2
 _MOST_SHARE, _SHARES = 0.9, 20  # of a GPU for the engine, in twentieths
 # Of a generation: shares that differ by less are alike, since measured decoding is within 6 % of the prediction.
 _ALIKE = 0.05
-_ALIKE_STEPS = 0.01  # assumed: steps that differ by less are alike, and the more room for longer answers wins
 # The optimizer's state is larger than the weights and wanted less: weights do not go without it.
 _WEIGHED_AWAY = (Away.NOTHING, Away.STATES, Away.ALL)
+
+
+ANY = Learns(algorithms=(), engines=())  # whose trainer is not known
+Solve = Callable[[ModelDescriptor, Job, int], Plan]
+
+
+@dataclass(frozen=True)
+class Question:
+    """The inputs of the search for an RL step.
+
+    solve: returns the best plans of a model's job, up to a number. critic, reward: models to train and to run; None:
+    none. learns: what the target supports.
+    """
+
+    model: ModelDescriptor
+    cluster: ClusterDescriptor
+    job: Job
+    rl: Rl
+    critic: ModelDescriptor | None
+    solve: Solve
+    reward: ModelDescriptor | None = None
+    learns: Learns = ANY
+
+    @property
+    def usable_bytes(self) -> float:
+        return self.job.limits.usable_bytes(self.cluster.gpu.memory_bytes.value)
+
+    @cached_property
+    def _ratio(self) -> float | None:
+        return surprise(self.model, self.cluster, self.job.limits.memory_risk)
+
+    def is_sure(self, layout: Layout) -> bool:
+        """Return whether a layout meets the job's risk of running out of memory."""
+        return layout.is_sure(self._ratio, self.cluster.gpu.memory_bytes.value)
+
+    def has_room(self, phases: Iterable[Phase]) -> bool:
+        """Return whether all phases fit into the usable bytes and meet the job's risk of running out of memory."""
+        memory = self.cluster.gpu.memory_bytes.value
+        return all(
+            phase.bytes <= self.usable_bytes and surprised(phase.holds, self._ratio) <= memory for phase in phases
+        )
+
+    def room_bytes(self, layout: Layout) -> float:
+        """Return the bytes of a GPU that a layout leaves to its engine, after allocator overhead, gaps, margin and
+        memory risk; may be negative.
+        """
+        holds, memory = layout.beside_engine, self.cluster.gpu.memory_bytes.value
+        resting = surprised(holds, layout.actor.reserved(1.0)) + GAPS * surprised(holds, 0.0)
+        return min(self.usable_bytes - resting, memory - surprised(holds, self._ratio))
+
+    def rank(self, layout: Layout) -> tuple[bool, float]:
+        """Return the sort key of a layout: (exceeds the memory risk, step in seconds)."""
+        return not self.is_sure(layout), layout.step_s
+
+    @cached_property
+    def _made(self) -> dict[tuple[int, int, float, int], Generation | None]:
+        return {}
+
+    def generation(self, replica: Replica, replicas: int) -> Generation | None:
+        """Return a step's generation on these replicas, cached; None if the engine has no room."""
+        key = (replica.engine.tp, replica.engine.dp, replica.share, replicas)
+        if key not in self._made:
+            self._made[key] = generate(replica, self.rl, replicas)
+        return self._made[key]
+
+    @property
+    def way_of_rewards(self) -> Rewarding | None:
+        """Return how the target runs the reward model; None if none runs on the job's GPUs."""
+        named = self.rl.reward_model
+        return None if named is None or self.reward is None else self.learns.rewards[named.placement]
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Numbers of GPUs by role. rollout, reward, critic: GPUs that only generate, score or train the critic; 0 if the
+    role shares the actor's GPUs.
+    """
+
+    trained: int
+    rollout: int = 0
+    reward: int = 0
+    critic: int = 0
+
+
+def divisions(rl: Rl, cluster: ClusterDescriptor, gpus: int, rewarded: bool) -> Iterator[Division]:
+    """Yield the divisions of a job's GPUs that leave at least one to the actor, more GPUs for rewards and rollout
+    first.
+
+    rewarded: whether a reward model runs on the job's GPUs. A reward part of several nodes must be whole nodes. Yields
+    nothing if no division leaves training GPUs.
+    """
+    apart = rewarded and rl.reward_model is not None and rl.reward_model.placement == "apart"
+    stated = rl.reward_model.gpus if rl.reward_model is not None else None
+    node = cluster.gpus_per_node
+    for reward in _parts(gpus, node, stated, (1, 2)) if apart else (0,):
+        left = gpus - (rl.critic_gpus or 0) - reward if reward <= node or reward % node == 0 else 0
+        for rollout in _parts(left, node, rl.rollout_gpus, (1, 2, 3)) if rl.placement == "split" else (0,):
+            if left - rollout > 0:
+                yield Division(left - rollout, rollout, reward, rl.critic_gpus or 0)
+
+
+def _parts(gpus: int, node: int, stated: int | None, quarters: tuple[int, ...]) -> list[int]:
+    """Return the numbers of GPUs that a role may get, descending: only `stated` if given, else the quarters of `gpus`.
+
+    Quarters are rounded down to whole nodes if `gpus` exceeds a node (at least one node, else at least one GPU).
+    """
+    if stated is not None:
+        return [stated]
+    step = node if gpus > node else 1
+    return sorted({max(step, gpus * part // 4 // step * step) for part in quarters}, reverse=True)
+
+
+def undivided(rl: Rl, gpus: int, node: int) -> Problem:
+    """Return the problem why a job's GPUs have no division: reward GPUs are no whole nodes, or no GPU is left to
+    train on.
+    """
+    reward = rl.reward_model
+    if reward is not None and (reward.gpus or 0) > node and (reward.gpus or 0) % node:
+        what, need = "are whole nodes where they are more than one has", f"a multiple of {node}"
+        return Problem(what, field="rl.reward_model.gpus", got=str(reward.gpus), need=need)
+    field, count = "rl.rollout_gpus", rl.rollout_gpus
+    if rl.critic_gpus is not None:
+        field, count = "rl.critic_gpus", rl.critic_gpus
+    if reward is not None and (reward.gpus or 0) >= gpus:
+        field, count = "rl.reward_model.gpus", reward.gpus
+    return Problem("leaves no GPU to train on", field=field, got=str(count or 1), need=f"fewer than {gpus}")
 
 
 def layouts(question: Question, actor: Trained, critic: Trained | None, on: Division) -> Iterator[Layout]:
@@ -114,17 +246,13 @@ def _sure_of(layouts: Iterable[Layout]) -> Iterator[Layout]:
 def preferred(every: Sequence[Layout]) -> list[Layout]:
     """Return the layouts (given by rising step) with the preferred one moved to the front; [] for none.
 
-    Preferred: the fewest GPUs per replica among steps at most _WIDER of the generation longer than the shortest; of its
-    steps within _ALIKE_STEPS, the one that decodes the most sequences of maximal length at the same time.
+    Preferred: the shortest step with the fewest GPUs per replica, among steps at most _WIDER of the generation longer
+    than the shortest.
     """
     if not every:
         return []
-    shortest, longest = every[0], float(every[0].rl.longest)
-    limit = shortest.step_s + _WIDER * shortest.generation.seconds
-    fewest = min(each.replica.engine.gpus for each in every if each.step_s <= limit)
-    narrow = [each for each in every if each.replica.engine.gpus == fewest]
-    alike = [each for each in narrow if each.step_s <= (1 + _ALIKE_STEPS) * narrow[0].step_s]
-    first = max(alike, key=lambda each: each.replica.at_once(each.rl, longest))
+    limit = every[0].step_s + _WIDER * every[0].generation.seconds
+    first = min((each for each in every if each.step_s <= limit), key=lambda each: each.replica.engine.gpus)
     return [first, *(each for each in every if each is not first)]
 
 
@@ -183,44 +311,17 @@ def as_trained(question: Question, actor: Trained) -> Read:
 
 
 def with_reads(question: Question, layout: Layout) -> Layout:
-    """Return a layout with the largest micro-batches for log-probabilities that fit and save at least WORTH_READING per
-    doubling.
-
-    Starts at the update's size and halves it (down to the longest sequence) while it does not fit. Unchanged if the
-    program reads in the update's micro-batches.
+    """Return a layout whose micro-batches for log-probabilities fit: the update's, halved (down to the longest
+    sequence) while they do not fit. Unchanged if the program reads in the update's micro-batches.
     """
     if not question.learns.reads_apart or (layout.rewards is not None and layout.rewards.how.by == "workers"):
         return layout
-    longest, batch, degrees = question.rl.longest, layout.actor.as_written.batch, layout.actor.candidate.parallel
+    rl, batch, degrees = layout.rl, layout.actor.as_written.batch, layout.actor.candidate.parallel
     room = batch.micro * batch.seq_length
-    chosen = _at(layout, room)
-    while not question.has_room(chosen.reads) and (half := -(-(room // 2) // degrees.cp) * degrees.cp) >= longest:
-        room, chosen = half, _at(layout, half)
-    for larger in _larger(layout, room):
-        worth = _seconds(larger) <= (1 - WORTH_READING) * _seconds(chosen)
-        if not worth or not question.has_room(larger.reads):
-            break
-        chosen = larger
-    return chosen
-
-
-def _larger(layout: Layout, room: int) -> Iterator[Layout]:
-    """Yield the layout with micro-batches of twice the tokens each time, the last one where a replica reads all
-    samples in one.
-    """
     while True:
-        room *= 2
-        larger = _at(layout, room)
-        yield larger
-        if larger.read.room < room:
-            return
-
-
-def _at(layout: Layout, room: int) -> Layout:
-    rl, degrees = layout.rl, layout.actor.candidate.parallel
-    read = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))
-    return replace(layout, read=read, reference_read=read)
-
-
-def _seconds(layout: Layout) -> float:
-    return sum(phase.seconds for phase in layout.reads)
+        packed = Packed(room=room, length=rl.mean_tokens).read(rl, degrees.dp, in_a_row(degrees))
+        chosen = replace(layout, read=packed, reference_read=packed)
+        half = -(-(room // 2) // degrees.cp) * degrees.cp
+        if question.has_room(chosen.reads) or half < rl.longest:
+            return chosen
+        room = half

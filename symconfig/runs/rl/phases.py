@@ -20,7 +20,7 @@ from symconfig.existing.recover.rl.step import Read
 from symconfig.graph.count import parameters
 from symconfig.plans.rl import ASLEEP, AWAKE, BUSIEST, LIBRARIES, READING, ReferencePlace, surprised
 from symconfig.runs.rl.engine import ASLEEP_BYTES, KEEPING, Generation, Replica
-from symconfig.runs.rl.reward import Rewards, shared
+from symconfig.runs.rl.reward import Rewards
 from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from symconfig.units import MIB
 
@@ -211,8 +211,8 @@ class Layout:
         if critic is not None:
             pool = self._pool("critic")
             yield self._of_values(critic, pool)
-            yield from self._updates(critic, steps, "critic's", None if pool else actor, pool)
-        yield from self._updates(actor, steps, "actor's", None if self._pool("critic") else critic)
+            yield from self._updates(critic, steps, "critic's", pool)
+        yield from self._updates(actor, steps, "actor's", but=(WEIGHTS, GRADIENTS, STATES))
         slept = 2 * self._kept_bytes / actor.host_bytes_per_s
         if moved := sum(moved_s(each, self.away) for each in self.trained) + slept:
             yield Phase("to the host and back", moved, self._resting({}))
@@ -305,18 +305,17 @@ class Layout:
         for name, each, own in owners:
             rests = {} if each is None or own != pool else at_rest(each, self.away)
             result |= {f"{name} {part}": size for part, size in rests.items() if name != "actor's" or part not in but}
-        return self._with_processes(result)
-
-    def _with_processes(self, held: dict[str, float]) -> dict[str, float]:
         engine = {ASLEEP: ASLEEP_BYTES} if self.sleeps else {ASLEEP: ASLEEP_BYTES, AWAKE: self.replica.bytes}
         engine = {} if self.alone else engine
-        return {name: size for name, size in held.items() if size} | engine | {LIBRARIES: self.actor.libraries}
+        return {name: size for name, size in result.items() if size} | engine | {LIBRARIES: self.actor.libraries}
 
-    def _updates(self, each: Trained, steps: int, name: str, other: Trained | None, pool: str = "") -> Iterator[Phase]:
+    def _updates(
+        self, each: Trained, steps: int, name: str, pool: str = "", but: tuple[str, ...] = ()
+    ) -> Iterator[Phase]:
         """Yield the phases of a model's updates: forward and backward, then the optimizer's step if that needs
         temporary memory.
 
-        steps: optimizer steps. name: prefix of its parts. other: a model that stays on the same GPUs; None: none.
+        steps: optimizer steps. name: prefix of its parts. pool: its GPUs; but: as of `_resting`.
         """
         held = {f"{name} {part}": each.memory[part] for part in (WEIGHTS, GRADIENTS, STATES)}
         states, entropy = sum(held.values()), self.rl.entropy and each is self.actor
@@ -328,21 +327,13 @@ class Layout:
         even = passing(each)
         of, seconds = " of the critic" * (each is self.critic), each.update_s(steps)
         apart = each.stepped_s(steps) if (roots := each.stepping_bytes) else 0.0
-        resting = self._beside_update(each, other)
-        passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even} | resting
-        yield Phase(f"update{of}", seconds - apart, self._with_processes(passes), pool, each.tokens_per_gpu)
+        passes = held | {"activations, head and loss": even, BUSIEST: passing(each.busiest) - even}
+        yield Phase(f"update{of}", seconds - apart, self._resting(passes, but, pool), pool, each.tokens_per_gpu)
         if roots:
-            stepped = held | {"roots of second moments": self._gaps(roots)} | resting
-            yield Phase(f"optimizer's step{of}", apart, self._with_processes(stepped), pool)
-
-    def _beside_update(self, each: Trained, other: Trained | None) -> dict[str, float]:
-        """Return the bytes by part of other models on the GPUs of a model that is updated."""
-        rests = {} if other is None else at_rest(other, self.away)
-        held = {f"{'critic' if each is self.actor else 'actor'}'s {part}": size for part, size in rests.items()}
-        if each is not self.actor and self._pool("critic"):
-            return held
-        return {**self._frozen(), **held}
+            stepped = held | {"roots of second moments": self._gaps(roots)}
+            yield Phase(f"optimizer's step{of}", apart, self._resting(stepped, but, pool), pool)
 
     def _frozen(self) -> dict[str, float]:
         """Return the bytes of the reference and of the reward model that stay on the actor's GPUs."""
-        return ({"reference": self.actor.memory[WEIGHTS]} if self._rests else {}) | dict(shared(self.rewards))
+        held = {"reference": self.actor.memory[WEIGHTS]} if self._rests else {}
+        return held if self.rewards is None or self.rewards.own else {**held, **self.rewards.rests}

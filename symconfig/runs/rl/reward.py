@@ -21,10 +21,9 @@ from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch
 from symconfig.plans.rl import REWARDED, REWARDING, PlannedReward
 from symconfig.render.learning import Rewarding
-from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine
+from symconfig.runs.rl.engine import ASLEEP_BYTES, WORKING_BYTES, Engine, cached_bytes
 from symconfig.runs.rl.logits import PLAIN
-from symconfig.runs.rl.per_token import cached_bytes
-from symconfig.runs.rl.trained import WEIGHTS, Frozen, Trained
+from symconfig.runs.rl.trained import WEIGHTS, Trained
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import as_found
 
@@ -130,7 +129,7 @@ def _engines(model: ModelDescriptor, rl: Rl, gpu: Machine, gpus: int, node: int)
 
 def _frozen(
     how: Rewarding, model: ModelDescriptor, rl: Rl, actor: Trained, cluster: ClusterDescriptor, gpus: int
-) -> Frozen | None:
+) -> Trained | None:
     """Return the reward model run by training workers, with the actor's layout or sharded by FSDP; None if it does
     not divide.
     """
@@ -142,7 +141,8 @@ def _frozen(
     batch = Batch(micro=point.micro, global_=point.global_batch, num_microbatches=micros, seq_length=point.seq_length)
     options = replace(actor.candidate.options, zero_stage=point.zero)
     read = replace(actor.candidate, parallel=point.degrees, batch=batch, options=options)
-    return Frozen(replace(actor.plan, model=model), read, fill, PLAIN, point=as_found(model, cluster, point))
+    found = as_found(model, cluster, point)
+    return Trained(replace(actor.plan, model=model), read, fill, PLAIN, point=found, frozen=True)
 
 
 def _sharded(rl: Rl, actor: Trained, gpus: int) -> Configuration:
@@ -178,8 +178,3 @@ def _as_trained(model: ModelDescriptor, actor: Trained, gpus: int) -> Configurat
         zero=3 if candidate.options.zero_stage == 3 else 0,
         packing=actor.plan.job.packing,
     )
-
-
-def shared(network: Rewards | None) -> Mapping[str, float]:
-    """Return the bytes by part of a reward model that stay on the actor's GPUs; {} without one or if it has its own."""
-    return {} if network is None or network.own else network.rests

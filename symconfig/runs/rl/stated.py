@@ -21,6 +21,7 @@ from symconfig.render.learning import Compares
 from symconfig.runs.best import best_plan
 from symconfig.runs.rl.choose import planned as recorded
 from symconfig.runs.rl.engine import Engine, Replica, generate
+from symconfig.runs.rl.layouts import ANY, Question
 from symconfig.runs.rl.logits import (
     BY_TARGET,
     FUSED,
@@ -33,9 +34,8 @@ from symconfig.runs.rl.logits import (
     of_loss,
 )
 from symconfig.runs.rl.phases import AWAY, Layout
-from symconfig.runs.rl.question import ANY, Question
 from symconfig.runs.rl.reward import rewards
-from symconfig.runs.rl.trained import Stated
+from symconfig.runs.rl.trained import Trained
 from symconfig.runs.rl.tuned import counted
 from symconfig.solve.lengths import packing
 from symconfig.solve.predict import as_found
@@ -124,7 +124,9 @@ def _judged(run: Run, step: Step, cluster: ClusterDescriptor, limits: Limits) ->
     """
     actor, critic = _trained(run, step, step.fill, _logits(step), cluster, limits), None
     if run.critic is not None:
-        critic = _trained(_of_values(run.critic), step, step.critic_fill, PLAIN, cluster, limits)
+        described = replace(run.critic.described, model=run.critic.described.model.of_values)
+        of_values = replace(run.critic, described=described)
+        critic = _trained(of_values, step, step.critic_fill, PLAIN, cluster, limits)
     rl, alone = step.rl, step.rl.placement == "split"
     tp, dp, share = rl.rollout.tp or 1, rl.rollout.dp or 1, rl.rollout.memory_share
     assert share is not None, "a script has one, or its trainer's default"
@@ -183,14 +185,9 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     else:
         logits = PLAIN if alone.classifies else _of_program(alone.workers, name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
-    trained = Stated(judged.plan, judged.plan.best, alone.fill, logits, point=point)
+    trained = Trained(judged.plan, judged.plan.best, alone.fill, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return replace(judged, plan=replace(judged.plan, tuned=(step,)), run=run)
-
-
-def _of_values(run: Run) -> Run:
-    """Return the run with a value head in place of the language model's."""
-    return replace(run, described=replace(run.described, model=run.described.model.of_values))
 
 
 def _logits(step: Step) -> LogitBytes:
@@ -214,9 +211,9 @@ def _never(*_: object) -> Plan:
 
 def _trained(
     run: Run, step: Step, fill: float, logits: LogitBytes, cluster: ClusterDescriptor, limits: Limits
-) -> Stated:
+) -> Trained:
     """Return the actor or critic of a step on the stated layout; fill: tokens over room of its micro-batches."""
     packed = replace(run.configuration, packing=packing(step.rl))
     judged = judge(replace(run, configuration=packed, step=step), cluster, limits)
     point = as_found(run.described.model, cluster, packed, judged.plan.job)
-    return Stated(judged.plan, judged.plan.best, fill, logits, point=point)
+    return Trained(judged.plan, judged.plan.best, fill, logits, point=point)

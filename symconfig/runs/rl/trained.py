@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -39,7 +39,8 @@ class Trained:
     """A plan's candidate as a trained model.
 
     fill: tokens of its micro-batches over the tokens that they have room for. logits: bytes per logit of its loss.
-    written: the candidate as rendered, if an update really has fewer micro-batches or shorter ones.
+    written: the candidate as rendered, if an update really has fewer micro-batches or shorter ones. point: its layout;
+    None: as the plan restores it. frozen: whether it is only read, never trained.
     """
 
     plan: Plan
@@ -47,6 +48,8 @@ class Trained:
     fill: float
     logits: LogitBytes
     written: Candidate | None = None
+    point: Prospect | None = None
+    frozen: bool = False
 
     @property
     def as_written(self) -> Candidate:
@@ -61,9 +64,7 @@ class Trained:
     @cached_property
     def prospect(self) -> Prospect:
         """Return the candidate with its request, evaluated with the trainer's loss kernel."""
-        return self._with_loss(restore(self.plan, self.candidate))
-
-    def _with_loss(self, whole: Prospect) -> Prospect:
+        whole = self.point or restore(self.plan, self.candidate)
         if self.logits.loss is None:
             return whole
         how = (framework := whole.request.framework).implementation
@@ -95,7 +96,9 @@ class Trained:
 
     @property
     def _own(self) -> Mapping[str, float]:
-        """Return the bytes by part as predicted in the plan."""
+        """Return the bytes by part on the fullest stage: as predicted in the plan, of a frozen model as costed."""
+        if self.frozen:
+            return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}
         return self.candidate.predicted.memory
 
     def _shards(self, trained_bytes: float) -> float:
@@ -171,7 +174,7 @@ class Trained:
             point = self.prospect
             job = point.request.job.model_copy(update={"seq_length": room})
             point = replace(point, micro=1, request=replace(point.request, job=job, seq_length=room))
-            self._readings[room] = Stated(self.plan, self.candidate, self.fill, self.logits, point=point)
+            self._readings[room] = Trained(self.plan, self.candidate, self.fill, self.logits, point=point)
         return self._readings[room]
 
     @cached_property
@@ -238,7 +241,7 @@ class Trained:
         if not spread or request.uneven or not weighs_loads(request.job):
             return self
         point = replace(self.prospect, request=replace(request, uneven=True))
-        return Stated(self.plan, self.candidate, self.fill, self.logits, point=point)
+        return Trained(self.plan, self.candidate, self.fill, self.logits, point=point)
 
     @property
     def tokens_per_gpu(self) -> int:
@@ -315,22 +318,3 @@ class Trained:
     def reserved(self, allocated: float) -> float:
         """Return the bytes that the allocator reserves for `allocated` bytes at a peak."""
         return reserved_bytes(allocated, self.prospect.request.framework)
-
-
-@dataclass(frozen=True)
-class Stated(Trained):
-    """A model with a layout given by `point`, which the plan need not restore."""
-
-    point: Prospect = field(kw_only=True)
-
-    @cached_property
-    def prospect(self) -> Prospect:
-        return self._with_loss(self.point)
-
-
-class Frozen(Stated):
-    """A model that is only read, never trained."""
-
-    @property
-    def _own(self) -> Mapping[str, float]:
-        return {name: float(part.max()) for name, part in self.parts.cost.memory.items()}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from operator import attrgetter
 from typing import Any
 
@@ -37,12 +38,6 @@ class Column:
 def _interval(plan: Plan, name: str, end: int) -> float | None:
     interval = plan.best.predicted.interval.get(name)
     return None if interval is None else interval[end]
-
-
-def _sha256(plan: Plan) -> str:
-    from hashlib import sha256
-
-    return sha256(plan.to_json().encode()).hexdigest()
 
 
 def gpu_hours(tokens_per_s_per_gpu: float) -> float:
@@ -121,7 +116,11 @@ PREDICTED = (
 SEARCHED = (
     Column("caveats", "what `plan` says first: options that are not stable", lambda p: " ".join(caveats(p))),
     Column("candidates", "weighed", lambda p: p.search.candidates),
-    Column("plan_sha256", "of the plan.json that `symconfig plan` writes for this job", _sha256),
+    Column(
+        "plan_sha256",
+        "of the plan.json that `symconfig plan` writes for this job",
+        lambda p: sha256(p.to_json().encode()).hexdigest(),
+    ),
 )
 COSTS = (
     Column(

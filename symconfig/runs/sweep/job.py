@@ -20,7 +20,7 @@ others are, so each is tried once, with the first value of each other field.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -261,16 +261,14 @@ class _Reading:
                         self._place(problem, path, (problem.field or "").partition(".")[2])
         return made
 
-    def settled(self, name: str, value: Any) -> Sequence[Any]:
+    def settled(self, name: str, value: Any) -> list[Any]:
         """Return a rule's values normalised as in `with_defaults`; a value that no job allows stays as it is."""
-        return list(self._settled(name, value if isinstance(value, list) else [value]))
-
-    def _settled(self, name: str, values: Sequence[Any]) -> Iterator[Any]:
-        """Yield each value normalised as in `with_defaults`, or unchanged if no job allows it."""
-        for value in values:
+        settled = []
+        for each in value if isinstance(value, list) else [value]:
             job = self.job({})
-            put(job, name, value)
+            put(job, name, each)
             try:
-                yield get(with_defaults(job), name)
+                settled.append(get(with_defaults(job), name))
             except ValidationError:
-                yield value
+                settled.append(each)
+        return settled

@@ -1,21 +1,110 @@
-"""Run the tasks of a sweep in worker processes of this machine."""
+"""The plans of a sweep in worker processes of this machine: plain text goes in, a row comes out, whatever happens."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from typing import Any
 
-from symconfig.errors import FailedError
-from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.task import Row, Status, Task, done
-from symconfig.runs.sweep.worker import begin
+from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Job
+from symconfig.descriptor.model import ModelDescriptor
+from symconfig.errors import FailedError, InfeasibleError, SymconfigError
+from symconfig.install import VERSION
+from symconfig.runs.best import best_plan
+from symconfig.runs.sweep.columns import Value, planned
+from symconfig.runs.sweep.job import Point
+from symconfig.solve.answer import TOP
 
-TRIES = 3
+# Plans are weighed in small arrays: several threads a process only get in each other's way.
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
+
+
+class Status(StrEnum):
+    """PLANNED, INFEASIBLE and REFUSED are answers, which never change; DEFECT and LOST are worth another try."""
+
+    PLANNED = "planned"
+    INFEASIBLE = "infeasible"
+    REFUSED = "refused"
+    DEFECT = "defect"
+    LOST = "lost"
+
+    @property
+    def answered(self) -> bool:
+        return self not in (Status.DEFECT, Status.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A point with its job and descriptors as JSON: no file is needed where it is done."""
+
+    id: str
+    job: str
+    model: str
+    cluster: str
+
+    @staticmethod
+    def of(point: Point) -> Task:
+        described = (one.model_dump_json(by_alias=True, exclude_unset=True) for one in (point.model, point.cluster))
+        return Task(point.id, json.dumps(dict(point.job)), *described)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result of a task. values: the columns taken from the plan; planner: symconfig's release."""
+
+    id: str
+    status: Status
+    planner: str = VERSION
+    reason: str = ""
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Row:
+        """Return the row of plain data. Raises KeyError, TypeError or ValueError for anything else."""
+        texts = [data["id"], data["planner"], data["reason"]]
+        if not all(isinstance(text, str) for text in texts) or not isinstance(data["values"], dict):
+            raise TypeError("is not a row")
+        return Row(data["id"], Status(data["status"]), data["planner"], data["reason"], data["values"])
+
+
+def done(task: Task) -> Row:
+    """Return the row of a task. Never raises: an unexpected exception is recorded as DEFECT."""
+    try:
+        plan = best_plan(_model(task.model), _cluster(task.cluster), Job.model_validate_json(task.job), top=TOP)
+        return Row(task.id, Status.PLANNED, values=planned(plan))
+    except SymconfigError as error:
+        status = Status.INFEASIBLE if isinstance(error, InfeasibleError) else Status.REFUSED
+        return Row(task.id, status, reason=" ".join(map(str, error.problems)))
+    except Exception as error:
+        return Row(task.id, Status.DEFECT, reason=f"{type(error).__name__}: {error}")
+
+
+# Kept between tasks: what is derived of a model is found again only for an equal one, and comparing one with itself is
+# quick.
+@lru_cache(maxsize=64)
+def _model(text: str) -> ModelDescriptor:
+    return ModelDescriptor.model_validate_json(text)
+
+
+@lru_cache(maxsize=64)
+def _cluster(text: str) -> ClusterDescriptor:
+    return ClusterDescriptor.model_validate_json(text)
 
 
 def cores() -> int:
@@ -26,16 +115,16 @@ def cores() -> int:
 def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
     """Yield each task's row when done, in any order. Closing the iterator stops the work.
 
-    jobs: worker processes; None: one per core. If a process dies, the tasks in progress are retried alone and are LOST
-    after TRIES deaths. Raises FailedError if no worker process starts.
+    jobs: worker processes; None: one per core. If a process dies, the tasks in progress are tried again one at a time,
+    and a task whose process dies then is LOST. Raises FailedError if no worker process starts.
     """
     jobs = jobs or cores()
     # Neighbours share a model and a cluster, so that a process has most of what it derives of them in its caches.
     left = deque(sorted(tasks, key=lambda task: (task.model, task.cluster)))
     suspects = deque[Task]()
-    deaths = Counter[str]()
     while left or suspects:
-        waiting, at_once = (suspects, 1) if suspects else (left, min(jobs, len(left)))
+        alone = bool(suspects)
+        waiting, at_once = (suspects, 1) if alone else (left, min(jobs, len(left)))
         running: dict[Future[Row], Task] = {}
         with _processes(at_once) as pool:
             started = pool.submit(os.getpid)
@@ -53,26 +142,44 @@ def run(tasks: Sequence[Task], jobs: int | None = None) -> Iterator[Row]:
                     hint = 'put the call under `if __name__ == "__main__":`, as Python asks of scripts with processes'
                     raise FailedError("no worker process starts", hint=hint) from None
         for task in running.values():
-            deaths[task.id] += 1
-            if deaths[task.id] < TRIES:
-                suspects.append(task)
+            if alone:
+                yield Row(task.id, Status.LOST, reason="its worker process was killed, perhaps for want of memory")
             else:
-                yield _lost(task, f"it killed its worker {TRIES} times, perhaps for want of memory")
+                suspects.append(task)
 
 
 @contextmanager
 def _processes(number: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of worker processes; they are killed in the middle of tasks at exit."""
+    """Yield a pool of worker processes; they are killed in the middle of tasks at exit, or when this process ends."""
     context = multiprocessing.get_context("spawn")
     lifeline, held = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(number, context, begin, (lifeline,))
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)  # inherited by the workers, before they import NumPy
+    pool = ProcessPoolExecutor(number, context, _begin, (lifeline,))
     try:
         yield pool
     finally:
         held.close()
         pool.shutdown(cancel_futures=True)
         lifeline.close()
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
-def _lost(task: Task, why: str) -> Row:
-    return Row(task.id, Status.LOST, planner(), " ".join(why.split()))
+def _begin(lifeline: Connection) -> None:
+    """Prepare a worker process: ignore SIGINT, redirect stdout to stderr, and exit when the pipe closes.
+
+    The pipe closes when the parent ends, even if it was killed.
+    """
+
+    def end_with_parent() -> None:
+        with suppress(EOFError, OSError):
+            lifeline.recv_bytes()
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(2, 1)
+    threading.Thread(target=end_with_parent, daemon=True).start()

@@ -1,6 +1,6 @@
 """A sweep run: what its journal has is taken from there, the rest is planned, and the table is made of both.
 
-The journal holds the finished jobs, a line of JSON each, by the job's digest and by the planner that did it. It stays
+The journal holds the finished jobs, a line of JSON each, by the job's digest and by the release that did it. It stays
 beside the table, so that a sweep that was killed, or has more combinations now, plans only what is new.
 """
 
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from symconfig import resources
+from symconfig.install import VERSION
 from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import COLUMNS, Value, inputs
 from symconfig.runs.sweep.job import Point
-from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.task import Row, Status, Task
+from symconfig.runs.sweep.pool import Row, Status, Task
 
-Key = tuple[str, str]  # id of the point, and which planner
+Key = tuple[str, str]  # id of the point, and symconfig's release
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,13 @@ def sweep(
     """Plan all points that the journal beside `out` lacks, and write journal and table; on an interrupt with the rows
     so far.
 
-    Rows of another planner version, defects and lost ones are planned again. fresh: the journal is emptied first. jobs:
-    as of `pool.run`. Raises InputError if an output cannot be written.
+    Rows of another release, defects and lost ones are planned again. fresh: the journal is emptied first. jobs: as of
+    `pool.run`. Raises InputError if an output cannot be written.
     """
     check(out)
     path = journal_of(out)
     kept = {} if fresh else read_journal(path)
-    known = {point.id: row for point in points if (row := kept.get((point.id, planner()))) and row.status.answered}
+    known = {point.id: row for point in points if (row := kept.get((point.id, VERSION))) and row.status.answered}
     rows, interrupted = dict(known), False
     with appending(path, fresh) as append:
         try:
@@ -113,7 +113,7 @@ def journal_of(out: Path) -> Path:
 
 
 def read_journal(path: Path) -> dict[Key, Row]:
-    """Return the rows by (id, planner), the last one of each; {} without a file. Malformed lines are skipped. Raises
+    """Return the rows by (id, release), the last one of each; {} without a file. Malformed lines are skipped. Raises
     InputError if it cannot be read.
     """
     rows: dict[Key, Row] = {}

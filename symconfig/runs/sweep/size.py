@@ -17,7 +17,7 @@ from symconfig.measured.flops import COUNTING, flops_per_token
 from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import HOUR_S, Value
 from symconfig.runs.sweep.job import Ids, Point, with_defaults
-from symconfig.runs.sweep.task import Row, Status, Task
+from symconfig.runs.sweep.pool import Row, Status, Task
 
 BATCH_TOKENS = 4 * 2**20  # of a step, where nobody says: Llama 2's 4M at all its sizes (arXiv 2307.09288, section 2.2)
 EVEN = 64  # sequences: a batch is a multiple of so many, so that it divides among many ranks

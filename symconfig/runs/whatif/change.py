@@ -16,7 +16,6 @@ from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Experts
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, SymconfigError, nearest
 from symconfig.plans.plan import Plan
@@ -25,7 +24,6 @@ from symconfig.runs.best import best_plan
 from symconfig.runs.replan import keep
 
 KEPT = ("tp", "pp", "vpp", "cp", "ep", "etp", "mbs", "zero", "sp", "recompute", "cp_comm")
-_CHOSEN_PER_TOKEN = 2  # experts of `experts=N`, as Mixtral's
 _WHOLE = ("model", "cluster")
 _NOT_CHANGED = ("schema", "model", "cluster", "pins", "training", "edited")  # of a job, by its fields
 Change = Mapping[str, str]
@@ -105,14 +103,12 @@ def through_changes(plan: Plan, changes: Sequence[Change], progress: Progress | 
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return tuple(_case(plan, change, new, progress) for change, new in zip(changes, after, strict=True))
-
-
-def _case(before: Plan, change: Change, after: Setting, progress: Progress | None) -> Case:
-    pins = dict(_kept(before, after))
-    job = after.job.model_copy(update={"pins": {**after.job.pins, **pins}})
-    kept = _outcome(replace(after, job=job), progress)
-    return Case(change, Outcome(before), pins, kept, _outcome(after, progress))
+    cases = []
+    for change, new in zip(changes, after, strict=True):
+        pins = dict(_kept(plan, new))
+        kept = replace(new, job=new.job.model_copy(update={"pins": {**new.job.pins, **pins}}))
+        cases.append(Case(change, Outcome(plan), pins, _outcome(kept, progress), _outcome(new, progress)))
+    return tuple(cases)
 
 
 def _kept(before: Plan, after: Setting) -> Iterator[tuple[str, str]]:
@@ -137,81 +133,31 @@ def _outcome(setting: Setting, progress: Progress | None) -> Outcome:
 
 
 def changed(setting: Setting, change: Change) -> Setting:
-    """Return the setting with a change applied: fields of the job or model (`section.field`), `model`, `cluster`,
-    `experts=N`.
+    """Return the setting with a change applied: fields of the job, `model` and `cluster`.
 
     Raises InputError with all problems.
     """
-    problems = list[Problem]()
-    jobs = {name: value for name, value in change.items() if name in Job.model_fields and name not in _NOT_CHANGED}
-    rest = {name: value for name, value in change.items() if name not in jobs}
+    known = (*_WHOLE, *(name for name in Job.model_fields if name not in _NOT_CHANGED))
+    problems = [
+        Problem("is no field of the job that can change", field=f"change.{name}", hint=nearest(name, known))
+        for name in change
+        if name not in known
+    ]
     model, cluster = setting.model, setting.cluster
-    for name in [name for name in _WHOLE if name in rest]:
-        try:
-            if name == "model":
-                model = load_model(rest.pop(name))
-            else:
-                cluster = load_cluster(rest.pop(name))
-        except InputError as error:
-            problems += error.problems
+    data = json.loads(setting.job.model_dump_json(by_alias=True, exclude_unset=True))
+    data |= {name: _read(value) for name, value in change.items() if name in known and name not in _WHOLE}
     try:
-        model = _model(model, rest)
+        model = load_model(change["model"]) if "model" in change else model
+        cluster = load_cluster(change["cluster"]) if "cluster" in change else cluster
     except InputError as error:
         problems += error.problems
-    data = json.loads(setting.job.model_dump_json(by_alias=True, exclude_unset=True))
-    data |= {"model": model.name, "cluster": cluster.name, **{name: _read(value) for name, value in jobs.items()}}
     try:
-        job = validate(Document(data, file=""), Job)
+        job = validate(Document(data | {"model": model.name, "cluster": cluster.name}, file=""), Job)
     except InputError as error:
         raise InputError([*problems, *error.problems]) from None
     if problems:
         raise InputError(problems)
     return Setting(model, cluster, job)
-
-
-def _model(model: ModelDescriptor, fields: Change) -> ModelDescriptor:
-    """Return the model with fields replaced. Raises InputError for unknown fields and for what the descriptor
-    refuses.
-    """
-    if not fields:
-        return model
-    data: dict[str, Any] = json.loads(model.model_dump_json(by_alias=True, exclude_defaults=True))
-    problems = list[Problem]()
-    for name, value in fields.items():
-        if name == "experts":
-            data["experts"] = _experts(model, _read(value))
-            data["intermediate_size"] = 0
-            continue
-        section, _, field = name.rpartition(".")
-        inside = data.get(section) if section else data
-        if name not in ModelDescriptor.model_fields and not (section and isinstance(inside, dict)):
-            known = [
-                *(one for one in Job.model_fields if one not in _NOT_CHANGED),
-                *_WHOLE,
-                *ModelDescriptor.model_fields,
-            ]
-            hint = nearest(name, known)
-            problems.append(Problem("is no field of the job or of the model", field=f"change.{name}", hint=hint))
-            continue
-        assert isinstance(inside, dict)
-        inside[field] = _read(value)
-    if problems:
-        raise InputError(problems)
-    return validate(Document(data, file=""), ModelDescriptor)
-
-
-def _experts(model: ModelDescriptor, count: Any) -> dict[str, Any]:
-    """Return the model's section of experts with `count`; a dense model gets experts of its MLP's width, two per
-    token.
-    """
-    if model.experts is not None:
-        had = json.loads(model.experts.model_dump_json(exclude_defaults=True))
-        return {**had, "num_experts": count}
-    made = Experts(
-        num_experts=1, num_experts_per_tok=1, moe_intermediate_size=model.intermediate_size, norm_topk_prob=True
-    )
-    fields = json.loads(made.model_dump_json(exclude_defaults=True))
-    return {**fields, "num_experts": count, "num_experts_per_tok": _CHOSEN_PER_TOKEN}
 
 
 def _read(text: str) -> Any:

@@ -264,49 +264,6 @@ def named(candidate: Candidate) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Border:
-    """A border between two best plans: the last value of the one, the first of the other, and each one's differing
-    options.
-
-    If no plan fits on one side, that side is empty and the other has all of its options.
-    """
-
-    last: float
-    first: float
-    below: tuple[str, ...]
-    above: tuple[str, ...]
-
-
-def borders(line: Line) -> tuple[Border, ...]:
-    """Return the border between each two neighbouring spans of a line, by rising value."""
-    return tuple(
-        Border(before.high, after.low, *_apart(before.answer, after.answer)) for before, after in pairwise(line.spans)
-    )
-
-
-def _apart(before: Answer, after: Answer) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the differing options of two answers, as texts `name value`; all options of both if one of them has no
-    plan.
-    """
-    one, other = (_options(each) if each.step_s is not None else {} for each in (before, after))
-    if not one or not other:
-        return tuple(map(" ".join, one.items())), tuple(map(" ".join, other.items()))
-    names = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
-    first, second = (tuple(f"{name} {each.get(name) or _unsaid(name)}" for name in names) for each in (one, other))
-    return first, second
-
-
-def _options(answer: Answer) -> dict[str, str]:
-    """Return the options in an answer's name as {name: value}."""
-    return {name: value for name, _, value in (part.partition(" ") for part in answer.name.split(", "))}
-
-
-def _unsaid(name: str) -> str:
-    """Return the value of an option that `named` omits: "in GPU memory" for the optimizer, else "1"."""
-    return "in GPU memory" if name == "optimizer" else "1"
-
-
 @dataclass(slots=True)
 class _Planner:
     """Solves the job at changed values and caches each answer in `known`; calls `progress` with the number of

@@ -7,14 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from symconfig.measured.gpu import kernel_clock
-from symconfig.measured.gpu.kernel_clock import (
+from symconfig.measured.gpu import kernels
+from symconfig.measured.gpu.kernels import (
     LEAST_SAMPLES,
     MOST_RUNS,
     MOST_SAMPLES,
     SAMPLE_S,
     DeviceClock,
-    HostClock,
     timed,
 )
 
@@ -62,12 +61,6 @@ def test_a_kernel_that_never_settles_ends_with_its_share_of_time() -> None:
     assert found.spread > 0.1
 
 
-def test_the_hosts_clock_waits_for_the_device_outside_the_time() -> None:
-    order: list[str] = []
-    HostClock(lambda: order.append("wait")).sample(lambda index: order.append(str(index)), 3)
-    assert order == ["wait", "0", "1", "2", "wait"]
-
-
 class Cuda:
     """A device that is through with its lead at once until the lead is long enough; a run takes `run_s`."""
 
@@ -102,20 +95,13 @@ def test_a_device_that_waited_for_its_host_is_asked_again_with_a_longer_lead() -
 def test_the_lead_follows_what_the_host_needed_and_forgets_a_slow_first_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's time is scripted: a machine that others use would need longer than the call does."""
     host = Scripted(0.01, 1e-5)
-    monkeypatch.setattr(kernel_clock, "time", SimpleNamespace(perf_counter=host.now))
+    monkeypatch.setattr(kernels, "time", SimpleNamespace(perf_counter=host.now))
     cuda = Cuda(enough_s=0.0, run_s=1e-9)
     clock = DeviceClock(SimpleNamespace(cuda=cuda))
     for runs in (1, 2, 2):
         clock.sample(lambda index: host.sample(lambda _: None, 1), runs)
     assert cuda.leads[1] == pytest.approx(0.03, rel=0.1)
     assert cuda.leads[2] < 1e-3
-
-
-def test_first_runs_are_outside_every_sample() -> None:
-    calls: list[int] = []
-    clock = Scripted(1e-3)
-    timed(clock, calls.append, 0.01, clock.now)
-    assert calls == [0, 1]  # a scripted clock runs nothing
 
 
 def test_a_kernel_that_takes_longer_than_its_launch_needs_no_lead() -> None:

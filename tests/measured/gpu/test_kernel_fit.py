@@ -9,11 +9,12 @@ import pytest
 
 from symconfig.cost.machine import constants
 from symconfig.descriptor.cluster import ClusterDescriptor, Kernels
-from symconfig.descriptor.load import load_cluster, load_model, zoo_models
+from symconfig.descriptor.load import load_cluster
 from symconfig.errors import InputError
 from symconfig.measured.gpu.kernel_fit import fit_kernels, model_seconds
-from symconfig.measured.gpu.kernel_shapes import GPU, WantedKernel, wanted_kernels
-from symconfig.measured.gpu.kernel_times import Kernel, KernelTimes, Launch, Product, Rig, Row
+from symconfig.measured.gpu.kernel_run import Bench
+from symconfig.measured.gpu.kernel_times import HostCopy, Kernel, KernelTimes, Product, Rig, Row
+from symconfig.measured.gpu.kernels import wanted_kernels
 
 RIG = Rig(product="NVIDIA H200", driver="570.1", cuda="12.8", torch="2.8.0", date="2026-11-21")
 TRUE = {
@@ -33,34 +34,27 @@ def h200() -> ClusterDescriptor:
 
 
 @pytest.fixture(scope="module")
-def kernels() -> tuple[WantedKernel, ...]:
-    return wanted_kernels([load_model(name) for name in zoo_models()], GPU)
+def kernels() -> list[Kernel]:
+    return [kernel for kernel in wanted_kernels(Bench(None, "cuda", 0)) if not isinstance(kernel, HostCopy)]
 
 
-def explained(kernels: tuple[WantedKernel, ...]) -> list[WantedKernel]:
-    return [
-        item for item in kernels if item.what.family not in ("host, one operator", "host to device", "device to host")
-    ]
-
-
-def times_of(kernels: list[WantedKernel], seconds: np.ndarray) -> KernelTimes:
+def times_of(kernels: list[Kernel], seconds: np.ndarray) -> KernelTimes:
     rows = tuple(
-        Row(what=item.what, seconds=float(value), spread=0.01, samples=7, model=item.model)
-        for item, value in zip(kernels, seconds, strict=True)
+        Row(what=kernel, seconds=float(value), spread=0.01, samples=7)
+        for kernel, value in zip(kernels, seconds, strict=True)
     )
     return KernelTimes(rig=RIG, cluster="h200", rows=rows)
 
 
-def true_seconds(kernels: list[WantedKernel], cluster: ClusterDescriptor) -> np.ndarray:
+def true_seconds(kernels: list[Kernel], cluster: ClusterDescriptor) -> np.ndarray:
     values = {name: np.array([value]) for name, value in TRUE.items()}
-    return model_seconds([item.what for item in kernels], cluster, values, 1)[:, 0]
+    return model_seconds(kernels, cluster, values, 1)[:, 0]
 
 
-def test_known_constants_come_back_from_noisy_times(kernels: tuple[WantedKernel, ...], h200: ClusterDescriptor) -> None:
-    mine = explained(kernels)
-    noise = np.exp(0.05 * np.random.default_rng(7).standard_normal(len(mine)))
+def test_known_constants_come_back_from_noisy_times(kernels: list[Kernel], h200: ClusterDescriptor) -> None:
+    noise = np.exp(0.05 * np.random.default_rng(7).standard_normal(len(kernels)))
     noise[5::17] *= 1.8  # a few kernels that a library has no good implementation of
-    found = fit_kernels(times_of(mine, true_seconds(mine, h200) * noise), h200)
+    found = fit_kernels(times_of(kernels, true_seconds(kernels, h200) * noise), h200)
     for parameter, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True):
         # Large products hardly depend on how fast K fills.
         assert value == pytest.approx(TRUE[parameter.name], rel=0.35 if parameter.name == "gemm_k_half" else 0.06)
@@ -70,14 +64,13 @@ def test_known_constants_come_back_from_noisy_times(kernels: tuple[WantedKernel,
         assert errors.after < 0.2
     products = next(each for each in found.families if each.family == "product, bf16")
     assert products.after < products.before
-    assert products.n == GPU.precisions["bf16"][0]
+    assert products.n == 48
 
 
 def test_exact_times_leave_no_error_and_what_was_not_measured_stays(
-    kernels: tuple[WantedKernel, ...], h200: ClusterDescriptor
+    kernels: list[Kernel], h200: ClusterDescriptor
 ) -> None:
-    mine = explained(kernels)
-    found = fit_kernels(times_of(mine, true_seconds(mine, h200)), h200)
+    found = fit_kernels(times_of(kernels, true_seconds(kernels, h200)), h200)
     assert max(errors.after for errors in found.families) < 0.01
     stated = constants(found.kernels)
     for parameter, value, spread in zip(found.parameters, found.fit.values, found.fit.uncertainty, strict=True):
@@ -92,7 +85,7 @@ def test_exact_times_leave_no_error_and_what_was_not_measured_stays(
 
 
 def test_a_constant_without_kernels_is_not_fitted(h200: ClusterDescriptor) -> None:
-    product = WantedKernel(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
+    product = Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096)
     found = fit_kernels(times_of([product], true_seconds([product], h200)), h200)
     assert {p.name for p in found.parameters} == {"gemm_efficiency", "gemm_k_half"}
     assert found.kernels.hbm_efficiency == h200.kernels.hbm_efficiency
@@ -101,15 +94,15 @@ def test_a_constant_without_kernels_is_not_fitted(h200: ClusterDescriptor) -> No
 
 def test_products_in_a_precision_that_the_cluster_has_no_peak_of_are_left_out() -> None:
     a100 = load_cluster("a100-80gb")
-    low = WantedKernel(Product(dtype="fp8", layout="forward", m=4096, n=4096, k=4096))
-    high = WantedKernel(Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096))
+    low = Product(dtype="fp8", layout="forward", m=4096, n=4096, k=4096)
+    high = Product(dtype="bf16", layout="forward", m=4096, n=4096, k=4096)
     found = fit_kernels(times_of([low, high], np.array([1e-3, 1e-3])), a100)
-    assert [row.what for row in found.rows] == [high.what]
+    assert [row.what for row in found.rows] == [high]
 
 
 def test_times_that_no_constant_explains_are_bad_input(h200: ClusterDescriptor) -> None:
     with pytest.raises(InputError, match="constants could be fitted"):
-        fit_kernels(times_of([WantedKernel(Launch(where="host"))], np.array([1e-5])), h200)
+        fit_kernels(times_of([HostCopy(to_device=True, bytes=64)], np.array([1e-5])), h200)
 
 
 def test_a_product_costs_what_a_plan_says(h200: ClusterDescriptor, tmp_path: Path) -> None:

@@ -15,12 +15,9 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.errors import InputError, SymconfigError
 from symconfig.measured.gpu import kernels as module
 from symconfig.measured.gpu.kernel_fit import fit_kernels
-from symconfig.measured.gpu.kernel_run import Bench, bench, swiglu, swiglu_back, unsupported, ways
-from symconfig.measured.gpu.kernel_shapes import WantedKernel
+from symconfig.measured.gpu.kernel_run import Bench, bench, implementations, unsupported
 from symconfig.measured.gpu.kernel_times import (
     Attention,
-    HostCopy,
-    Kernel,
     KernelTimes,
     Launch,
     Product,
@@ -28,7 +25,7 @@ from symconfig.measured.gpu.kernel_times import (
     as_yaml,
     read,
 )
-from symconfig.measured.gpu.kernels import choose_device, measure_kernels, zoo_kernels, zoo_name
+from symconfig.measured.gpu.kernels import choose_device, measure_kernels, wanted_kernels, zoo_name
 from symconfig.report.grid import plain
 from symconfig.report.kernels import blocks
 
@@ -40,13 +37,9 @@ def quiet(phase: str, share: float) -> None:
     assert 0 <= share < 1
 
 
-def small(kernels: list[Kernel]) -> list[WantedKernel]:
-    return [WantedKernel(kernel) for kernel in kernels]
-
-
 def test_the_whole_way_on_a_cpu(tmp_path: Path) -> None:
     times = measure_kernels(torch, "cpu", 2.0, quiet)
-    asked = {item.what for item in zoo_kernels(bench(torch, "cpu"))}
+    asked = set(wanted_kernels(bench(torch, "cpu")))
     assert {row.what for row in times.rows} | {item.what for item in times.skipped} == asked
     assert all(item.reason == "the budget of time was spent" for item in times.skipped)
     assert {row.what.family for row in times.rows} > {"launch", "product, bf16"}
@@ -61,9 +54,9 @@ def test_products_have_the_layouts_and_sizes_that_they_say() -> None:
     on = bench(torch, "cpu")
     for layout in ("forward", "input-gradient", "weight-gradient"):
         for batch in (1, 3):
-            (make,) = ways(on, Product(dtype="bf16", layout=layout, batch=batch, m=5, n=7, k=11))
+            (make,) = implementations(on, Product(dtype="bf16", layout=layout, batch=batch, m=5, n=7, k=11)).values()
             shape = (5, 7) if batch == 1 else (3, 5, 7)
-            assert tuple(make().call(0).shape) == shape  # type: ignore[attr-defined]
+            assert tuple(make()(0).shape) == shape  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("backward", [False, True])
@@ -77,8 +70,8 @@ def test_attention_and_streams_run_forward_and_backward(backward: bool) -> None:
             for what in ("rmsnorm", "layernorm", "glu", "gelu")
         ),
     ):
-        (make,) = ways(on, kernel)
-        result: Any = make().call(0)
+        (make,) = implementations(on, kernel).values()
+        result: Any = make()(0)
         if not backward:
             assert result.shape == ((2, 4, 8, 4) if kernel is attention else (3, 10))
         elif kernel is attention:
@@ -87,40 +80,24 @@ def test_attention_and_streams_run_forward_and_backward(backward: bool) -> None:
             assert [tuple(each.shape) for each in result] == [(3, 20 if kernel.what == "glu" else 10)]
 
 
-def test_the_compiled_activation_is_swiglu_and_its_gradient() -> None:
-    x = torch.randn(4, 10, dtype=torch.float64, requires_grad=True)
-    gate, up = x.chunk(2, dim=-1)
-    assert torch.allclose(swiglu(x), torch.nn.functional.silu(gate) * up)
-    gradient = torch.randn(4, 5, dtype=torch.float64)
-    (expected,) = torch.autograd.grad(swiglu(x), (x,), gradient)
-    assert torch.allclose(swiglu_back(x.detach(), gradient), expected)
-
-
 def test_a_kernel_that_does_not_fit_is_skipped_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object, **named: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 GiB\nand more lines")
 
     monkeypatch.setattr(torch, "mm", refuse)
-    wanted = small([Product(dtype="bf16", layout="forward", m=8, n=8, k=8), Launch(where="device")])
+    wanted = [Product(dtype="bf16", layout="forward", m=8, n=8, k=8), Launch()]
     times = measure_kernels(torch, "cpu", 1.0, quiet, wanted)
     assert [item.reason for item in times.skipped] == ["CUDA out of memory. Tried to allocate 3 GiB"]
     assert [row.what.family for row in times.rows] == ["launch"]
 
 
 def test_the_fastest_implementation_counts_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from symconfig.measured.gpu.kernel_run import Way
-
-    def slow() -> Way:
-        return Way(lambda index: time.sleep(1e-3), "slow")
-
-    def fast() -> Way:
-        return Way(lambda index: time.sleep(1e-5), "fast")
-
-    def broken() -> Way:
+    def broken() -> None:
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setattr(module, "ways", lambda on, kernel: [slow, broken, fast])
-    times = measure_kernels(torch, "cpu", 1.0, quiet, small([Launch(where="device")]))
+    made = {"slow": lambda: lambda index: time.sleep(1e-3), "broken": broken, "fast": lambda: lambda index: None}
+    monkeypatch.setattr(module, "implementations", lambda on, kernel: made)
+    times = measure_kernels(torch, "cpu", 1.0, quiet, [Launch()])
     assert times.rows[0].how == "fast"
     assert times.rows[0].seconds < 9e-4
 
@@ -128,11 +105,9 @@ def test_the_fastest_implementation_counts_and_is_named(monkeypatch: pytest.Monk
 def test_what_is_left_when_the_time_is_spent_is_said_and_every_family_has_had_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from symconfig.measured.gpu.kernel_run import Way
-
-    monkeypatch.setattr(module, "ways", lambda on, kernel: [lambda: Way(lambda index: time.sleep(0.03))])
-    wanted = small([Product(dtype="bf16", layout="forward", m=size, n=8, k=8) for size in range(1, 9)])
-    times = measure_kernels(torch, "cpu", 0.3, quiet, [*wanted, *small([Launch(where="device")])])
+    monkeypatch.setattr(module, "implementations", lambda on, kernel: {None: lambda: lambda index: time.sleep(0.03)})
+    wanted = [Product(dtype="bf16", layout="forward", m=size, n=8, k=8) for size in range(1, 9)]
+    times = measure_kernels(torch, "cpu", 0.3, quiet, [*wanted, Launch()])
     assert 2 <= len(times.rows) < 9
     assert "launch" in {row.what.family for row in times.rows}
     assert {item.reason for item in times.skipped} == {"the budget of time was spent"}
@@ -169,10 +144,18 @@ def test_types_that_a_gpu_has_not_are_known_by_its_capability() -> None:
     assert "NVIDIA" in str(unsupported(amd, products["fp8"]))
 
 
-def test_a_gpu_without_bf16_has_its_products_in_fp16() -> None:
-    dtypes = {item.what.dtype for item in zoo_kernels(gpu((7, 0))) if isinstance(item.what, Product)}
-    assert dtypes == {"fp16"}
-    assert {item.what.family for item in zoo_kernels(gpu((9, 0)))} >= {"product, bf16", "product, fp8", "product, fp16"}
+def test_a_gpu_gets_every_family_once_and_without_bf16_its_products_in_fp16() -> None:
+    old, new = wanted_kernels(gpu((7, 0))), wanted_kernels(gpu((9, 0)))
+    assert {kernel.dtype for kernel in old if isinstance(kernel, Product)} == {"fp16"}
+    assert {kernel.family for kernel in new} >= {
+        "product, bf16",
+        "product, fp8",
+        "product, fp16",
+        "grouped product, bf16",
+    }
+    assert len(set(new)) == len(new)
+    low = [kernel for kernel in new if isinstance(kernel, Product) and kernel.dtype == "fp8"]
+    assert not any(size % 16 for product in low for size in (product.m, product.n, product.k))  # cuBLASLt's requirement
 
 
 def test_buffers_rotate_over_twice_the_cache_and_leave_memory() -> None:
@@ -181,18 +164,6 @@ def test_buffers_rotate_over_twice_the_cache_and_leave_memory() -> None:
     assert on.sets(10 * 2**20) == 10
     assert on.sets(1e3) == 32
     assert on.sets(30 * 2**30) == 1
-
-
-def test_alternatives_on_a_gpu_are_those_that_frameworks_run() -> None:
-    on = gpu((9, 0))
-    plain_heads, narrow = (
-        Attention(backward=False, batch=1, heads=8, kv_heads=8, length=64, channels=channels, value_channels=128)
-        for channels in (128, 192)
-    )
-    assert len(ways(on, plain_heads)) == 2  # cuDNN, flash
-    assert len(ways(on, narrow)) == 4  # and both with padded values
-    assert len(ways(on, Stream(what="glu", rows=8, columns=8))) == 2
-    assert len(ways(on, HostCopy(to_device=True, bytes=64))) == 1
 
 
 def test_a_gpu_that_stops_working_ends_the_measurement() -> None:
@@ -268,8 +239,8 @@ def test_low_precision_products_are_what_the_gpus_library_takes() -> None:
     fake = pytest.importorskip("torch._subclasses.fake_tensor")
     product = Product(dtype="fp8", layout="input-gradient", m=48, n=32, k=64)
     with fake.FakeTensorMode():
-        (make,) = ways(TwoSets(torch, "cuda", 0), product)
-        result: Any = make().call(1)
+        (make,) = implementations(TwoSets(torch, "cuda", 0), product).values()
+        result: Any = make()(1)
     assert (tuple(result.shape), result.dtype, result.device.type) == ((48, 32), torch.bfloat16, "cuda")
 
 
@@ -313,16 +284,13 @@ def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_driver", lambda: "570.1")
     monkeypatch.setattr(module, "_WARM_UP_SIZE", 8)
     on = Pretended(torch, "cpu", 2**20)
-    wanted = small(
-        [
-            Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
-            Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
-            Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
-            Stream(what="glu", rows=8, columns=8),
-            Launch(where="device"),
-            Launch(where="host"),
-        ]
-    )
+    wanted = [
+        Product(dtype="bf16", layout="forward", m=8, n=8, k=8),
+        Product(dtype="fp8", layout="forward", m=16, n=16, k=16),
+        Attention(backward=True, batch=1, heads=2, kv_heads=1, length=16, channels=8, value_channels=8),
+        Stream(what="glu", rows=8, columns=8),
+        Launch(),
+    ]
     times = module._measured(on, 20.0, quiet, wanted)
     assert (times.cluster, times.rig.product, times.rig.driver) == ("h200", "NVIDIA H200", "570.1")
     assert {row.what.family for row in times.rows} == {
@@ -330,9 +298,15 @@ def test_a_gpus_way_from_the_warm_up_to_its_name(monkeypatch: pytest.MonkeyPatch
         "attention, backward",
         "activation, forward",
         "launch",
-        "host, one operator",
     }
-    assert {row.how for row in times.rows} == {None, "flash", "glu"}  # a CPU has no cuDNN, nor Triton here
+    assert {row.how for row in times.rows} == {None, "flash"}  # a CPU has no cuDNN
     assert [item.what.family for item in times.skipped] == ["product, fp8"]
     assert any("memory is in use" in note for note in times.notes)
     fit_kernels(times, load_cluster("h200"))
+
+
+def test_a_stream_moves_its_inputs_and_outputs() -> None:
+    forward, backward = (Stream(what="glu", backward=way, rows=10, columns=7) for way in (False, True))
+    assert (forward.moved, backward.moved) == (3 * 70, 5 * 70)
+    assert Stream(what="rmsnorm", backward=True, rows=10, columns=7).moved == 3 * 70
+    assert Stream(what="copy", rows=10, columns=7).moved == 2 * 70

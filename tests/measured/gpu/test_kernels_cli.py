@@ -34,7 +34,7 @@ def test_it_measures_fits_and_writes_both_files(kernels: Run, tmp_path: Path) ->
     profile, raw = tmp_path / "profile.yaml", tmp_path / "times.yaml"
     done = kernels("--device", "cpu", "--budget", 1, "--cluster", CPU, "--out", profile, "--raw", raw)
     assert done.code == 0, done.err
-    for text in ("Kernels of CPU, 1 thread, torch", "gemm_efficiency", "before", "left out"):
+    for text in ("Kernels of CPU, 1 thread, torch", "gemm_efficiency", "before"):
         assert text in done.out
     assert f"wrote {profile}" in done.err
     times = read(raw)
@@ -64,9 +64,7 @@ def test_json_has_rates_constants_and_errors(kernels: Run) -> None:
     assert data["rig"]["product"] == "CPU, 1 thread"
     assert set(data["constants"]["hbm_efficiency"]) == {"before", "value", "uncertainty"}
     assert {each["name"] for each in data["families"]} >= {"product, bf16", "copy"}
-    host = next(row for row in data["rows"] if row["what"].get("where") == "host")
     product = next(row for row in data["rows"] if row["what"]["kernel"] == "product")
-    assert host["before_s"] is None
     assert product["seconds"] > 0
     assert product["after_s"] != product["before_s"]
 

@@ -266,12 +266,9 @@ def convert(args: Any, chunks: list[Any], optimizer: Any, scheduler: Any) -> dic
 
 def _optimizer(args: Any, chunks: list[Any]) -> Any:
     """As the trainer makes it. Its first step makes the moments."""
-    made = sys.modules["megatron_runner"]._optimizer_config(args)
-    config, overrides = made if isinstance(made, tuple) else (made, None)
+    config, overrides = importlib.import_module("megatron.training.training").get_megatron_optimizer_config(args)
     make = importlib.import_module("megatron.core.optimizer").get_megatron_optimizer
-    return sys.modules["megatron_build"]._call(
-        make, {"config": config, "model_chunks": chunks, "config_overrides": overrides, "use_gloo_process_groups": True}
-    )
+    return make(config, chunks, config_overrides=overrides, use_gloo_process_groups=True)
 
 
 def _real_groups(fake: Callable[..., None], store: Path) -> Callable[..., None]:

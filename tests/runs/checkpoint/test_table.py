@@ -9,10 +9,9 @@ import pytest
 
 from symconfig.frameworks.megatron import flags
 from symconfig.frameworks.megatron.flags import first_with
-from symconfig.runs.checkpoint.changes import FACTS
-from symconfig.runs.checkpoint.kinds import between
-from symconfig.runs.checkpoint.table import Rule, table
-from symconfig.runs.checkpoint.verdict import Verdict
+from symconfig.runs.checkpoint.facts import FACTS
+from symconfig.runs.checkpoint.loadable import between
+from symconfig.runs.checkpoint.table import Rule, Verdict, table
 from tests.runs.checkpoint import cases, cases_deepspeed
 
 RULES = {rule.name: rule for rule in table().rules}

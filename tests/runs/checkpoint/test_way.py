@@ -98,7 +98,7 @@ def test_an_adapter_of_megatron_is_merged_before_deepspeed_reads_it(adapter: Any
 
 def test_fewer_replicas_of_the_old_run_are_a_plan_that_keeps_its_grid() -> None:
     said = loadable(PLANS["tp 2"], PLANS["pp 2, more sequences"])
-    assert "symconfig replan PLAN.json --gpus N --keep tp,pp,vpp,ep,etp,zero," in said.how[0].does
+    assert "symconfig replan PLAN.json --gpus N --pin tp=2 --pin pp=" in said.how[0].does
 
 
 def test_another_grid_on_the_way_to_fsdp() -> None:

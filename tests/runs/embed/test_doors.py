@@ -12,7 +12,6 @@ import pytest
 import symconfig.deepspeed
 import symconfig.megatron
 import symconfig.transformers
-from symconfig.errors import InfeasibleError
 from symconfig.plans.plan import Plan
 from symconfig.runs.embed.start import started
 from tests.runs.embed.test_page import here, snippets
@@ -91,15 +90,6 @@ def test_the_pages_snippet(here: Callable[[Plan], None], monkeypatch: pytest.Mon
     names: dict[str, Any] = {}
     exec(text.replace('report_to="none"', 'report_to="none", use_cpu=True'), names)
     assert (names["arguments"].learning_rate, names["arguments"].output_dir) == (1e-4, "out")
-
-
-def test_what_a_framework_cannot_run_is_refused_with_reasons(tmp_path: Path) -> None:
-    adapter = sample_plan("llama2-13b-lora", backend="deepspeed", dp=1)
-    with pytest.raises(InfeasibleError, match="LoRA"):
-        symconfig.megatron.argv(adapter, on_mismatch="ignore")
-    experts = sample_plan("mixtral-8x7b", backend="deepspeed", ep=8, dp=8)
-    with pytest.raises(InfeasibleError):
-        symconfig.transformers.training_arguments(experts, output_dir=str(tmp_path), on_mismatch="ignore")
 
 
 def test_variables_that_a_caller_may_choose_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

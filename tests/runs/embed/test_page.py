@@ -22,8 +22,8 @@ from symconfig.frameworks.megatron import flags
 from symconfig.plans.plan import Plan
 from symconfig.render import deepspeed
 from symconfig.render import megatron as rendered
-from symconfig.runs.embed import surroundings
-from symconfig.runs.embed.surroundings import look
+from symconfig.runs.embed import start
+from symconfig.runs.embed.start import look
 from tests.sample_plans import sample_plan
 
 ROOT = Path(__file__).parents[3]
@@ -41,15 +41,15 @@ def snippets(kind: str, *words: str) -> list[str]:
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Plan], None]:
     """A folder `plan` in the current one, and a launcher that started as many ranks."""
 
-    def start(plan: Plan) -> None:
+    def begin(plan: Plan) -> None:
         api.write(plan, tmp_path / "plan", Wanted(), force=False)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("WORLD_SIZE", str(plan.best.parallel.world_size))
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-        monkeypatch.setattr(surroundings, "_versions", dict)
+        monkeypatch.setattr(start, "installed_versions", dict)
         monkeypatch.setattr(sys, "argv", ["train.py", "--micro-batch-size", "2"])
 
-    return start
+    return begin
 
 
 def parsed(provider: Any = None, defaults: dict[str, Any] | None = None) -> Namespace:

@@ -21,12 +21,11 @@ from symconfig.errors import InputError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.entries import ENTRIES
 from symconfig.plans.file import loaded
-from symconfig.runs.embed import surroundings
-from symconfig.runs.embed.start import MismatchError, mismatches, started
-from symconfig.runs.embed.surroundings import RANK, Gpu, Surroundings, look
+from symconfig.runs.embed import start
+from symconfig.runs.embed.start import RANK, Gpu, MismatchError, Surroundings, look, mismatches, started
 from tests.sample_plans import sample_plan
 
-ALL_NAMES = (*surroundings.WORLD_SIZE, *surroundings.LOCAL_WORLD_SIZE, *RANK, *surroundings.LOCAL_RANK)
+ALL_NAMES = (*start.WORLD_SIZE, *start.LOCAL_WORLD_SIZE, *RANK, *start.LOCAL_RANK)
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +35,11 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "torch.distributed", None)
-    monkeypatch.setattr(surroundings, "_versions", dict)
+    monkeypatch.setattr(start, "installed_versions", dict)
 
 
 def has_versions(monkeypatch: pytest.MonkeyPatch, versions: Mapping[str, str]) -> None:
-    monkeypatch.setattr(surroundings, "_versions", lambda: dict(versions))
+    monkeypatch.setattr(start, "installed_versions", lambda: dict(versions))
 
 
 def torch_with(product: str, memory: int, units: int) -> Any:

@@ -41,17 +41,17 @@ def _found() -> Diff:
 
 def test_every_section_has_what_differs_and_nothing_else() -> None:
     found = _found()
-    assert {each.field for each in found.parallel} == {"tp", "pp"}
-    changes = [(each.field, each.before, each.after) for each in found.training]
+    assert {each.field for each in found.sections["parallel"]} == {"tp", "pp"}
+    changes = [(each.field, each.before, each.after) for each in found.sections["training"]]
     assert changes == [
         ("lr", 3e-4, 1e-4),
         ("min_lr", 3e-5, 1e-5),
     ]  # the second is a tenth of the first, unless it is said
-    assert "zero_stage" in {each.field for each in found.options}
-    assert [each.field for each in found.stages] == ["stage 0", "stage 1"]
-    assert found.stages[0].before == "embedding + 20 dense"
-    assert found.stages[1].after is None
-    told = {each.field: (each.before, each.after) for each in found.arguments}
+    assert "zero_stage" in {each.field for each in found.sections["options"]}
+    assert [each.field for each in found.sections["stages"]] == ["stage 0", "stage 1"]
+    assert found.sections["stages"][0].before == "embedding + 20 dense"
+    assert found.sections["stages"][1].after is None
+    told = {each.field: (each.before, each.after) for each in found.sections["arguments"]}
     assert told["--tensor-model-parallel-size"] == ("4", "8")
     assert told["--use-distributed-optimizer"] == ("on", None)
     assert "--hidden-size" not in told
@@ -61,7 +61,7 @@ def test_a_part_that_only_one_has_is_none_of_the_others_seconds() -> None:
     one, other = sample_plan(), sample_plan()
     predicted = replace(other.best.predicted, time={"compute": 8.0, "new": 1.0}, step_s=9.0)
     found = diff(one, replace(other, best=replace(other.best, predicted=predicted)))
-    deltas = {each.field: each.delta for each in found.time}
+    deltas = {each.field: each.delta for each in found.sections["time"]}
     assert deltas["new"] == 1.0
     assert deltas["compute"] == -1.0
     whole = sum(delta for delta in deltas.values() if delta is not None)
@@ -73,7 +73,7 @@ def test_a_part_that_only_one_has_is_none_of_the_others_seconds() -> None:
 
 def test_plans_of_two_frameworks_have_no_options_in_common() -> None:
     found = diff(sample_plan(), sample_plan(backend="deepspeed"))
-    assert found.arguments == ()
+    assert found.sections["arguments"] == ()
     assert "two frameworks" in plain(blocks(found))
 
 

@@ -59,9 +59,7 @@ def test_each_is_the_plan_of_the_same_job_on_fewer_gpus(plan: Plan, result: Fall
     for each in found.smaller[1:]:
         asked = symconfig.plan(**{**JOB, "gpus": each.gpus}, top=1).plan
         assert each.plan is not None
-        if not result.fallback.kept(each):
-            assert each.plan.to_json() == asked.to_json()
-        assert each.plan.best.predicted.step_s <= 1.001 * asked.best.predicted.step_s
+        assert each.plan.to_json() == asked.to_json()
         assert each.plan.best.batch.global_ == plan.best.batch.global_
         assert each.loads == loadable(plan, each.plan)
     assert [count for count, _ in found.runs] == [4, 2, 1]
@@ -91,12 +89,6 @@ def test_where_nothing_fits_the_reason_is_said(result: FallbackResult) -> None:
 def test_more_nodes_than_there_are_cannot_be_lost(plan: Plan, lost: tuple[int, int], said: str) -> None:
     with pytest.raises(InputError, match=said):
         symconfig.replan_lost_nodes(plan, lost)
-
-
-def test_of_many_wrong_numbers_some_are_shown(plan: Plan) -> None:
-    with pytest.raises(InputError) as caught:
-        symconfig.replan_lost_nodes(plan, (1, 99_999))
-    assert len(str(caught.value)) < 200
 
 
 def test_one_node_has_none_to_lose() -> None:
@@ -235,9 +227,9 @@ def test_another_target_of_the_files_is_no_other_plan(
     assert main(words) == 0
     assert "made again" not in capsys.readouterr().err
     assert (tmp_path / "out/nodes-4/plan.json").read_text() == plan.to_json()
-    assert main([*words[:4], "--keep", "tp", "--html", "page.html"]) == 2
+    assert main([*words[:4], "--release", "tp", "--html", "page.html"]) == 2
     told = capsys.readouterr().err
-    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--keep", "--html"))
+    assert all(f"{option}: is not for --lose-nodes" in told for option in ("--release", "--html"))
 
 
 def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
@@ -248,29 +240,12 @@ def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
     assert before == {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_fallback_is_the_same_whoever_asks(plan: Plan, result: FallbackResult, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(plan.to_json())
-    assert symconfig.replan_lost_nodes(tmp_path, (1, 3), top=1).to_dict() == result.to_dict()
-
-
 @pytest.fixture(scope="module")
 def grids() -> FallbackResult:
-    """With two nodes the pipeline has another length, with one nothing is shared out among replicas."""
-    plan = symconfig.plan("qwen2.5-7b", "h100", gpus=16, global_batch_size=64, pins={"tp": 4, "pp": 2}, top=1).plan
+    """With one node there is a single replica."""
+    pins = {"tp": 4, "pp": 2, "zero": 1}
+    plan = symconfig.plan("qwen2.5-7b", "h100", gpus=16, global_batch_size=64, pins=pins, top=1).plan
     return symconfig.replan_lost_nodes(plan, 1, top=1)
-
-
-def test_a_plan_as_fast_whose_checkpoint_loads_is_preferred(grids: FallbackResult) -> None:
-    """At dp 1 the search shares nothing out (ZeRO 0), and a run without it reads no sharded optimizer."""
-    (one,) = grids.fallback.smaller
-    free = symconfig.plan("qwen2.5-7b", "h100", gpus=8, global_batch_size=64, pins={"tp": 4, "pp": 2}, top=1).plan
-    assert one.plan is not None
-    assert free.best.options.zero_stage == 0
-    assert loadable(grids.fallback.plan, free).verdict.value == "weights only"
-    assert grids.fallback.kept(one) == {"zero": "1"}
-    assert one.plan.best.predicted.step_s <= 1.001 * free.best.predicted.step_s
-    assert one.loads is not None
-    assert one.loads.verdict.value == "converted first"
 
 
 def test_the_large_run_is_told_how_to_save_and_what_that_costs(grids: FallbackResult, tmp_path: Path) -> None:
@@ -330,20 +305,3 @@ def test_check_covers_all_that_was_written(result: FallbackResult, tmp_path: Pat
     (out / "nodes-1/ray.sh").unlink()
     (out / "nodes-2/plan.json").unlink()
     assert findings() == [("missing", "nodes-2/plan.json")]
-
-
-def test_check_finds_an_edited_plan_below(result: FallbackResult, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    result.write(out)
-    path = out / "nodes-2" / "plan.json"
-    path.write_text(path.read_text().replace('"global_batch_size": 32', '"global_batch_size": 64'))
-    assert ("edited", "nodes-2/plan.json") in [(each.kind, each.path) for each in symconfig.verify_frozen(out).findings]
-
-
-def test_a_target_without_launch_sh_has_nothing_that_picks(result: FallbackResult, tmp_path: Path) -> None:
-    templates, out = tmp_path / "mine", tmp_path / "out"
-    (templates / "megatron").mkdir(parents=True)
-    (templates / "megatron" / "launch.sh.j2").write_text("\n")
-    result.write(out, target="megatron", templates=templates)
-    assert sorted(path.name for path in out.iterdir() if path.is_file()) == ["fallback.json", "manifest.json"]
-    assert symconfig.verify_frozen(out, templates=templates).passed

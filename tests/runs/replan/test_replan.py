@@ -14,7 +14,7 @@ from symconfig.api.planning import PlanResult
 from symconfig.api.planning import plan as solved
 from symconfig.api.replan import ReplanResult, replan
 from symconfig.descriptor.job import PIN_NAMES
-from symconfig.errors import InfeasibleError, InputError
+from symconfig.errors import InputError
 from symconfig.plans.file import load_plan, parse_plan
 from symconfig.plans.plan import Recompute
 from symconfig.report.replan import blocks
@@ -28,7 +28,7 @@ from tests.runs.replan.support import plan
 def test_nothing_asked_for_is_the_same_plan_and_no_file_changes() -> None:
     found = replan(plan(), top=2).found
     assert found.same
-    assert (found.inputs, found.files, found.near_plan, found.kept) == ((), (), None, None)
+    assert (found.inputs, found.files, found.near_plan) == ((), (), None)
     assert found.new.to_json() == plan().to_json()
     assert found.checkpoint.verdict is Verdict.AS_IS
     assert found.schedule.training == plan().job.training
@@ -77,29 +77,6 @@ def test_a_number_of_gpus_that_was_found_is_found_again() -> None:
     assert revised(old, {"gpus": 8})["gpus"] == 8
 
 
-def test_keeping_costs_what_the_free_plan_is_faster_by() -> None:
-    old = plan(tp=4, pp=1)
-    found = replan(old, release=["tp", "pp"], global_batch_size=64, keep=("pp", "tp"), top=1).found
-    assert found.kept is not None
-    assert found.kept.pins == {"tp": "4", "pp": "1"}
-    assert (found.new.best.parallel.tp, found.new.best.parallel.pp) == (4, 1)
-    free = found.kept.free.best
-    assert free == solved("llama2-7b", "a100-80gb", 8, 64, top=1).best
-    assert found.kept.costs_s == pytest.approx(found.new.best.predicted.step_s - free.predicted.step_s)
-    assert found.kept.costs_s > 0
-    assert not any(each.field.startswith("pins") for each in found.inputs if each.after is not None)
-    assert found.near_plan is None
-
-
-def test_what_cannot_be_kept_is_named_with_the_free_plan() -> None:
-    old = plan(tp=4, pp=2, vpp=1)
-    with pytest.raises(InfeasibleError) as error:
-        replan(old, release=["tp", "pp", "vpp"], gpus=4, pins={"cp": 1}, keep=("tp", "pp", "recompute"))
-    said = str(error.value)
-    assert "no plan keeps tp=4, pp=2, recompute=" in said
-    assert "without --keep the best plan is tp 2, dp 2" in said
-
-
 def test_every_choice_of_a_plan_is_a_pin_that_gives_it_again() -> None:
     names = [name for name in PIN_NAMES if name not in ("layout", "cp_comm")]  # which these plans have not
     for old in (plan(), plan(tp=2, pp=1), plan(recompute="selective:core_attn", pp=1)):
@@ -142,7 +119,7 @@ def test_an_optimizers_state_that_costs_nothing_to_keep_is_offered_before_all_el
         True,
         Verdict.CONVERTED,
     )
-    assert "--keep zero (zero=1) costs nothing" in str(blocks(found)[1])
+    assert "--pin zero=1 costs nothing" in str(blocks(found)[1])
 
 
 def test_nothing_near_takes_back_what_is_pinned() -> None:
@@ -151,12 +128,10 @@ def test_nothing_near_takes_back_what_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    ({"keep": ("tp", "speed")}, "keep: is no choice's name (got 'speed'"),
-    ({"release": ("x",)}, "release: is no choice's name (got 'x'"),
+    ({"release": ("x",)}, "release: is not pinned in the old plan (got x"),
     ({"at_step": -1}, "at_step: out of range"),
     ({"at_step": 1001, "global_batch_size": 64}, "at_step: is behind the end of the run (got 1001, need at most 1000"),
     ({"schedule": "stretch"}, "need keep or as-is"),
-    ({"keep": ("tp",), "pins": {"tp": 2}}, "keep: is pinned and kept (got tp"),
     ({"global_batch_size": 0}, "global_batch_size"),
     ({"model": "no-such-model"}, "no-such-model"),
     ({"checkpoint": "/no/such"}, "/no/such"),
@@ -258,7 +233,7 @@ def test_a_plan_for_another_target_goes_on_as_that_counts() -> None:
 
 def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
-        replan(tmp_path, keep=("x",), at_step=-3)
+        replan(tmp_path, top=0, at_step=-3)
     assert len(error.value.problems) == 3
 
 

@@ -309,10 +309,3 @@ def test_a_chain_of_plans_never_runs_out_of_data(chain: list[tuple[int, int]]) -
         of, history, before = found.training, found.history, Batch(1, batch, 1, 4096)
         needed = found.consumed + (of.train_iters - step) * batch
         assert history.spanned(of.train_iters, batch) * batch in range(needed, needed + batch)
-
-
-def test_data_that_would_run_out_are_asked_for_and_said() -> None:
-    found = scheduled(training(), OLD, 2, 4096, MEGATRON, ran(400))
-    assert found.training.train_iters == 400 + 600 * 4
-    assert any("--train-iters 4,000 and --exit-interval 2,800" in note for note in found.notes)
-    assert not any("--exit-interval" in note for note in scheduled(training(), OLD, 32, 4096, MEGATRON, ran(400)).notes)

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symconfig.runs.rl.engine import ASLEEP_BYTES, LAYER_S, STEP_S, WORKING_BYTES, Replica, _mixed, generate
-from symconfig.runs.rl.per_token import cached_bytes
+from symconfig.runs.rl.engine import (
+    ASLEEP_BYTES,
+    LAYER_S,
+    STEP_S,
+    WORKING_BYTES,
+    Replica,
+    _mixed,
+    cached_bytes,
+    generate,
+)
 from symconfig.solve.lengths import GROUPS, quantiles
 from tests.runs.rl.support import engine, step
 

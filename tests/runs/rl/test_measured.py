@@ -15,7 +15,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Recompute
 from symconfig.runs.rl.logits import VERL_FSDP, VERL_FSDP_SCALED
 from symconfig.runs.rl.phases import GAPS
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Frozen, Trained
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from tests.sample_plans import aimed, sample_plan
 
 ROWS = [json.loads(line) for line in Path("benchmarks/gpu/actor_h100.jsonl").read_text().splitlines()]
@@ -25,14 +25,14 @@ STEPPED = {row["model"]: row for row in ROWS if row["phase"] == "optimizer"}
 WORKSPACES = 64 * 2**20  # of cuBLAS and cuBLASLt, in every row
 
 
-def actor(row: dict[str, Any]) -> Frozen:
+def actor(row: dict[str, Any]) -> Trained:
     """The actor of a row, on its one GPU."""
     recompute = Recompute("full", method="uniform", num_layers=1) if row["recompute"] else Recompute("none")
     shape = {"micro": row["sequences"], "seq_length": row["length"], "global_batch": row["sequences"]}
     how: dict[str, Any] = {"tp": 1, "pp": 1, "dp": 1, "zero_stage": 3, "recompute": recompute, **shape}
     plan = aimed(sample_plan(load_model(row["model"]), load_cluster("h100"), "fsdp", **how), "verl-fsdp")
     logits = VERL_FSDP if row["temperature"] == 1 else VERL_FSDP_SCALED
-    return Frozen(plan, plan.best, 1.0, logits, point=Trained(plan, plan.best, 1.0, logits).prospect)
+    return Trained(plan, plan.best, 1.0, logits, point=Trained(plan, plan.best, 1.0, logits).prospect, frozen=True)
 
 
 def named(row: dict[str, Any]) -> str:

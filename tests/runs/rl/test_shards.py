@@ -13,7 +13,7 @@ import pytest
 
 from symconfig.cost.framework import Stepping
 from symconfig.runs.rl.logits import VERL_FSDP
-from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Frozen, Trained
+from symconfig.runs.rl.trained import GRADIENTS, STATES, WEIGHTS, Trained
 from tests.sample_plans import sample_plan
 from tests.solve.naive import tiny
 
@@ -62,7 +62,9 @@ def actor(copies: int) -> Trained:
     model = tiny(**SHAPE, head_dim=16)
     shape: dict[str, Any] = {"dp": RANKS, "zero_stage": 3, "seq_length": TOKENS, "global_batch": RANKS}
     plan = sample_plan(model, backend="fsdp", tp=1, pp=1, instances=copies, **shape)
-    return Frozen(plan, plan.best, 1.0, VERL_FSDP, point=Trained(plan, plan.best, 1.0, VERL_FSDP).prospect)
+    return Trained(
+        plan, plan.best, 1.0, VERL_FSDP, point=Trained(plan, plan.best, 1.0, VERL_FSDP).prospect, frozen=True
+    )
 
 
 @pytest.mark.parametrize("copies", GROUPS)

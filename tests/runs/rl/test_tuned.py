@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +13,15 @@ import yaml
 
 import symconfig
 from symconfig.cli.main import main
-from symconfig.cli.options import add_job
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Lengths
-from symconfig.descriptor.task import PREFERRING, TASKS
-from symconfig.descriptor.tuning import LOSSES, LossName
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.format import gib
 from symconfig.graph.count import parameters
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
-from symconfig.render import openrlhf, render, target_of, tuners
+from symconfig.render import openrlhf, render, tuners
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
-from symconfig.serve.description import description
 from symconfig.solve.lengths import documents, longest_of
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
@@ -52,13 +46,6 @@ def test_the_longest_of_several_is_that_of_draws() -> None:
     lengths = Lengths(mean=draws.mean(), p95=float(np.quantile(draws, 0.95)), max=10**6)
     for count in (1, 2, 4, 8):
         assert longest_of(lengths, count) == pytest.approx(draws[:, :count].max(axis=1).mean(), rel=0.03)
-
-
-def test_pairs_are_two_sequences_and_a_step_has_all_of_them() -> None:
-    batch = usual().best.batch
-    assert batch.global_ == 2 * 64
-    assert batch.micro % 2 == 0
-    assert batch.seq_length == LENGTHS["max"]
 
 
 def test_the_phases_make_the_step_and_the_shortest_step_is_first() -> None:
@@ -224,14 +211,6 @@ def test_other_targets_refuse_pairs(target: str) -> None:
         planned(target=target)
 
 
-def test_no_target_of_pairs_is_megatrons() -> None:
-    job = usual().job
-    assert target_of(usual().model, job).name == "llamafactory"
-    own = {name: getattr(job, name) for name in job.model_fields_set} | {"backend": "megatron"}
-    with pytest.raises(InfeasibleError, match=r"no target trains on preferences with Megatron-LM .*llamafactory or"):
-        target_of(usual().model, Job(**own))
-
-
 @pytest.mark.parametrize("target", ["trl", "openrlhf"])
 def test_programs_count_pairs(target: str) -> None:
     plan = planned(target=target)
@@ -288,20 +267,6 @@ def test_a_plan_is_made_again_on_pairs() -> None:
     assert (again.task, again.best.batch.global_, again.training.lr) == ("dpo", 128, 5e-7)
 
 
-def test_every_list_of_tasks_is_the_jobs() -> None:
-    assert set(LOSSES) == set(get_args(LossName))
-    assert {each.task for each in LOSSES.values()} == set(PREFERRING)
-    tasks = description()["paths"]["/api/plan"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert (
-        tuple(tasks["properties"]["task"]["anyOf"][0]["enum"])
-        == TASKS
-        == get_args(get_type_hints(Job)["task"])[0].__args__
-    )
-    parser = argparse.ArgumentParser()
-    add_job(parser)
-    assert all(task in parser.format_help() for task in TASKS)
-
-
 def test_what_fits_nowhere_says_what_is_too_full() -> None:
     said = r"preference: nothing fits: the phase \w+ of the leanest plan is too full \(got [\d.]+ GiB, need 71.19 GiB"
     with pytest.raises(InfeasibleError, match=said):
@@ -309,5 +274,3 @@ def test_what_fits_nowhere_says_what_is_too_full() -> None:
             pins={"zero": 2, "mbs": 2, "recompute": "none", "tp": 1, "optimizer_offload": 0},
             limits={"memory_margin": 0.1},
         )
-    with pytest.raises(InfeasibleError):
-        planned("llama3.1-405b")

@@ -12,8 +12,7 @@ from symconfig.descriptor.yaml_strict import parse_yaml_strict
 from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.job import Points, points
-from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.task import Row, Status, Task
+from symconfig.runs.sweep.pool import Row, Status, Task
 
 SMALL = """\
 job: {cluster: h100, seq_length: 2048}
@@ -39,7 +38,7 @@ def read(text: str) -> Points:
 
 
 def planned(task: Task) -> Row:
-    return Row(task.id, Status.PLANNED, planner(), "", PLANNED)
+    return Row(task.id, Status.PLANNED, values=PLANNED)
 
 
 def replace_pool(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Task], Row]) -> list[Task]:

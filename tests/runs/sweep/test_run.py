@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.runs.sweep import task
+from symconfig.install import VERSION
+from symconfig.runs.sweep import pool
 from symconfig.runs.sweep.columns import COLUMNS
-from symconfig.runs.sweep.planner import planner
-from symconfig.runs.sweep.task import Row, Status, Task
+from symconfig.runs.sweep.pool import Row, Status, Task
 from tests.cli.support import Run, run
 from tests.runs.sweep.support import SMALL, file_of, planned, read, replace_pool
 
@@ -27,7 +27,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def failing(status: Status, which: str) -> object:
     def answer(one: Task) -> Row:
         found = json.loads(one.job)
-        return Row(one.id, status, planner(), "it is so") if str(found["gpus"]) == which else planned(one)
+        return Row(one.id, status, VERSION, "it is so") if str(found["gpus"]) == which else planned(one)
 
     return answer
 
@@ -77,7 +77,7 @@ def test_another_planner_plans_again(run: Run, tmp_path: Path, monkeypatch: pyte
     out = tmp_path / "t.csv"
     run("sweep", file_of(tmp_path), "--out", out)
     journal = tmp_path / "t.csv.journal"
-    journal.write_text(journal.read_text(encoding="utf-8").replace(planner(), "0.0.1+old"), encoding="utf-8")
+    journal.write_text(journal.read_text(encoding="utf-8").replace(f'"{VERSION}"', '"0.0.1"'), encoding="utf-8")
     assert run("sweep", file_of(tmp_path), "--out", out, "--json").json()["known"] == 0
     assert len(given) == 32
 
@@ -127,7 +127,7 @@ def test_a_combination_without_a_plan_is_a_row_with_its_reason(
 
 
 def test_no_plan_at_all_is_exit_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_pool(monkeypatch, lambda one: Row(one.id, Status.INFEASIBLE, planner(), "nothing fits"))
+    replace_pool(monkeypatch, lambda one: Row(one.id, Status.INFEASIBLE, VERSION, "nothing fits"))
     assert run("sweep", file_of(tmp_path), "--out", tmp_path / "t.csv").code == 1
 
 
@@ -158,6 +158,6 @@ def test_a_defect_of_the_planner_is_a_row(monkeypatch: pytest.MonkeyPatch, tmp_p
     def broken(*arguments: object, **options: object) -> object:
         raise ZeroDivisionError("no")
 
-    monkeypatch.setattr(task, "best_plan", broken)
-    row = task.done(Task.of(read(SMALL).points[0]))
+    monkeypatch.setattr(pool, "best_plan", broken)
+    row = pool.done(Task.of(read(SMALL).points[0]))
     assert (row.status, row.reason) == (Status.DEFECT, "ZeroDivisionError: no")

@@ -8,9 +8,8 @@ import re
 import pytest
 
 import symconfig
-from symconfig.runs.sweep.planner import planner
+from symconfig.runs.sweep.pool import Row, Status, Task
 from symconfig.runs.sweep.size import Size, descending, frontier
-from symconfig.runs.sweep.task import Row, Status, Task
 from tests.cli.support import Run, run
 from tests.runs.sweep.support import replace_pool
 
@@ -26,7 +25,7 @@ def answer(task: Task) -> Row:
     job = json.loads(task.job)
     gpus, tokens = job["gpus"], job["global_batch_size"] * job["seq_length"]
     if gpus == 24:
-        return Row(task.id, Status.INFEASIBLE, planner(), "24 does not divide the batch")
+        return Row(task.id, Status.INFEASIBLE, reason="24 does not divide the batch")
     rate = SPEED[job["cluster"]] / (1 + gpus / 1000) / (2 if gpus < FEW[job["cluster"]] else 1)
     step_s = tokens / gpus / rate
     values = {
@@ -40,7 +39,7 @@ def answer(task: Task) -> Row:
         "ep": 1,
         "dp": gpus,
     }
-    return Row(task.id, Status.PLANNED, planner(), "", values)
+    return Row(task.id, Status.PLANNED, values=values)
 
 
 @pytest.fixture

@@ -43,20 +43,6 @@ def test_a_gain_is_of_tokens_a_second() -> None:
     assert case.gain >= 1 - 1e-9
 
 
-def test_experts_and_fields_of_the_model() -> None:
-    small, few = whatif_changes(
-        plan(**JOB, top=1), [{"experts": 4}, {"num_hidden_layers": 16, "global_batch_size": 128}]
-    )
-    assert small.replanned.plan is not None
-    assert small.replanned.plan.model.experts is not None
-    assert small.replanned.plan.model.experts.num_experts == 4
-    assert small.replanned.plan.model.experts.moe_intermediate_size == 11008
-    assert few.replanned.plan is not None
-    assert few.replanned.plan.model.num_hidden_layers == 16
-    assert few.replanned.plan.best.batch.global_ == 128
-    assert few.name == "num_hidden_layers=16, global_batch_size=128"
-
-
 def test_a_strategy_that_does_not_run_says_why() -> None:
     (case,) = whatif_changes(plan(**{**JOB, "gpus": 8}, top=1), [{"seq_length": 131072, "global_batch_size": 8}])
     if case.kept.plan is None:
@@ -66,9 +52,9 @@ def test_a_strategy_that_does_not_run_says_why() -> None:
 
 def test_all_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(InputError) as caught:
-        whatif_changes(plan(**JOB, top=1), [{"nonsense": 1}, {"hidden_siz": 1}, {"gpus": "x"}, {"model": "none-such"}])
+        whatif_changes(plan(**JOB, top=1), [{"nonsense": 1}, {"seq_lengt": 1}, {"gpus": "x"}, {"model": "none-such"}])
     told = " ".join(map(str, caught.value.problems))
-    for words in ("change.nonsense", "Try: hidden_size", "gpus", "none-such"):
+    for words in ("change.nonsense", "Try: seq_length", "gpus", "none-such"):
         assert words in told
     with pytest.raises(InputError):
         parsed(["a", "b="])
@@ -84,10 +70,7 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
     data = json.loads(told.out)
     assert data["schema"] == "symconfig.adaptability/1"
     assert data["changes"][0]["change"] == {"global_batch_size": "128"}
-    shown = run("whatif", path, "--change", "global_batch_size=128")
-    assert "When the job changes" in shown.out
     assert run("whatif", path, "--change", "x").code == 2
-    assert run("whatif", path, "--change", "model=llama3.1-405b").code == 1
     assert run("whatif", path).code == 2
     both = run("whatif", path, "--change", "gpus=8", "--vary", "network=1..2x")
     assert both.code == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -13,8 +12,7 @@ import symconfig
 from symconfig.api.planning import PlanResult
 from symconfig.descriptor.mesh import NETWORK
 from symconfig.errors import InputError
-from symconfig.report.whatif import blocks
-from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named, varied
+from symconfig.runs.whatif.whatif import WhatIf, named, varied
 from tests.sample_plans import learning_plan
 
 JOB: dict[str, Any] = {
@@ -63,36 +61,6 @@ def test_the_plan_itself_is_the_best_at_what_it_was_made_for() -> None:
     found = answer()
     assert found.lines[0].spans[-1].answer.name == found.now.name == named(planned().best)
     assert found.lines[0].spans[-1].high_s == planned().best.predicted.step_s
-
-
-def test_a_border_says_which_options_change_and_on_which_side() -> None:
-    (line,) = answer().lines
-    found = borders(line)
-    assert len(found) == len(line.spans) - 1
-    for border, (before, after) in zip(found, pairwise(line.spans), strict=True):
-        assert (border.last, border.first) == (before.high, after.low)
-        for mine, theirs, span in ((border.below, border.above, before), (border.above, border.below, after)):
-            said = f", {span.answer.name},"
-            unsaid = [part for part in mine if f", {part}," not in said]
-            assert all(part.endswith(" 1") for part in unsaid)
-            assert not any(f", {part}," in said for part in theirs)
-            kept = [part for part in span.answer.name.split(", ") if part not in mine]
-            other = after if span is before else before
-            assert all(f", {part}," in f", {other.answer.name}," for part in kept)
-    text = "\n".join(part for part in blocks(answer()) if isinstance(part, str))
-    assert text.count(" beats ") == len(found)
-    assert f"{', '.join(found[0].above)} beats {', '.join(found[0].below)} above links " in text
-
-
-def test_a_border_to_where_nothing_fits_is_said_so() -> None:
-    now = answer().now
-    spans = (Span(0.1, 0.5, Answer(NOTHING, None, 0), None), Span(0.501, 1.0, now, now.step_s))
-    line = Line(replace(answer().lines[0].vary, name="memory"), spans)
-    (border,) = borders(line)
-    assert (border.below, ", ".join(border.above)) == ((), now.name)
-    assert f"A plan fits from memory 0.501x on: {now.name}." in blocks(replace(answer(), lines=(line,)))
-    (border,) = borders(replace(line, spans=(replace(spans[1], high=0.4), spans[0])))
-    assert (", ".join(border.below), border.above) == (now.name, ())
 
 
 def test_batches_are_whole_steps_in_which_the_plan_can_run() -> None:
