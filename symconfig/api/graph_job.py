@@ -20,7 +20,7 @@ from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
-from symconfig.report.partition_contents import names_of
+from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
 from symconfig.solve.partition.pipeline.submeshes import submeshes
 from symconfig.solve.partition.run import FEW, Ask, Solver, net_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from symconfig.format import general, short
 from symconfig.graph.program.net import net
-from symconfig.report.partition_contents import names
-from symconfig.solve.partition.strategy import alike, gains, layout, worded
+from symconfig.report.partition import names
+from symconfig.solve.partition.strategy import layout, worded
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import MESH
 
@@ -33,12 +33,6 @@ def test_one_level_may_carry_several_dims_and_a_dim_lie_on_several_levels() -> N
         .endswith("[batch/2·nvlink/2·rail, sequence, intermediate_size/2·nvlink]")
     )
     assert worded(NODE, (BATCH, FFN, BATCH), AXES) == "batch over 2·nvlink, 2·rail, intermediate_size over 2·nvlink"
-
-
-def test_what_another_row_does_more_is_all_that_is_said_of_it() -> None:
-    assert gains(NODE, (BATCH, BATCH, BATCH), (FFN, BATCH, BATCH), AXES) == "intermediate_size over 2·nvlink"
-    assert gains(NODE, (BATCH, BATCH, BATCH), (0, BATCH, BATCH), AXES) == "the same over 2·nvlink"
-    assert alike((BATCH, FFN, 0), AXES) == alike((FFN, BATCH, 0), AXES) != alike((FFN, 0, BATCH), AXES)
 
 
 def test_layers_numbers_are_left_out_of_names_and_only_those() -> None:

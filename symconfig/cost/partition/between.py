@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
-from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Truth, cut, where
@@ -57,16 +56,6 @@ class Activation:
     legs: tuple[Leg, ...]
     kept: Kept | None
     times: float
-
-    @property
-    def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Return (digits, amount) of the tensor's transfer and, where it has a gradient, of the gradient's.
-
-        amount: of the whole tensor, in bytes or elements.
-        """
-        amounts = {leg.backward: leg.amount for leg in self.legs}
-        ways = ((self.there, amounts[False]), (self.back, amounts.get(True, 0.0)))
-        return ways if True in amounts else ways[:1]
 
     def there_cost(self, table: Table) -> Array:
         """Return the cost per step of moving the tensor to the consumer, by layout pair: [numbers]."""
@@ -130,22 +119,6 @@ class Weight:
         """
         once = shown(moved, ahead, behind, regathers=self.regathers, trainable=self.trainable, turns=self.turns)
         return self.times * once
-
-    def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
-        """Return the transfers grouped into exchanges by phase, each with the work left to overlap with, for one link.
-
-        A forward exchange always; a backward one with regathering or a trainable weight; reduction and update if
-        trainable.
-        """
-        gather, turn, reduction, update = moved
-        back = (gather,) * self.regathers + (turn,) * self.trainable
-        exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
-        exchanges += [Exchange(Phase.BACKWARD, back, self.turns, behind)] if back else []
-        if self.trainable:
-            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - gather.cost, 0.0)
-            exchanges.append(Exchange(Phase.REDUCTION, (reduction,), 1.0, left[0]))
-            exchanges.append(Exchange(Phase.UPDATE, (update,), 1.0, left[1]))
-        return exchanges
 
 
 def shown(

@@ -13,8 +13,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import change, local
-from symconfig.cost.partition.rates import Array, Rate
+from symconfig.cost.partition.rates import Array, Rate, change, local
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import PARTIAL, WHOLE, Column, cut
 
@@ -49,16 +48,24 @@ def digits(given: Numbers, taken: Numbers) -> Numbers:
     return np.where(first & second & (given != taken), _EXCHANGED, result)
 
 
-def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
-    """Return the number of each pair of rows, one decimal digit per axis.
+def pair_of(digit: int) -> tuple[int, int]:
+    """Return the places before and after of one pair that moves as every pair with this digit does."""
+    return _PAIRS[digit]
 
-    table: digits, [options of one, options of the other]. across: of all pairs, [given, taken]; else of rows pair by
-    pair, [given].
+
+def is_gather(digits: Sequence[int]) -> bool:
+    """Return whether the change with these digits, one for each axis, is an all-gather along some axis and no more."""
+    return _GATHERED in digits and all(digit <= _HELD or digit == _GATHERED for digit in digits)
+
+
+def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
+    """Return the number of every pair of rows, one decimal digit per axis: [given, taken].
+
+    table: digits, [options of one, options of the other].
     """
-    shape = (len(given), len(taken)) if across else (len(given),)
-    total = np.zeros(shape, dtype=np.int64)
+    total = np.zeros((len(given), len(taken)), dtype=np.int64)
     for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
-        total += BASE**axis * (table[row].take(column, axis=1) if across else table[row, column])
+        total += BASE**axis * table[row].take(column, axis=1)
     return total
 
 
@@ -71,7 +78,8 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     for row, column in zip(given.T, taken.T, strict=True):
         some &= (able != FORBIDDEN)[row].take(column, axis=1)
     first, second = np.divmod(np.flatnonzero(some), len(taken))
-    return (first, second), [codes(table, given[first], taken[second], False) for table in tables]
+    powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
+    return (first, second), [table[given[first], taken[second]] @ powers for table in tables]
 
 
 @dataclass(frozen=True)

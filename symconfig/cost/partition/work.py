@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.change import Move, together
-from symconfig.cost.partition.rates import Affine, Array, Rate
+from symconfig.cost.partition.rates import Affine, Array, Move, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
 from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.net import Node, Port

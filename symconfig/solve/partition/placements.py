@@ -1,4 +1,5 @@
-"""A plan as PyTorch's DTensor says it: a device mesh, and for every parameter and module one placement per mesh dim.
+"""A plan as PyTorch's DTensor says it: a device mesh, and for every parameter and module one placement per mesh dim;
+and the Python file that applies them.
 
 A mesh dim is a run of axes that every node treats alike; like `init_device_mesh` it comes outermost first. Where two
 split one tensor dim, the outer one cuts first, as DTensor has it.
@@ -7,16 +8,15 @@ split one tensor dim, the outer one cuts first, as DTensor has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import FLAT, PARTIAL
-from symconfig.graph.operator import Operator
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 from symconfig.graph.program.net import Net, Option, operator_options
 
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
@@ -86,21 +86,6 @@ class Placements:
     mesh: tuple[MeshDim, ...]
     parameters: tuple[ParameterPlacement, ...]
     modules: tuple[ModulePlacement, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-serializable data, with placements as PyTorch prints them and the number of paths as `times`.
-
-        `paths` is left out if `path` has a * or is the only one.
-        """
-        data = asdict(self)
-        for entry in (*data["parameters"], *data["modules"]):
-            entry["times"] = len(entry["paths"])
-            if "*" in entry["path"] or entry["times"] == 1:
-                del entry["paths"]
-            for holder in (entry, *entry.get("inputs", ()), *entry.get("outputs", ())):
-                if "placements" in holder:
-                    holder["placements"] = [str(Placement(*item)) for item in holder["placements"]]
-        return {"schema": "symconfig.placements/1", **data}
 
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
@@ -203,7 +188,9 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
         shape = parameter.shape or sizes
         at = stored(sizes, shape)
         zero = [node.options[int(table.rows[index, run[0]])].zero for run in table.runs]
-        places = tuple(p if p.dim is None or flat else _moved(at[p.dim]) for p, flat in zip(wanted, zero, strict=True))
+        places = tuple(
+            p if p.dim is None or flat else _placement(at[p.dim]) for p, flat in zip(wanted, zero, strict=True)
+        )
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
         path = parameter.path or parameter.tensor.name
@@ -218,25 +205,21 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
         )
 
 
-def _moved(dim: int | None) -> Placement:
-    return Placement("Replicate") if dim is None else Placement("Shard", dim)
+def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return, for each dim, the stored dim that it is the outermost part of, else WHOLE.
 
-
-def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Return, for each dim, the stored dim that it is the outermost part of, else None.
-
-    None for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal size;
-    equal shapes map one to one.
+    WHOLE for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal
+    size; equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
-    result: list[int | None] = [None] * len(sizes)
+    result = [WHOLE] * len(sizes)
     mine = [dim for dim, size in enumerate(sizes) if size > 1]
     theirs = [dim for dim, size in enumerate(shape) if size > 1]
     while mine and theirs:
         first, dim = mine.pop(0), theirs.pop(0)
         left, right = sizes[first], shape[dim]
-        result[first] = dim if right % left == 0 else None
+        result[first] = dim if right % left == 0 else WHOLE
         while left != right and (mine if left < right else theirs):
             if left < right:
                 left *= sizes[mine.pop(0)]
@@ -275,22 +258,15 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
         inputs: dict[str, TensorPlacement] = {}
         outputs: dict[str, TensorPlacement] = {}
         for index in indices:
-            for port, tensor in enumerate(_tensors(operators[index])):
-                own = port >= len(operators[index].inputs)
-                if own and readers.get(tensor, {""}) - {path}:
-                    outputs[tensor] = _tensor(table, index, port, tensor)
-                elif not own and tensor not in weights and tensor not in made:
-                    inputs.setdefault(tensor, _tensor(table, index, port, tensor))
+            op, node = operators[index], table.net.node_of[index]
+            for port, use in enumerate((*op.inputs, *op.outputs)):  # as the node's ports
+                tensor = TensorPlacement(use.name, table.net.program.tensors[use.name].dims, table.at(node, port))
+                own = port >= len(op.inputs)
+                if own and readers.get(use.name, {""}) - {path}:
+                    outputs[use.name] = tensor
+                elif not own and use.name not in weights and use.name not in made:
+                    inputs.setdefault(use.name, tensor)
         yield ModulePlacement(path, (path,), tuple(inputs.values()), tuple(outputs.values()))
-
-
-def _tensors(op: Operator) -> tuple[str, ...]:
-    """Return the names of an operator's inputs and outputs, in the order of its node's ports."""
-    return tuple(operand.name for operand in (*op.inputs, *op.outputs))
-
-
-def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:
-    return TensorPlacement(name, table.net.program.tensors[name].dims, table.at(table.net.node_of[index], port))
 
 
 def _general(path: str) -> str:
@@ -334,3 +310,87 @@ def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tupl
         for pattern, groups in by_path.items()
         for group in groups.values()
     )
+
+
+_FILE = '''"""Placements of {program} on a device mesh of {ranks} ranks, one for each mesh dim, outermost first.
+
+A * in a path stands for a number. A parameter's shape is that of the planned program; a module that stores it otherwise
+(transposed, fused) has its dims elsewhere.
+"""
+
+import re
+
+from torch import nn
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+MESH_SHAPE = {shape}
+MESH_DIM_NAMES = {names}
+
+# Path of a parameter -> placements; beside it [shape] -> [shape on the first rank].
+PARAMETERS = {{
+{parameters}
+}}
+
+# Path of a module -> placements of what it reads (as it wants it) and of what it makes (as others find it).
+MODULES = {{
+{modules}
+}}
+
+
+def placements(path, table=PARAMETERS):
+    """What a path lies as: its own entry, or that of the pattern that it matches."""
+    if path in table:
+        return table[path]
+    for pattern, found in table.items():
+        if re.fullmatch(re.escape(pattern).replace(r"\\*", r"\\d+"), path):
+            return found
+    raise KeyError(f"{{path}} is not in the plan")
+
+
+def distribute(module, mesh):
+    """Every parameter of the module as a DTensor on the mesh (`init_device_mesh(device, MESH_SHAPE,
+    mesh_dim_names=MESH_DIM_NAMES)`). A parameter with several paths stays one."""
+    known = {{}}
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if id(parameter) not in known:
+            tensor = distribute_tensor(parameter.detach(), mesh, placements(path))
+            known[id(parameter)] = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+        owner, _, name = path.rpartition(".")
+        module.get_submodule(owner).register_parameter(name, known[id(parameter)])
+    return module
+'''
+
+
+def python(placements: Placements) -> str:
+    """Return the text of a Python file with the tables of placements and functions that apply them."""
+
+    def keys(entry: ParameterPlacement | ModulePlacement) -> tuple[str, ...]:
+        return (entry.path,) if "*" in entry.path else entry.paths
+
+    def side(tensors: tuple[TensorPlacement, ...]) -> str:
+        return ", ".join(f"{tensor.name!r}: {_tuple(map(str, tensor.placements))}" for tensor in tensors)
+
+    modules = [
+        f"    {path!r}: {{\n        'inputs': {{{side(entry.inputs)}}},\n"
+        f"        'outputs': {{{side(entry.outputs)}}},\n    }},"
+        for entry in placements.modules
+        for path in keys(entry)
+    ]
+    parameters = [
+        f"    {path!r}: {_tuple(map(str, entry.placements))},  # {list(entry.shape)} -> {list(entry.local)}"
+        for entry in placements.parameters
+        for path in keys(entry)
+    ]
+    return _FILE.format(
+        program=placements.program,
+        ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
+        shape=_tuple(str(dim.size) for dim in placements.mesh),
+        names=_tuple(repr(dim.name) for dim in placements.mesh),
+        parameters="\n".join(parameters),
+        modules="\n".join(modules),
+    )
+
+
+def _tuple(items: Iterable[str]) -> str:
+    each = list(items)
+    return f"({', '.join(each)}{',' if len(each) == 1 else ''})"

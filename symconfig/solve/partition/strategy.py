@@ -82,14 +82,6 @@ def does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[st
     return tuple((node.options[o].name, gathered(axes, [option == o for option in row])) for o in taken)
 
 
-def alike(row: Sequence[int], axes: Sequence[Axis]) -> tuple[tuple[str, int, int], ...]:
-    """Return a key that is equal for rows that give every option the same number of ranks on each level."""
-    counts: dict[tuple[str, int], int] = {}
-    for option, axis in zip(row, axes, strict=True):
-        counts[axis.level, option] = counts.get((axis.level, option), 1) * axis.size
-    return tuple(sorted((level, option, size) for (level, option), size in counts.items()))
-
-
 def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str) -> str:
     """Return a row as text, `batch over 8·rail, heads over 8·nvlink`, or "one rank" without axes.
 
@@ -101,17 +93,3 @@ def worded(node: Node, row: Sequence[int], axes: Sequence[Axis], name: Callable[
         if parts
     ]
     return ", ".join(uses) or "one rank"
-
-
-def gains(
-    node: Node, row: Sequence[int], other: Sequence[int], axes: Sequence[Axis], name: Callable[[str], str] = str
-) -> str:
-    """Return the options that the other row spreads over more ranks of a level, `heads over 2·nvlink`; "" if none."""
-    before = {(level, option): size for level, option, size in alike(row, axes)}
-    sentences = []
-    for level, option, size in alike(other, axes):
-        more = size // before.get((level, option), 1)
-        if more > 1:
-            option_name = node.options[option].name
-            sentences.append(f"{WORDS.get(option_name, name(option_name))} over {more}·{level}")
-    return ", ".join(sentences)

@@ -16,7 +16,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.model import blocks
 from symconfig.graph.operator import Gradients, Operator, Split, Tensor, Use
 from symconfig.graph.program.build import build
-from symconfig.graph.program.fold import Folding, fold, origins, structure
+from symconfig.graph.program.fold import Folding, fold, structures
 from symconfig.graph.program.net import net
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Parameter, Program
@@ -130,15 +130,14 @@ def validate(program: Program, folding: Folding) -> None:
     the first instance may read from before the run. Parameters of a class have equal sizes. Raises AssertionError: then
     the folding is wrong, not the program.
     """
-    origin = origins(program)
-    operators = folding.program.operators
+    kinds, operators = structures(program), folding.program.operators
     assert {op.name: op for op in program.operators} == {op.name: op for op in operators}, "it folds another program"
-    like = [structure(program, operators[index], origin) for index in folding.operators]
+    like = [kinds[index] for index in folding.operators]
     made: dict[str, tuple[int, int]] = {}
     places: dict[int, tuple[int, int]] = {}
     links: dict[int, list[tuple[int, int] | None]] = {}
     for index, (op, kind) in enumerate(zip(operators, folding.of, strict=True)):
-        assert structure(program, op, origin) == like[kind], f"{op.name} is not like its class"
+        assert kinds[index] == like[kind], f"{op.name} is not like its class"
         instance, place = _place(folding.runs, index)
         assert places.setdefault(kind, place) == place, f"{op.name} has another place than its class"
         if instance > 0:

@@ -18,10 +18,10 @@ from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.baselines import baseline
 from symconfig.solve.partition.problem import Problem, assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from tests.solve.partition.strategies import named_rows
 
 CLUSTER = load_cluster("h100")
 NODE = of_cluster(CLUSTER, 8)
@@ -95,9 +95,9 @@ def optimum(
 
 def named(costs: Costs, name: str, axes: tuple[Axis, ...] = WHOLE_NODE) -> Weighed:
     """The strategy of a name."""
-    found = baseline(costs.net, axes, name)
-    assert found.rows is not None, found.why
-    return priced(costs, axes, found.rows)
+    rows = named_rows(costs.net, axes, name)
+    assert rows is not None
+    return priced(costs, axes, rows)
 
 
 def priced(costs: Costs, axes: tuple[Axis, ...], rows: Rows) -> Weighed:

@@ -7,25 +7,25 @@ import pytest
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.collectives import collectives
+from symconfig.solve.partition.account import collectives
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import folded
 from tests.solve.partition.programs import convolutions, transformer
 from tests.solve.partition.solved import solved
+from tests.solve.partition.strategies import named_rows
 
 NETS = {"dense": net(transformer(1, tied=True)), "experts": net(transformer(1, experts=True)),
         "folded": folded(transformer(3)), "convolutions": net(convolutions())}  # fmt: skip
 
 
 @pytest.mark.parametrize("program", NETS)
-@pytest.mark.parametrize("strategy", ["zero3", "megatron-tp-sp", "gshard", "spatial", "random"])
+@pytest.mark.parametrize("strategy", ["zero3", "megatron-tp-sp", "gshard"])
 @pytest.mark.parametrize(("objective", "keep"), [(Objective.TIME, Keep.SHARDS), (Objective.SYMTENSOR, Keep.BORDERS)])
 def test_what_shows_of_all_of_them_is_the_communication_of_the_cost(
     program: str, strategy: str, objective: Objective, keep: Keep
 ) -> None:
     any_rows = solved(NETS[program], objective=objective, training=Training(2, keep))
-    costs, rows = any_rows.costs, baseline(NETS[program], any_rows.axes, strategy).rows
+    costs, rows = any_rows.costs, named_rows(NETS[program], any_rows.axes, strategy)
     if rows is None:
         pytest.skip("the program has nothing for it")
     every = [row[None] for row in rows]
@@ -52,7 +52,7 @@ def test_what_shows_of_all_of_them_is_the_communication_of_the_cost(
 
 def test_zero_3_gathers_every_weight_over_each_level_and_says_how_large() -> None:
     found = solved(NETS["dense"])
-    rows = baseline(NETS["dense"], found.axes, "zero3").rows
+    rows = named_rows(NETS["dense"], found.axes, "zero3")
     assert rows is not None
     weight = next(p.tensor for p in NETS["dense"].program.parameters if p.tensor.name == "layers.0.up_proj")
     mine = [one for one in collectives(found.costs, found.axes, rows.tolist()) if one.tensor == weight.name]

@@ -7,8 +7,7 @@ import statistics
 import numpy as np
 import pytest
 
-from symconfig.cost.partition.costs import Keep, Objective
-from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
