@@ -35,7 +35,7 @@ def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
     for key, value in document.data.items():
         if key not in keys:
             problems.append(document.problem("there is no such key", (key,), of_key=True, hint=nearest(key, keys)))
-        elif isinstance(value, dict | list) and key not in ("pins", "gamma", "cluster"):
+        elif isinstance(value, dict | list) and key not in ("pins", "cluster"):
             problems.append(document.problem("must be one value", (key,)))
     pins = document.data.get("pins") or {}
     if not isinstance(pins, Mapping) or not all(type(value) in (str, int) for value in pins.values()):

@@ -15,7 +15,7 @@ from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK, Mesh
+from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
@@ -92,19 +92,21 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     objective = problems.collect(lambda: _word("objective", Objective, given))
     keeps = problems.collect(lambda: _recompute(given))
     limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
-    limit_s = problems.collect(lambda: _span(given.get("limit_s")))
-    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective, grown))
+    timeout = given.get("limit_s")
+    span = "seconds from above 0 to 86400"
+    limit_s = problems.collect(lambda: LIMIT_S if timeout is None else _number("timeout", timeout, 86400, span))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective))
     precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
     stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
     pins = problems.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or pins is None or gamma is None
+        or keeps is None or limit is None or limit_s is None or precision is None or pins is None
         or problems.all
     ):  # fmt: skip
         raise InputError(problems.all)
     ask = Ask(
-        grown(1), cluster, limit, objective, solver, gamma=gamma[0], weights=gamma[1],
+        grown(1), cluster, limit, objective, solver, gamma=gamma,
         flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision, pins=pins,
     )  # fmt: skip
@@ -185,54 +187,24 @@ def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
     return RECOMPUTE[value]
 
 
-def _gamma(
-    value: Any, objective: Objective | None, grown: Callable[[int], Mesh] | None
-) -> tuple[float | None, Mapping[str, float]]:
-    """Return (gamma of the innermost level, relative weights of other levels): `8`, `node=8,network=64`, `8,rail=64` or
-    a mapping.
-
-    (None, {}) without a gamma: it is adapted until the partition fits. Raises InputError.
-    """
+def _gamma(value: Any, objective: Objective | None) -> float | None:
+    """Return gamma as a number; None without one: it is adapted until the partition fits. Raises InputError."""
     if value is None:
-        return None, {}
+        return None
     if objective is Objective.TIME:
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
         raise InputError(what, field="gamma", got=str(value), hint="objective symtensor")
-    texts = value.items() if isinstance(value, Mapping) else (_named(text) for text in str(value).split(","))
-    stated = {name: _positive(one, str(value)) for name, one in texts}
-    levels = [level.name for level in grown(1).levels] if grown is not None else []
-    known = {*levels, *(_group(level) for level in levels), ""}
-    if grown is not None and not stated.keys() <= known:
-        strange = ", ".join(name for name in stated if name not in known)
-        need = "one of " + ", ".join(sorted(known - {""}, key=lambda name: (name not in levels, name)))
-        raise InputError("there is no such level", field="gamma", got=strange, need=need)
-    by_level = [stated.get(level, stated.get(_group(level), stated.get(""))) for level in levels]
-    if None in by_level:
-        missing = levels[by_level.index(None)]
-        raise InputError("every level needs a gamma", field="gamma", got=str(value), need=f"one of {missing}")
-    gammas = [gamma for gamma in by_level if gamma is not None] or [next(iter(stated.values()))]
-    weights = {level: gamma / gammas[0] for level, gamma in zip(levels, gammas, strict=False) if gamma != gammas[0]}
-    return gammas[0], weights
+    return _number("gamma", value, float("inf"), "a number above 0")
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    return (name.strip(), value) if equals else ("", text)
-
-
-def _group(level: str) -> str:
-    return "network" if level in NETWORK else "node"
-
-
-def _positive(value: Any, got: str) -> float:
-    """Return a finite number above 0; got: the text shown in the InputError."""
+def _number(field: str, value: Any, most: float, need: str) -> float:
+    """Return a finite number above 0 and at most `most`. Raises InputError, with `need`, for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not 0 < number < float("inf"):
-        need = "a number above 0, or one for each level as node=8,network=64"
-        raise InputError("wrong value", field="gamma", got=got, need=need)
+    if not 0 < number <= most or number == float("inf"):
+        raise InputError("wrong value", field=field, got=str(value), need=need)
     return number
 
 
@@ -289,16 +261,3 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
 def _amount(match: re.Match[str], has: float) -> float:
     number, unit = float(match[1]), match[2].lower()
     return number / 100 * has if unit == "%" else number * _UNITS[unit]
-
-
-def _span(value: Any) -> float:
-    """Return the solver's time limit in seconds; LIMIT_S by default. Raises InputError."""
-    if value is None:
-        return LIMIT_S
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = float("nan")
-    if not 0 < seconds <= 86400:
-        raise InputError("wrong value", field="timeout", got=str(value), need="seconds from above 0 to 86400")
-    return seconds

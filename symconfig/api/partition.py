@@ -124,7 +124,7 @@ def partition(
     seq_length: int | None = None,
     *,
     objective: str = "time",
-    gamma: float | Mapping[str, float] | None = None,
+    gamma: float | None = None,
     **fields: Unpack[GraphFields],
 ) -> PartitionResult:
     """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`.

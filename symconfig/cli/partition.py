@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how(
         "--gamma",
         metavar="G",
-        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits), or node=8,network=64",
+        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits)",
     )
     how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
     out = parser.add_argument_group("the answer").add_argument

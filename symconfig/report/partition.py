@@ -108,7 +108,7 @@ def headline(report: Contents) -> str:
     what = (
         f"{seconds(partition.cost)} s a step"
         if report.timed
-        else f"relative cost {partition.cost:,.6g} (gamma {', '.join(_gammas(partition))})"
+        else f"relative cost {partition.cost:,.6g} (gamma {partition.gamma:.3g})"
     )
     return "\n".join(
         (
@@ -122,12 +122,6 @@ def headline(report: Contents) -> str:
             f"{microbatches(turns)}, {KEPT[keep]}",
         )
     )
-
-
-def _gammas(partition: Partition) -> Iterator[str]:
-    """Yield the gamma of the innermost level, then those of levels that differ, as text."""
-    yield f"{partition.gamma:.3g}"
-    yield from (f"{weight * partition.gamma:.3g} over {level}" for level, weight in partition.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:

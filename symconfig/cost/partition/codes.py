@@ -20,7 +20,6 @@ from symconfig.graph.layout import PARTIAL, WHOLE, Column, cut
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
-MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
 _MOST_KNOWN = 128  # arrays of a table: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
@@ -166,14 +165,3 @@ class Table:
 def every(rates: tuple[Rate, ...]) -> Table:
     """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
     return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
-
-
-def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
-    """Return a table that contains these numbers, and the index of each in it.
-
-    Up to MOST_AXES axes it is the cached table of all numbers; else a new one of the numbers that occur.
-    """
-    if len(rates) <= MOST_AXES:
-        return every(rates), numbers
-    some, places = np.unique(numbers, return_inverse=True)
-    return Table(rates, some), places.reshape(numbers.shape)

@@ -15,7 +15,7 @@ import numpy as np
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
 from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
-from symconfig.cost.partition.codes import codes, codes_where, read
+from symconfig.cost.partition.codes import codes, codes_where, every
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
@@ -263,23 +263,20 @@ class Costs:
 
         Forbidden pairs of a parameter cost infinity; its links keep no memory.
         """
-        link, rule = self.net.links[index], self.rule(index)
+        link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
             ahead, behind = self.overlappable_s(self.net.nodes[link.consumer], taken)
             # most pairs split what the other row does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            moved = []
-            for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
-                table, place = read(self.rates, number)
-                moved.append(table.cost(amount).take(place))
+            amounts = (table.cost(amount) for _, amount in rule.transfers)
+            moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
             cost[where] = rule.cost(moved, ahead[where[1]], behind[where[1]])
             return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
-        table, place = read(self.rates, codes(rule.there, given, taken))
-        cost, kept = rule.there_cost(table).take(place), rule.memory(table).take(place)
+        numbers = codes(rule.there, given, taken)
+        cost, kept = rule.there_cost(table).take(numbers), rule.memory(table).take(numbers)
         if any(leg.backward for leg in rule.legs):
-            table, place = read(self.rates, codes(rule.back, given, taken))
-            cost += rule.back_cost(table).take(place)
+            cost += rule.back_cost(table).take(codes(rule.back, given, taken))
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:

@@ -4,7 +4,7 @@ collectives that bring a tensor from one layout into another, for many pairs of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
@@ -189,24 +189,14 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
     return ranks, stride, result
 
 
-def elements(axes: Sequence[Axis], weights: Mapping[str, float] | None = None) -> tuple[Rate, ...]:
-    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm.
-
-    weights: of an element by the level that it crosses; 1 by default. An all-gather's data crosses the levels outside a
-    domain once for all of its members; an all-to-all's crosses the outermost level between sender and receiver.
-    """
+def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
+    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm."""
     groups = Groups.of(axes)
-    inside, shares = np.ones(1), 1.0 - 1.0 / groups.ranks
-    apart = shares
-    for level, members in groups.members.items():  # innermost first
-        more = (weights or {}).get(level, 1.0) - 1.0
-        shares = shares + more * (1.0 - 1.0 / members) / inside
-        apart = apart + more * (members - 1.0) * inside / groups.ranks
-        inside = inside * members
+    shares = 1.0 - 1.0 / groups.ranks
     none = (0.0,) * len(shares)
-    once, twice, each = (Prices(none, tuple(some.tolist())) for some in (shares, 2 * shares, apart))
+    once, twice = (Prices(none, tuple((times * shares).tolist())) for times in (1, 2))
     return tuple(
-        Rate(axis.size, step, once, twice, each, Affine(0.0, (weights or {}).get(axis.level, 1.0)))
+        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
 

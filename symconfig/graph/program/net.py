@@ -159,11 +159,6 @@ class Net:
     instances: tuple[int, ...]
 
     @cached_property
-    def weights(self) -> frozenset[str]:
-        """Return the names of the parameters' tensors."""
-        return frozenset(parameter.tensor.name for parameter in self.program.parameters)
-
-    @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
         """Return, for each node, the indices of the links that begin or end at it."""
         result: list[list[int]] = [[] for _ in self.nodes]

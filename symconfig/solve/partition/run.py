@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -57,7 +57,6 @@ class Ask:
     objective: Objective = Objective.TIME
     solver: Solver = Solver.AUTO
     gamma: float | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
     flat: bool = True
     turns: tuple[int, ...] = (1,)
     keeps: tuple[Keep, ...] = tuple(Keep)
@@ -146,7 +145,7 @@ def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
 
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
-    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
+    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
     return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
 

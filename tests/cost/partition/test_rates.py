@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from math import prod
-
 import numpy as np
 import pytest
 
@@ -44,24 +41,6 @@ def test_elements_that_leave_a_rank_do_not_depend_on_the_link() -> None:
         share = (axis.size - 1) / axis.size
         prices = [float(of(60.0)) for of in (rate.ring, rate.all_reduce, rate.all_to_all, rate.send)]
         assert prices == [60 * share, 120 * share, 60 * share, 60.0]
-
-
-def test_elements_weigh_by_the_level_that_they_cross() -> None:
-    """Counted rank by rank: who sends what to whom, when outer levels are gone through first."""
-    axes = Mesh((MeshLevel("node", 4, 1e11, 1e-6), MeshLevel("network", 6, 1e10, 1e-5))).axes()
-    weights = {"node": 1.0, "network": 7.0}
-    for chosen in itertools.product((False, True), repeat=len(axes)):
-        mine = [axis for axis, taken in zip(axes, chosen, strict=True) if taken]
-        inner, outer = (prod(axis.size for axis in mine if axis.level == level) for level in weights)
-        ranks, group, sums = inner * outer, 0, np.zeros(3)
-        for axis, rate in zip(axes, rates.elements(axes, weights), strict=True):
-            if axis in mine:
-                sums += [float(of(1.0, group)) for of in (rate.ring, rate.all_reduce, rate.all_to_all)]
-                group += rate.step
-        # Each gets a copy of the other domains' shards over the network, and of the others of its own over the node.
-        once = 7.0 * (outer - 1) / ranks + (ranks - outer) / ranks
-        assert sums[:2] == pytest.approx([once, 2 * once])
-        assert sums[2] == pytest.approx((7.0 * (ranks - inner) + (inner - 1)) / ranks)
 
 
 def test_a_collective_over_several_axes_is_the_oracles_over_all_of_their_ranks() -> None:

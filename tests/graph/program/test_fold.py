@@ -219,40 +219,6 @@ def test_depth_changes_how_often_and_nothing_else() -> None:
     assert len(set(parameters(short.program, short))) == len(set(parameters(long.program, long)))
 
 
-def test_names_do_not_matter() -> None:
-    for name, layers in (("llama2-7b", 6), ("gpt-oss-120b", 36)):
-        found = program(load_model(name), 8, 4096) if layers == 36 else deep(name, layers)
-        folding = fold(found)
-        other = fold(renamed(found, 1))
-        assert (other.of, other.runs) == (folding.of, folding.runs)
-
-
-def test_roles_are_kept_apart() -> None:
-    """Both norms of a layer, the norm before the head, and both residuals are alike and still have classes of their own
-    in a layer."""
-    folding = fold(deep("llama3.1-405b", 126))
-    kind = {op.name: of for op, of in zip(folding.program.operators, folding.of, strict=True)}
-    norms = [kind["layers.5.input_norm"], kind["layers.5.mlp_norm"], kind["final_norm"]]
-    assert len(set(norms)) == 3
-    assert kind["layers.5.attention_residual"] != kind["layers.5.mlp_residual"]
-    assert kind["layers.5.input_norm"] == kind["layers.125.input_norm"]
-
-
-def test_a_window_in_every_other_layer_makes_pairs_of_layers() -> None:
-    model = load_model("gpt-oss-120b")
-    (run,) = fold(program(model, 8, 4096)).runs
-    assert (run.times, run.period) == (18, 2 * 19)
-
-
-def test_dense_layers_before_experts_are_a_run_of_their_own_that_ends_with_its_last_operator() -> None:
-    found = program(load_model("deepseek-v3"), 8, 4096)
-    dense, moe = fold(found).runs
-    assert (dense.times, moe.times) == (3, 58)
-    assert found.operators[dense.start].name == "layers.0.input_norm"
-    assert found.operators[moe.start].name == "layers.3.input_norm"
-    assert str(moe) == "58 x 25 operators"
-
-
 def test_an_encoder_and_a_decoder_that_reads_its_result_in_every_layer() -> None:
     w = Writer()
     x = w.fed(16)
@@ -270,17 +236,6 @@ def test_an_encoder_and_a_decoder_that_reads_its_result_in_every_layer() -> None
     assert len(folding.operators) == 2 * 5 + 1 + 2 * 9 + 1
 
 
-def test_kinds_that_take_turns_with_a_rest() -> None:
-    w = Writer()
-    x = w.point("tanh", w.fed(16))
-    for index in range(11):
-        x = layer(w, x, 64 if index % 3 < 2 else 48)
-    found = w.done(w.point("exp", x))
-    folding = fold(found)
-    validate(found, folding)
-    assert [(run.times, run.period) for run in folding.runs] == [(3, 15), (2, 5)]
-
-
 def test_a_run_begins_where_the_least_goes_from_one_instance_to_the_next() -> None:
     """The first layer begins otherwise than all others, so that most of it could be half of an instance, too."""
     w = Writer()
@@ -291,20 +246,6 @@ def test_a_run_begins_where_the_least_goes_from_one_instance_to_the_next() -> No
         y = layer(w, y)
     (run,) = fold(w.done(w.point("sqrt", y))).runs
     assert run == (begins, 5, 4)
-
-
-def test_a_weight_that_all_layers_share_stays_one() -> None:
-    w = Writer()
-    x = w.point("tanh", w.fed(16))
-    shared = w.weight(16, 16)
-    for _ in range(6):
-        x = layer(w, w.linear(x, 16, shared))
-    found = w.done(w.point("exp", x))
-    folding = fold(found)
-    validate(found, folding)
-    assert [run.times for run in folding.runs] == [6]
-    assert len(set(parameters(found, folding))) == 3
-    assert len(found.parameters) == 13
 
 
 def test_siblings_are_no_repeat() -> None:
