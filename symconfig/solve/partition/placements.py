@@ -7,10 +7,11 @@ split one tensor dim, the outer one cuts first, as DTensor has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from symconfig.graph.program.net import Net, Option, operator_options
 WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
 STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
+_NUMBER = re.compile(r"(?<![^.'])\d+(?![^.'])")  # a whole component of a path
 _WHAT = {1: "optimizer state is", 2: "gradient and optimizer state are"}
 
 
@@ -45,11 +47,9 @@ class MeshDim:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlacement:
-    """Parameters that lie alike. path: with * for numbers where all paths that differ in those only are `paths`, else
-    the first of them. shape: as its source stores it; local: on the first rank, which has most if parts are uneven."""
+    """shape: as the parameter's source stores it; local: on the first rank, which has most if parts are uneven. note:
+    what DTensor cannot express, or ""."""
 
-    path: str
-    paths: tuple[str, ...]
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     placements: tuple[Placement, ...]
@@ -66,40 +66,26 @@ class TensorPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ModulePlacement:
-    """Modules that do alike. path: as of parameters, and the tensors' names have * with it. inputs: as the module wants
-    what others made; outputs: as it makes what others read."""
+    """inputs: as the module wants what others made; outputs: as it makes what others read."""
 
-    path: str
-    paths: tuple[str, ...]
     inputs: tuple[TensorPlacement, ...]
     outputs: tuple[TensorPlacement, ...]
 
 
-Entry = TypeVar("Entry", ParameterPlacement, ModulePlacement)
-
-
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Placements of the whole program, whatever was folded."""
+    """Placements of the whole program, whatever was folded: of parameters and modules by path."""
 
     program: str
     mesh: tuple[MeshDim, ...]
-    parameters: tuple[ParameterPlacement, ...]
-    modules: tuple[ModulePlacement, ...]
+    parameters: Mapping[str, ParameterPlacement]
+    modules: Mapping[str, ModulePlacement]
 
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
-    """Return the DTensor placements of a strategy, equal parameters and modules grouped by pattern of their paths.
-
-    rows: [nodes, axes], axes innermost first.
-    """
+    """Return the DTensor placements of a strategy. rows: [nodes, axes], axes innermost first."""
     table = table_of(net, axes, rows)
-    return Placements(
-        net.program.name,
-        table.mesh,
-        _grouped(_parameters(table), lambda one: (one.dims, one.shape, one.placements, one.note)),
-        tuple(map(_patterned, _grouped(_modules(table), _layouts))),
-    )
+    return Placements(net.program.name, table.mesh, dict(_parameters(table)), dict(_modules(table)))
 
 
 def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
@@ -175,8 +161,8 @@ def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[Mes
     return tuple(sizes)
 
 
-def _parameters(table: Table) -> Iterator[ParameterPlacement]:
-    """Yield the placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
+def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
+    """Yield path and placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
 
     A split within a stored dim becomes Replicate.
     """
@@ -193,16 +179,9 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
         )
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
-        path = parameter.path or parameter.tensor.name
-        yield ParameterPlacement(
-            path=path,
-            paths=(path,),
-            dims=dims,
-            shape=shape,
-            placements=places,
-            local=_local(shape, places, mesh),
-            note="; ".join([*notes, *_notes(zero, mesh)]),
-        )
+        note = "; ".join([*notes, *_notes(zero, mesh)])
+        local = _local(shape, places, mesh)
+        yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note)
 
 
 def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
@@ -238,8 +217,8 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
     return notes
 
 
-def _modules(table: Table) -> Iterator[ModulePlacement]:
-    """Yield the placements of each module's inputs and outputs, in program order.
+def _modules(table: Table) -> Iterator[tuple[str, ModulePlacement]]:
+    """Yield path and placements of each module's inputs and outputs, in program order.
 
     Operators with the same path form a module; one without a path is its own. Weights and tensors within the module are
     left out, as are outputs that only the module itself reads.
@@ -266,50 +245,7 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
                     outputs[use.name] = tensor
                 elif not own and use.name not in weights and use.name not in made:
                     inputs.setdefault(use.name, tensor)
-        yield ModulePlacement(path, (path,), tuple(inputs.values()), tuple(outputs.values()))
-
-
-def _general(path: str) -> str:
-    """Return the path with every numeric component replaced by *."""
-    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
-
-
-def _layouts(module: ModulePlacement) -> object:
-    """Return a module's dims and placements without tensor names, as the key of modules that are grouped.
-
-    Names differ even between equal layers: the first one reads what another kind of module made.
-    """
-    return tuple(tuple((tensor.dims, tensor.placements) for tensor in side) for side in (module.inputs, module.outputs))
-
-
-def _patterned(module: ModulePlacement) -> ModulePlacement:
-    """Return the module with * for numbers in its tensors' names if it stands for several paths, else unchanged."""
-    if len(module.paths) == 1:
-        return module
-    inputs, outputs = (
-        tuple(replace(tensor, name=_general(tensor.name)) for tensor in side)
-        for side in (module.inputs, module.outputs)
-    )
-    return replace(module, inputs=inputs, outputs=outputs)
-
-
-def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
-    """Return the entries with those merged whose paths differ only in numbers and that have the same key `alike`.
-
-    `path` is the pattern if all entries that match it are in the group, else the first path.
-    """
-    by_path: dict[str, dict[object, list[Entry]]] = {}
-    for entry in entries:
-        by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)
-    return tuple(
-        replace(
-            group[-1],  # what comes first is often read from elsewhere
-            path=pattern if len(groups) == 1 and len(group) > 1 else group[0].path,
-            paths=tuple(entry.path for entry in group),
-        )
-        for pattern, groups in by_path.items()
-        for group in groups.values()
-    )
+        yield path, ModulePlacement(tuple(inputs.values()), tuple(outputs.values()))
 
 
 _FILE = '''"""Placements of {program} on a device mesh of {ranks} ranks, one for each mesh dim, outermost first.
@@ -362,33 +298,47 @@ def distribute(module, mesh):
 
 
 def python(placements: Placements) -> str:
-    """Return the text of a Python file with the tables of placements and functions that apply them."""
+    """Return the text of a Python file with the tables of placements and functions that apply them.
 
-    def keys(entry: ParameterPlacement | ModulePlacement) -> tuple[str, ...]:
-        return (entry.path,) if "*" in entry.path else entry.paths
+    Paths that differ in numbers only and lie alike are one entry, with * for the numbers.
+    """
 
     def side(tensors: tuple[TensorPlacement, ...]) -> str:
         return ", ".join(f"{tensor.name!r}: {_tuple(map(str, tensor.placements))}" for tensor in tensors)
 
-    modules = [
-        f"    {path!r}: {{\n        'inputs': {{{side(entry.inputs)}}},\n"
-        f"        'outputs': {{{side(entry.outputs)}}},\n    }},"
-        for entry in placements.modules
-        for path in keys(entry)
-    ]
-    parameters = [
-        f"    {path!r}: {_tuple(map(str, entry.placements))},  # {list(entry.shape)} -> {list(entry.local)}"
-        for entry in placements.parameters
-        for path in keys(entry)
-    ]
+    modules, parameters = dict[str, tuple[object, str]](), dict[str, tuple[object, str]]()
+    for path, module in placements.modules.items():
+        sides = (module.inputs, module.outputs)
+        # names differ even between equal layers: the first one reads what another kind of module made
+        alike = tuple(tuple((tensor.dims, tensor.placements) for tensor in some) for some in sides)
+        text = f"{{\n        'inputs': {{{side(sides[0])}}},\n        'outputs': {{{side(sides[1])}}},\n    }},"
+        modules[path] = alike, text
+    for path, one in placements.parameters.items():
+        text = f"{_tuple(map(str, one.placements))},  # {list(one.shape)} -> {list(one.local)}"
+        parameters[path] = (one.dims, one.shape, one.placements, one.note), text
     return _FILE.format(
         program=placements.program,
         ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
         shape=_tuple(str(dim.size) for dim in placements.mesh),
         names=_tuple(repr(dim.name) for dim in placements.mesh),
-        parameters="\n".join(parameters),
-        modules="\n".join(modules),
+        parameters=_table(parameters),
+        modules=_table(modules),
     )
+
+
+def _table(entries: Mapping[str, tuple[object, str]]) -> str:
+    """Return the lines of a table: path and text of each entry. Of paths that differ in numbers only and have one key
+    the last text stands for all, with * for the numbers, in tensors' names too.
+    """
+    patterns: dict[str, dict[str, tuple[object, str]]] = {}
+    for path, entry in entries.items():
+        patterns.setdefault(_NUMBER.sub("*", path), {})[path] = entry
+    lines = []
+    for pattern, some in patterns.items():
+        if len(some) > 1 and len({key for key, _ in some.values()}) == 1:
+            some = {pattern: (None, _NUMBER.sub("*", list(some.values())[-1][1]))}
+        lines += [f"    {path!r}: {text}" for path, (_, text) in some.items()]
+    return "\n".join(lines)
 
 
 def _tuple(items: Iterable[str]) -> str:

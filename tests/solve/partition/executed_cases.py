@@ -76,12 +76,11 @@ def files(more: bool = False) -> dict[str, tuple[str, int, Any]]:
         result[f"{name}_random_4"] = (factory, 4, built(factory, 1, FOUR))
     for name, way in NAMED.items():
         result[f"{name}_{way.replace('-', '_')}_4"] = (MODULES + name, 4, built(MODULES + name, way, FOUR))
-    for seed in range(3):
+    for seed in range(8):
         result[f"rows_{seed}_4"] = (SMALL + "rows", 4, built(SMALL + "rows", seed, FOUR))
     for way in ("zero3", "data"):
         result[f"odd_{way}_4"] = (SMALL + "odd", 4, built(SMALL + "odd", way, FOUR))
-    for seed in range(1):
-        result[f"masked_{seed}_4"] = (SMALL + "masked", 4, built(SMALL + "masked", seed, FOUR))
+    result["masked_0_4"] = (SMALL + "masked", 4, built(SMALL + "masked", 0, FOUR))
     for name in MORE if more else ():
         result[f"{name}_random_4"] = (MODULES + name, 4, built(MODULES + name, 2, FOUR))
     return result

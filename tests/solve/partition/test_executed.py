@@ -38,7 +38,7 @@ def ran(written: dict[str, Path]) -> dict[str, Any]:
 CASES = [
     *(f"{name}_{kind}" for name in REAL for kind in ("solved_4", "random_4")), "llama_solved_2",
     *(f"{name}_{strategy.replace('-', '_')}_4" for name, strategy in NAMED.items()),
-    *(f"rows_{seed}_4" for seed in range(3)), "odd_zero3_4", "odd_data_4",
+    *(f"rows_{seed}_4" for seed in range(8)), "odd_zero3_4", "odd_data_4",
 ]  # fmt: skip
 
 
@@ -51,9 +51,8 @@ def test_a_step_is_that_of_one_rank(ran: Mapping[str, Any], case: str) -> None:
         assert found[what] <= most, (what, found)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_dropout_draws_the_same_where_ranks_compute_the_same(ran: Mapping[str, Any], seed: int) -> None:
-    found = ran[f"masked_{seed}_4"]
+def test_dropout_draws_the_same_where_ranks_compute_the_same(ran: Mapping[str, Any]) -> None:
+    found = ran["masked_0_4"]
     assert found["ranks"] == found["replicas"] == 0.0
     assert found["loss"] > 1e-3  # another mask than one rank draws
 
@@ -79,7 +78,7 @@ def test_inputs_of_another_shape_are_refused_with_both(ran: Mapping[str, Any]) -
 
 
 def test_the_file_needs_torch_alone_and_the_table_is_words_and_numbers(written: Mapping[str, Path]) -> None:
-    path = written["mixtral_solved_2"]
+    path = written["mixtral_solved_4"]
     nodes = list(ast.walk(ast.parse(path.read_text())))
     roots = {
         (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
