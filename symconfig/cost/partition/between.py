@@ -57,16 +57,11 @@ class Activation:
     kept: Kept | None
     times: float
 
-    def there_cost(self, table: Table) -> Array:
-        """Return the cost per step of moving the tensor to the consumer, by layout pair: [numbers]."""
-        return self._cost(table, False)
+    def cost(self, table: Table, backward: bool) -> Array:
+        """Return the cost per step of moving the tensor to the consumer or, `backward`, its gradient to the producer.
 
-    def back_cost(self, table: Table) -> Array:
-        """Return the cost per step of moving the gradient back to the producer, by layout pair: [numbers]."""
-        return self._cost(table, True)
-
-    def _cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the legs in one direction, of all instances; cached in the table: [numbers]."""
+        Of all instances, by number of the layout pair; cached in the table: [numbers].
+        """
         legs = tuple(leg for leg in self.legs if leg.backward == backward)
 
         def summed() -> Array:
@@ -111,15 +106,6 @@ class Weight:
     turns: float
     times: float
 
-    def cost(self, moved: Sequence[Array], ahead: Array, behind: Array) -> Array:
-        """Return the exposed cost per step of the four transfers, all instances together.
-
-        moved: costs of gather, gradient's turn, reduction and update. ahead, behind: seconds of work that can overlap
-        with them in the forward and the backward pass.
-        """
-        once = shown(moved, ahead, behind, regathers=self.regathers, trainable=self.trainable, turns=self.turns)
-        return self.times * once
-
 
 def shown(
     moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
@@ -137,15 +123,6 @@ def shown(
     once = once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0)
     result: Array = turns * every + where(trainable, once, 0.0)
     return result
-
-
-def activation(given: Port, taken: Port, legs: tuple[Leg, ...], kept: Kept | None, times: float) -> Activation:
-    """Return the link of an activation from the producer's port to the consumer's.
-
-    Its digits are [producer's options, consumer's options], for the tensor and for its gradient.
-    """
-    there = digits(given.forward[:, None], taken.forward)
-    return Activation(there, digits(taken.backward, given.backward[:, None]), legs, kept, times)
 
 
 def weight(

@@ -14,8 +14,8 @@ import numpy as np
 
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
-from symconfig.cost.partition.codes import codes, codes_where, every
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, distinct, shown, states, weight
+from symconfig.cost.partition.codes import codes, codes_where, digits, every
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
 from symconfig.graph.layout import FLAT, cut
@@ -218,16 +218,6 @@ class Costs:
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
 
-    def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return the costs of a link for every pair of rows of producer and consumer: [given, taken].
-
-        Forbidden pairs cost infinity.
-        """
-        if isinstance(self.rule(index), Weight):
-            return self._link(index, given, taken)
-        cost, memory, back, there = self.grouped(index, given, taken)
-        return LinkCost(cost[back].take(there, axis=1), memory[back].take(there, axis=1))
-
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
 
@@ -238,7 +228,7 @@ class Costs:
         second, there = self._alike(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
-        return (*self._link(index, first, second), back, there)
+        return (*self.link(index, first, second), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
         """Return one row of each group that a link's costs distinguish, and the group of each row.
@@ -258,7 +248,7 @@ class Costs:
         _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
-    def _link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
+    def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
         """Return a link's costs for every pair of rows: [given, taken].
 
         Forbidden pairs of a parameter cost infinity; its links keep no memory.
@@ -271,12 +261,19 @@ class Costs:
             amounts = (table.cost(amount) for _, amount in rule.transfers)
             moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
-            cost[where] = rule.cost(moved, ahead[where[1]], behind[where[1]])
+            cost[where] = rule.times * shown(
+                moved,
+                ahead[where[1]],
+                behind[where[1]],
+                regathers=rule.regathers,
+                trainable=rule.trainable,
+                turns=rule.turns,
+            )
             return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
-        numbers = codes(rule.there, given, taken)
-        cost, kept = rule.there_cost(table).take(numbers), rule.memory(table).take(numbers)
+        there = codes(rule.there, given, taken)
+        cost, kept = rule.cost(table, False).take(there), rule.memory(table).take(there)
         if any(leg.backward for leg in rule.legs):
-            cost += rule.back_cost(table).take(codes(rule.back, given, taken))
+            cost += rule.cost(table, True).take(codes(rule.back, given, taken))
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
@@ -291,7 +288,9 @@ class Costs:
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
-            return activation(port, use, self.legs(link), self._kept(link), float(link.times))
+            there = digits(port.forward[:, None], use.forward)
+            back = digits(use.backward, port.backward[:, None])
+            return Activation(there, back, self.legs(link), self._kept(link), float(link.times))
         op = sink.operator
         others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
         return weight(

@@ -62,8 +62,8 @@ class Lines:
         rules = [(number, costs.rule(number)) for number in range(len(net.links))]
         moved = [(number, rule) for number, rule in rules if isinstance(rule, Activation)]
         self.moved = [
-            _Lookup(net, [(n, rule.there, rule.there_cost(table)) for n, rule in moved], len(axes)),
-            _Lookup(net, [(n, rule.back, rule.back_cost(table)) for n, rule in moved], len(axes)),
+            _Lookup(net, [(n, rule.there, rule.cost(table, False)) for n, rule in moved], len(axes)),
+            _Lookup(net, [(n, rule.back, rule.cost(table, True)) for n, rule in moved], len(axes)),
         ]
         self.kept = _Lookup(net, [(n, rule.there, rule.memory(table)) for n, rule in moved], len(axes))
         weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
@@ -163,7 +163,8 @@ class _Lookup:
         if axis is not None:
             power = self.powers[axis]
             numbers = (numbers - here[:, axis] * power)[self.owner] + self.flat * power
-        return self.values[numbers]
+        values: Array = self.values[numbers]
+        return values
 
 
 class _Rows:

@@ -107,12 +107,13 @@ def pinned(net: Net, pins: Sequence[Pin | Named]) -> Net:
     return replace(net, nodes=tuple(nodes))
 
 
-def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
+def touched(program: Program, pins: Sequence[Pin | Named], start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """Return (index of the operator from `start` on, index of the pin) for each pin that applies to an operator."""
     places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.name for operand in (*op.inputs, *op.outputs)}
-        places += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
+        mine = [(n, pin) for n, pin in enumerate(pins) if isinstance(pin, Pin)]
+        places += [(place, n) for n, pin in mine if pin.names & (names if pin.tensor else {op.name})]
     return tuple(places)
 
 

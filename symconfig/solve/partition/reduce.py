@@ -66,8 +66,8 @@ def space(problem: Problem) -> Space | None:
             if edge.memory is not None:
                 memory[edge.u] = memory[edge.u] + edge.memory[edge.rows, edge.columns]
             continue
-        kept = None if edge.memory is None else edge.memory.T
-        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, kept, edge.columns, edge.rows)
+        held = None if edge.memory is None else edge.memory.T
+        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, held, edge.columns, edge.rows)
         key = turned.u, turned.v
         joined[key] = _sum(joined[key], turned) if key in joined else turned
     pairs = tuple(edge for edge in joined.values() if edge.memory is not None or edge.cost.any())
