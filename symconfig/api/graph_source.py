@@ -102,7 +102,7 @@ def _program(given: Mapping[str, Any]) -> Source:
         if len(whole.batch) != 1:
             got = ", ".join(sorted(whole.batch)) or "none"
             need = "one dim that counts examples"
-            raise InputError("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
+            raise InputError("the batch of this program cannot be set", field="global_batch_size", got=got, need=need)
         dims = {dim: whole_number("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
     if isinstance(path, Program):
         return Source(whole.name, lambda turns: whole)

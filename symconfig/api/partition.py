@@ -78,7 +78,7 @@ class PartitionResult:
         subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
-    def said(self, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
+    def contents(self, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
         """Return the contents of the report. baselines: whether to solve for well-known strategies, too; explained:
         operators to show in full.
         """
@@ -113,7 +113,7 @@ class PartitionResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract, `symconfig.partition/3`: see `symconfig.report.partition_json`."""
-        return to_dict(self.said())
+        return to_dict(self.contents())
 
 
 def partition(

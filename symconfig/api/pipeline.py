@@ -40,10 +40,10 @@ class PipelineResult:
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
-    def said(self) -> Staged:
+    def contents(self) -> Staged:
         """Return the contents of the report; equal stages share one."""
         like = self.found.like
-        reports = {number: self.stages[number].said() for number in dict.fromkeys(like)}
+        reports = {number: self.stages[number].contents() for number in dict.fromkeys(like)}
         each = (
             replace(reports[first], partition=one.found, spent=one.spent)
             for first, one in zip(like, self.stages, strict=True)
@@ -53,7 +53,7 @@ class PipelineResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON contract, `symconfig.pipeline/2`: see `symconfig.report.partition_stages`."""
-        return to_dict(self.said())
+        return to_dict(self.contents())
 
 
 def pipeline(

@@ -157,7 +157,7 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any
 
     result = _solved(answered, request)
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
-    report = result.said(bool(arguments.baselines), explained)
+    report = result.contents(bool(arguments.baselines), explained)
     if arguments.out is not None:
         texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
         _put(Path(arguments.out), texts, arguments.force)
@@ -172,7 +172,7 @@ def _of_stages(arguments: argparse.Namespace, request: PartitionJob) -> tuple[An
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
-    report = _solved(answered, request).said()
+    report = _solved(answered, request).contents()
     data = to_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)

@@ -1,4 +1,4 @@
-"""The answer of `symconfig partition`: how operators are split, what moves, what is held, what others cost."""
+"""The answer of `symconfig partition`: how operators are split, what moves, what memory it takes."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def totals(report: Contents) -> Grid:
     spent = report.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),
-        ("communication that shows", spent.communication), ("kept, over gamma", spent.relative),
+        ("exposed communication", spent.communication), ("kept, over gamma", spent.relative),
     ]  # fmt: skip
     right = [
         ("weights", spent.weights_bytes), ("gradients", spent.gradients_bytes),
@@ -228,7 +228,7 @@ def totals(report: Contents) -> Grid:
     one = [(name, report.amount(value), percent(value / spent.cost)) for name, value in left if value]
     one += [("step", report.amount(spent.cost), "")]
     if spent.hidden:
-        one += [("communication that work hides", report.amount(spent.hidden), "")]
+        one += [("overlapped communication", report.amount(spent.hidden), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
     heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
@@ -263,7 +263,7 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
         last = (count(sums[0]), report.amount(sums[1]), report.amount(sums[2]))
         rows.append((f"{len(rest)} others", "", "", "", *last))
     amount = "MB each" if report.timed else "10^6 each"
-    headers = ("tensor", "collective", "when", amount, "times", report.unit, "shows")
+    headers = ("tensor", "collective", "when", amount, "times", report.unit, "exposed")
     return Grid(headers, tuple(rows), left=(0, 1, 2), title="What moves in a step")
 
 

@@ -250,9 +250,9 @@ def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_parti
     job = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "num_microbatches": 1,
            "recompute": "none", "solver": "adaptive"}  # fmt: skip
     relative, timed = (symconfig.partition(**job, objective=objective) for objective in ("symtensor", "time"))
-    notes = " ".join(relative.said().notes)
+    notes = " ".join(relative.contents().notes)
     assert float(notes.partition("this partition takes ")[2].partition(" s a step")[0]) >= timed.found.cost * 0.99
-    assert not any("relative cost" in note for note in timed.said().notes)
+    assert not any("relative cost" in note for note in timed.contents().notes)
 
 
 STAGES = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64",

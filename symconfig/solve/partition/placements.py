@@ -1,5 +1,5 @@
-"""A plan as PyTorch's DTensor says it: a device mesh, and for every parameter and module one placement per mesh dim;
-and the Python file that applies them.
+"""A partition in the terms of PyTorch's DTensor: a device mesh, one placement per mesh dim for every parameter and
+module, and the Python file that applies them.
 
 A mesh dim is a run of axes that every node treats alike; like `init_device_mesh` it comes outermost first. Where two
 split one tensor dim, the outer one cuts first, as DTensor has it.
@@ -20,7 +20,7 @@ from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 from symconfig.graph.program.net import Net, Option, operator_options
 
-WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
+WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot express: replicated there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
 STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
 _NUMBER = re.compile(r"(?<![^.'])\d+(?![^.'])")  # a whole component of a path
@@ -262,7 +262,7 @@ from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tenso
 MESH_SHAPE = {shape}
 MESH_DIM_NAMES = {names}
 
-# Path of a parameter -> placements; beside it [shape] -> [shape on the first rank].
+# Path of a parameter -> placements; in the comment [shape] -> [shape on the first rank].
 PARAMETERS = {{
 {parameters}
 }}
@@ -274,7 +274,7 @@ MODULES = {{
 
 
 def placements(path, table=PARAMETERS):
-    """What a path lies as: its own entry, or that of the pattern that it matches."""
+    """Return the placements of a path: its own entry, or that of the pattern that it matches."""
     if path in table:
         return table[path]
     for pattern, found in table.items():
@@ -284,8 +284,8 @@ def placements(path, table=PARAMETERS):
 
 
 def distribute(module, mesh):
-    """Every parameter of the module as a DTensor on the mesh (`init_device_mesh(device, MESH_SHAPE,
-    mesh_dim_names=MESH_DIM_NAMES)`). A parameter with several paths stays one."""
+    """Replace every parameter of the module by a DTensor on the mesh (`init_device_mesh(device, MESH_SHAPE,
+    mesh_dim_names=MESH_DIM_NAMES)`) and return the module. A parameter with several paths stays one."""
     known = {{}}
     for path, parameter in list(module.named_parameters(remove_duplicate=False)):
         if id(parameter) not in known:
