@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from symconfig.api.clusters import loaded
 from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
@@ -22,7 +21,7 @@ from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
 from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
-from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.run import FEW, Ask, Solver, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
@@ -35,10 +34,8 @@ RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "auto": tuple(Keep),
 }
 WIDE: tuple[Precision, ...] = ("bf16", "fp16")
-_PRECISIONS = ("auto", *WIDE)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
 _UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
-Word = TypeVar("Word", bound=StrEnum)
 
 
 class GraphFields(TypedDict, total=False):
@@ -88,9 +85,10 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     source = problems.collect(lambda: source_of(given, cluster))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
     turns = problems.collect(lambda: turns_of(given, source, grown(1).gpus if grown is not None else 1, tries))
-    solver = problems.collect(lambda: _word("solver", Solver, given))
-    objective = problems.collect(lambda: _word("objective", Objective, given))
-    keeps = problems.collect(lambda: _recompute(given))
+    solver = problems.collect(lambda: Solver(_word("solver", given.get("solver"), list(Solver), Solver.AUTO)))
+    named = given.get("objective")
+    objective = problems.collect(lambda: Objective(_word("objective", named, list(Objective), Objective.TIME)))
+    keeps = problems.collect(lambda: RECOMPUTE[_word("recompute", given.get("recompute"), tuple(RECOMPUTE), "auto")])
     limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
     timeout = given.get("limit_s")
     span = "seconds from above 0 to 86400"
@@ -180,13 +178,6 @@ def _pins(
     return pins
 
 
-def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
-    value = str(given.get("recompute") or "auto")
-    if value not in RECOMPUTE:
-        raise InputError(unknown("recompute", value, tuple(RECOMPUTE)))
-    return RECOMPUTE[value]
-
-
 def _gamma(value: Any, objective: Objective | None) -> float | None:
     """Return gamma as a number; None without one: it is adapted until the partition fits. Raises InputError."""
     if value is None:
@@ -212,12 +203,10 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     """Return the precision: by default bf16, or fp16 if the GPU has no bf16; None without a cluster. Raises
     InputError.
     """
-    wanted = str(value) if value is not None else "auto"
-    if wanted in LOW_PRECISION:
+    if value in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
-        raise InputError(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}")
-    if wanted not in _PRECISIONS:
-        raise InputError(unknown("precision", wanted, _PRECISIONS))
+        raise InputError(what, field="precision", got=str(value), hint=f"symconfig plan --pin precision={value}")
+    wanted = _word("precision", value, ("auto", *WIDE), "auto")
     if cluster is None:
         return None
     able: list[Precision] = [name for name in WIDE if getattr(cluster.gpu.peak_flops, name) is not None]
@@ -227,15 +216,11 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     raise InputError(f"{cluster.gpu.product} has no {wanted}", field="precision", got=wanted, need=" or ".join(able))
 
 
-def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
-    """Return a value as a member of an enumeration; its first member if missing. Raises InputError."""
-    value = given.get(field)
-    words = tuple(str(word) for word in kind)
-    if value is None:
-        return next(iter(kind))
-    if str(value) not in words:
+def _word(field: str, value: Any, words: Sequence[str], default: str) -> str:
+    """Return a value that is one of the words, or the default if it is None. Raises InputError."""
+    if value is not None and str(value) not in words:
         raise InputError(unknown(field, str(value), words))
-    return kind(str(value))
+    return default if value is None else str(value)
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:

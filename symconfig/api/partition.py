@@ -34,7 +34,7 @@ class PartitionResult:
     @property
     def strategies(self) -> Mapping[str, str]:
         """Return {operator: its split along the mesh levels}; a parameter's key is `weight of …`."""
-        from symconfig.solve.partition.strategy import worded
+        from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
         return {

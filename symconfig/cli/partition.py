@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _file(path: str | None) -> Document:
-    from symconfig.api.graph_file import graph_file
+    from symconfig.api.graph_source import graph_file
 
     return graph_file(path, KEYS) if path is not None else Document({}, file="")
 

@@ -14,8 +14,8 @@ from symconfig.graph.program.net import Net, Node
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import abreast
 from symconfig.solve.partition.account import Moved, Spent
+from symconfig.solve.partition.rows import does, gathered, layout, worded
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import does, gathered, layout, worded
 
 KEPT = {
     Keep.USED: "activations kept as they are used",

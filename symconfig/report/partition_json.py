@@ -30,8 +30,8 @@ from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
 from symconfig.report.partition import Contents
+from symconfig.solve.partition.rows import Layout, Part, does, layout
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import Layout, Part, does, layout
 
 SCHEMA = "symconfig.partition/3"
 

@@ -18,8 +18,7 @@ from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either, general
 from symconfig.graph.program.net import Fixed, Net, Node, Port
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.rows import as_fixed, every_row
-from symconfig.solve.partition.strategy import WORDS
+from symconfig.solve.partition.rows import WORDS, as_fixed, every_row
 
 FORMS = "TENSOR.DIM=PARTS or OPERATOR=LAYOUT, as layers.*.up.ffn=8 or layers.*.up_proj=batch/2, ffn/4"
 _COUNT = re.compile(r"(\d{1,9})(?:\s*[·*@]\s*(\w+))?")

@@ -62,16 +62,6 @@ def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
     assert len(set(scores.outputs[0].tensor.dims)) == 3
 
 
-def test_a_view_across_borders_is_a_copy() -> None:
-    def crossed(m: Any, x: Any) -> Any:
-        y = m.a(x)
-        return y.view(5, 3, 4).relu().sum() + y.view(5, 4, 3).relu().sum()
-
-    made = program(crossed, (5, 8), a=lambda: nn.Linear(8, 12, bias=False))
-    (copy,) = [op for op in made.operators if op.name.endswith(".copy")]
-    assert [made.sizes[split.loops[0]] for split in copy.splits] == [5, 3]
-
-
 def test_a_rotation_of_channels_is_split_by_rows_and_within_its_halves() -> None:
     def rotated(m: Any, x: Any) -> Any:
         y = m.a(x)
@@ -94,20 +84,6 @@ def test_a_norm_in_steps_is_one_operator_that_reduces_inside() -> None:
     _, op, _ = made.operators
     assert [(made.sizes[split.loops[0]], split.sums) for split in op.splits] == [(4, 0), (8, 1)]
     assert len(op.residues) == 1  # the scale of each row; x is kept as what it is
-
-
-def test_a_residual_addition_stays_alone_since_it_may_run_on_partial_sums() -> None:
-    def block(m: Any, x: Any) -> Any:
-        x = m.a(x)
-        return m.norm(x + m.c(m.b(x))).sum()
-
-    wide, narrow = (lambda: nn.Linear(8, 16)), (lambda: nn.Linear(16, 8))
-    made = program(block, (4, 8), a=lambda: nn.Linear(8, 8), b=wide, c=narrow, norm=lambda: nn.LayerNorm(8))
-    addition, norm = made.operators[-2:]
-    assert addition.linear
-    assert [operand.name for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
-    assert not norm.linear
-    assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {4: 0, 8: 3}  # two of the norm, its sum
 
 
 def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:

@@ -115,19 +115,6 @@ def test_what_is_proved_does_not_hang_on_what_sweeps_happen_to_find(
         assert found.cost == pytest.approx(known.cost, rel=ROUNDING), seed
 
 
-@pytest.mark.parametrize("seed", range(0, 60, 6))
-def test_with_one_choice_less_nothing_gets_better(seed: int) -> None:
-    problem = small(seed)
-    found = exact.solve(problem)
-    if found.choice is None:
-        return
-    for v, chosen in enumerate(found.choice):
-        node = problem.nodes[v]
-        forbidden = replace(node, cost=np.where(np.arange(len(node.cost)) == chosen, np.inf, node.cost))
-        nodes = (*problem.nodes[:v], forbidden, *problem.nodes[v + 1 :])
-        assert exact.solve(replace(problem, nodes=nodes)).cost >= found.cost * (1 - ROUNDING)
-
-
 def _limited(problem: Problem, tight: float) -> Problem:
     """A limit between what holds least and what the unlimited optimum holds."""
     free = exact.solve(problem)
@@ -145,23 +132,6 @@ def test_a_network_of_thirty_nodes_is_proved_in_seconds(options: int, levels: in
     assert found.choice is not None
     assert problem.fits(found.choice)
     assert spent_s() - begun < 5
-
-
-def test_a_network_of_few_choices_costs_what_the_programme_alone_says() -> None:
-    """Sizes that brute force cannot do."""
-    problem = _limited(network(5, 20, 3, 2), 0.1)
-    answer, cost = alone(problem)
-    assert answer.proved
-    assert exact.solve(problem).cost == pytest.approx(cost, rel=ROUNDING)
-
-
-@pytest.mark.parametrize("limit_s", [0.0, 0.15])
-def test_the_programme_alone_stops_in_time_with_a_true_bound(limit_s: float) -> None:
-    problem = _limited(network(3, 30, 5, 2), 0.1)
-    answer, cost = alone(problem, limit_s)
-    assert not answer.proved
-    assert answer.bound <= exact.solve(problem).cost * (1 + ROUNDING)
-    assert exact.solve(problem).cost <= cost * (1 + ROUNDING)
 
 
 def test_the_optimum_that_was_planted_is_found_and_proved() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -120,15 +120,6 @@ def test_more_microbatches_are_tried_only_where_memory_rules_fewer_out() -> None
     assert {trial.training.turns for trial in every.trials if trial.solver == "exact"} == {1, 2, 4}
 
 
-def test_the_exact_solver_closes_a_small_program() -> None:
-    pair = Mesh((MeshLevel("nvlink", 2, 4e11, 1e-6),))
-    ask, small = replace(ASK, mesh=pair, turns=(1,)), partial(programs, layers=1)
-    best = min(one.cost for one in each(ask, small).values())
-    found = solved(replace(ask, solver=Solver.EXACT), small)
-    assert found.cost == pytest.approx(best, rel=1e-9)
-    assert found.closed
-
-
 def test_out_of_time_nothing_is_called_closed() -> None:
     found = solved(replace(ASK, solver=Solver.EXACT, limit_s=0.0))
     assert not found.closed
@@ -165,12 +156,6 @@ def test_every_way_of_cutting_a_large_mesh_is_tried() -> None:
     assert {trial.axes for trial in solved(replace(ask, solver=Solver.ADAPTIVE)).trials} == set(shapes)
     assert 0 < found.bound <= found.cost
     assert found.gap < 0.1  # memory is tight: in two seconds nothing is proved
-
-
-def test_without_more_said_a_step_is_run_whole() -> None:
-    found = solved(Ask(MESH, CLUSTER, inf))
-    assert {trial.training.turns for trial in found.trials} == {1}
-    assert {trial.training.keep for trial in found.trials if trial.solver == "adaptive"} == {Keep.USED, Keep.SHARDS}
 
 
 def test_below_what_any_strategy_holds_there_is_none() -> None:

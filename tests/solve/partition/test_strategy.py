@@ -7,7 +7,7 @@ import pytest
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, Node, net
-from symconfig.solve.partition.strategy import Part, does, layout, worded
+from symconfig.solve.partition.rows import Part, does, layout, worded
 from tests.solve.partition.programs import transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 3, 1e10, 1e-5))).axes()  # 2 x 2 and 3
