@@ -163,18 +163,3 @@ def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]
     flat = np.array([option.zero > 0 for option in node.options])
     weight, gradient = port.forward[rows], port.backward[rows]
     return weight, gradient, np.where(flat[rows], FLAT, weight)
-
-
-def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
-    """Return one of each set of rows that place the port's tensor alike, and the index into it of every given row.
-
-    Of rows that are alike the first one is returned.
-    """
-    digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
-    first: dict[int, int] = {}
-    alike: list[int] = (port.alike[rows] @ digits).tolist()
-    back = [first.setdefault(number, len(first)) for number in alike]
-    at = [0] * len(first)
-    for row in range(len(rows) - 1, -1, -1):
-        at[back[row]] = row
-    return rows[at], back

@@ -14,7 +14,7 @@ import numpy as np
 
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, distinct, shown, states, weight
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, shown, states, weight
 from symconfig.cost.partition.codes import codes, codes_where, digits, every
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
@@ -241,11 +241,11 @@ class Costs:
         weight = self.net.nodes[link.producer].parameter is not None
         if weight and not end:
             return rows, np.arange(len(rows))
-        first, back = distinct(self.net.nodes[node].ports[port], rows)
-        if not weight:
-            return first, np.array(back, dtype=np.int64)
-        keys = np.stack((np.array(back, dtype=np.float64), *self.overlappable_s(self.net.nodes[node], rows)))
-        _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        alike = self.net.nodes[node].ports[port].alike
+        keys = [alike[rows] @ len(alike) ** np.arange(rows.shape[1], dtype=np.int64)]  # a number for each layout
+        if weight:
+            keys += self.overlappable_s(self.net.nodes[node], rows)
+        _, at, numbers = np.unique(np.array(keys, dtype=np.float64), axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
