@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turn
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
@@ -34,8 +34,6 @@ RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "auto": tuple(Keep),
 }
 WIDE: tuple[Precision, ...] = ("bf16", "fp16")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
-_UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
 
 
 class GraphFields(TypedDict, total=False):
@@ -231,18 +229,18 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
         return has * (1 - MARGIN) - context
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        amount = float(min(value, 2 * MOST * GIB))  # more than that is no float
-    else:
-        match = _SIZE.fullmatch(str(value).strip())
-        amount = _amount(match, has) if match is not None else float("nan")
-    if not 0 < amount <= has:
+    text = str(value).strip()
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            limit = float(min(value, 2 * MOST * GIB))  # more than that is no float
+        elif text.endswith("%"):
+            limit = float(text[:-1]) / 100 * has
+        else:
+            limit = amount(f"{text}GiB" if text.replace(".", "", 1).isdigit() else text, SIZE)
+    except ValueError:
+        limit = float("nan")
+    if not 0 < limit <= has:
         need = "GiB as 60 or 60GiB, or a share as 80%, above 0 and at most what the GPU has"
         got = f"{value}, of {has / GIB:.1f} GiB" if cluster is not None else str(value)
         raise InputError("wrong value", field="memory_limit", got=got, need=need)
-    return amount
-
-
-def _amount(match: re.Match[str], has: float) -> float:
-    number, unit = float(match[1]), match[2].lower()
-    return number / 100 * has if unit == "%" else number * _UNITS[unit]
+    return limit

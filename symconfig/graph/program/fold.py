@@ -73,13 +73,12 @@ def structure(program: Program, op: Operator, roles: Mapping[str, Hashable]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """Hold a program with the classes of its operators. of: for each operator its class. operators: for each class the
-    index of its first operator. runs: the repeats.
+    """Hold a program with the classes of its operators. of: for each operator its class, the index of the first one in
+    it. runs: the repeats.
     """
 
     program: Program
     of: tuple[int, ...]
-    operators: tuple[int, ...]
     runs: tuple[Run, ...]
 
 
@@ -94,10 +93,7 @@ def fold(program: Program) -> Folding:
     for run in repeats:
         for index in range(run.start + run.period, run.end):
             first[index] = first[index - run.period]
-    operators = tuple(dict.fromkeys(first))
-    number = {index: position for position, index in enumerate(operators)}
-    of = tuple(number[index] for index in first)
-    return Folding(program, of, operators, repeats)
+    return Folding(program, tuple(first), repeats)
 
 
 @dataclass
