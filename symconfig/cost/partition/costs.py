@@ -242,10 +242,11 @@ class Costs:
         if weight and not end:
             return rows, np.arange(len(rows))
         alike = self.net.nodes[node].ports[port].alike
-        keys = [alike[rows] @ len(alike) ** np.arange(rows.shape[1], dtype=np.int64)]  # a number for each layout
+        powers = len(alike) ** np.arange(rows.shape[1], dtype=np.int64)
+        keys: list[Array] = [(alike[rows] @ powers).astype(np.float64)]  # a number for each layout
         if weight:
             keys += self.overlappable_s(self.net.nodes[node], rows)
-        _, at, numbers = np.unique(np.array(keys, dtype=np.float64), axis=1, return_index=True, return_inverse=True)
+        _, at, numbers = np.unique(np.array(keys), axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
     def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
