@@ -125,17 +125,9 @@ class Table:
     @cached_property
     def shares(self) -> tuple[Array, Array]:
         """Return one rank's share of the tensor before and after the change of layout: two arrays [numbers]."""
-        ones, (given, taken) = np.ones(len(self.numbers)), self.places
-        return ones * local(given, self.rates), ones * local(taken, self.rates)
-
-    @property
-    def places(self) -> tuple[list[Column], list[Column]]:
-        """Return the places before and after the change of one representative of each number.
-
-        Each is a list of arrays [numbers], one for each axis.
-        """
+        ones = np.ones(len(self.numbers))
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
-        return given, taken
+        return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
         """Return the collectives' cost for a tensor of `amount`, infinite where forbidden; cached: [numbers]."""

@@ -68,16 +68,9 @@ class Rate:
     by_all_to_all: Prices
     send: Affine
 
-    def ring(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_ring, amount, group)
-
-    def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_all_reduce, amount, group)
-
-    def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_all_to_all, amount, group)
-
-    def _added_by_axis(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+    def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
+        """Return what a collective of this kind costs along the axis beyond that over `group` alone."""
+        prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)
 
 
@@ -261,14 +254,6 @@ def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array 
     amount: Any = whole
     for axis, rate, now in along:
         if ever(now):
-            yield Move(kind, axis, now, amount, getattr(rate, _PRICED[kind])(whole, group))
+            yield Move(kind, axis, now, amount, rate.cost(kind, whole, group))
             group = where(now, group + rate.step, group)
             amount = where(now, amount / rate.size, amount)
-
-
-_PRICED = {
-    Kind.REDUCE_SCATTER: "ring",
-    Kind.ALL_GATHER: "ring",
-    Kind.ALL_REDUCE: "all_reduce",
-    Kind.ALL_TO_ALL: "all_to_all",
-}
