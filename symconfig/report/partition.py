@@ -227,8 +227,8 @@ def totals(report: Contents) -> Grid:
     ]  # fmt: skip
     one = [(name, report.amount(value), percent(value / spent.cost)) for name, value in left if value]
     one += [("step", report.amount(spent.cost), "")]
-    if spent.hidden:
-        one += [("overlapped communication", report.amount(spent.hidden), "")]
+    if spent.overlapped:
+        one += [("overlapped communication", report.amount(spent.overlapped), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
     heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
@@ -243,7 +243,7 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
     for one in every:
         key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")
         sums = groups.setdefault(key, [one.amount, 0.0, 0.0, 0.0])
-        for at, value in enumerate((one.times, one.cost, one.shown), 1):
+        for at, value in enumerate((one.times, one.cost, one.exposed), 1):
             sums[at] += value
     ranked = sorted(groups.items(), key=lambda item: (-item[1][3], -item[1][2], item[0]))
     rows = [
@@ -254,9 +254,9 @@ def moves(report: Contents, every: Sequence[Moved]) -> Grid:
             f"{amount / 1e6:,.1f}",
             count(times),
             report.amount(cost),
-            report.amount(shown),
+            report.amount(exposed),
         )
-        for (name, kind, phase, _), (amount, times, cost, shown) in ranked[:MOST_MOVED]
+        for (name, kind, phase, _), (amount, times, cost, exposed) in ranked[:MOST_MOVED]
     ]
     if rest := ranked[MOST_MOVED:]:
         sums = [sum(values[at] for _, values in rest) for at in (1, 2, 3)]

@@ -4,11 +4,11 @@
      "mesh": {"gpus", "levels": [{"name", "size", "bandwidth_bytes_per_s", "latency_s"}], "axes": [{"level", "size"}]},
      "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
                   "microbatches", "keep", "operators", "parameters"},
-     "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
+     "spent": {computation, optimizer, communication, overlapped, relative, and bytes by kind},
      "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…]}],
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
      "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
-                      "shown"}],
+                      "exposed"}],
      "baselines": [{"name", "cost", "memory_bytes", "microbatches", "keep"}],
      "notes": [text]}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],

@@ -76,7 +76,7 @@ def test_numbers_in_json_add_up(run: Run) -> None:
     spent, solution = data["spent"], data["solution"]
     parts = spent["computation"] + spent["optimizer"] + spent["communication"]
     assert parts == pytest.approx(solution["cost"], rel=1e-9)
-    assert sum(one["shown"] for one in data["collectives"]) == pytest.approx(spent["communication"], rel=1e-9)
+    assert sum(one["exposed"] for one in data["collectives"]) == pytest.approx(spent["communication"], rel=1e-9)
     held = sum(value for name, value in spent.items() if name.endswith("_bytes"))
     assert held == pytest.approx(solution["memory_bytes"], rel=1e-9)
     for operator in data["operators"]:

@@ -107,7 +107,7 @@ class Weight:
     times: float
 
 
-def shown(
+def exposed_cost(
     moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
     """Return the exposed cost per step of a weight's four transfers, element by element; of one link, or of many.

@@ -14,7 +14,7 @@ import numpy as np
 
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, shown, states, weight
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, exposed_cost, states, weight
 from symconfig.cost.partition.codes import codes, codes_where, digits, every
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
@@ -147,8 +147,8 @@ class Costs:
         bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
-            shown = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._relative_memory(port, rows) for port in shown), relative)
+            made = node.ports[outputs : outputs + len(node.operator.outputs)]
+            relative = sum((self._relative_memory(port, rows) for port in made), relative)
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def forwards(self, node: Node) -> float:
@@ -262,7 +262,7 @@ class Costs:
             amounts = (table.cost(amount) for _, amount in rule.transfers)
             moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
             cost = np.full((len(given), len(taken)), np.inf)
-            cost[where] = rule.times * shown(
+            cost[where] = rule.times * exposed_cost(
                 moved,
                 ahead[where[1]],
                 behind[where[1]],

@@ -27,7 +27,7 @@ class Moved:
     """A collective over one level of the mesh, possibly over several axes of it.
 
     amount: of the larger buffer on a rank, per call, in bytes (elements with the objective symtensor). times: calls per
-    step. cost, shown: per step; shown is the exposed part of the cost, which no computation overlaps. link: index in
+    step. cost, exposed: per step; exposed is the part of the cost that no computation overlaps. link: index in
     the net, or -1 for a collective within the operator `producer`.
     """
 
@@ -42,32 +42,32 @@ class Moved:
     amount: float
     times: float
     cost: float
-    shown: float
+    exposed: float
 
 
 class _Exchange(NamedTuple):
-    """Changes of layout that follow one another, each as its moves. times: per step, for one link. hidden: the cost
-    that each execution can overlap with computation."""
+    """Changes of layout that follow one another, each as its moves. times: per step, for one link. overlapped: the
+    work that each execution can overlap with."""
 
     phase: Phase
     transfers: tuple[list[Move], ...]
     times: float
-    hidden: float = 0.0
+    overlapped: float = 0.0
 
 
 def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
     """Return all collectives of a step: first those on links between nodes, then those within operators.
 
-    The sum of their `shown` is the communication in the partition's cost; what is hidden of an exchange is shared among
-    its collectives in proportion to their costs.
+    The sum of their `exposed` is the communication in the partition's cost. The overlapped part of an exchange is
+    shared among its collectives in proportion to their costs.
     """
     every: list[Moved] = []
     for number, link in enumerate(costs.net.links):
         source, sink = costs.net.nodes[link.producer], costs.net.nodes[link.consumer]
         names = (source.ports[link.given].tensor.name, source.name, sink.name)
-        for phase, transfers, times, hidden in _exchanges(costs, number, link, rows):
+        for phase, transfers, times, overlapped in _exchanges(costs, number, link, rows):
             whole = sum(_number(total(run)) for run in transfers)
-            share = max(whole - hidden, 0.0) / whole if whole else 0.0
+            share = max(whole - overlapped, 0.0) / whole if whole else 0.0
             for run in transfers if times else ():
                 every += _by_level(((move, link.times * times) for move in run), axes, names, number, phase, share)
     return (*every, *_within(costs, axes, rows))
@@ -151,7 +151,7 @@ def _by_level(
             amount=max(_number(move.amount) for move in each),
             times=times,
             cost=cost,
-            shown=share * cost,
+            exposed=share * cost,
         )
 
 
@@ -163,14 +163,14 @@ def _number(value: object) -> float:
 class Spent:
     """The costs of a step in the unit of the objective, and the memory at the peak in bytes.
 
-    communication: exposed; hidden: overlapped by computation. relative: the paper's Cost_mem over gamma, of the
-    objective symtensor. transient_bytes: the largest memory that is alive only while one node runs.
+    communication: exposed; overlapped: the communication that computation overlaps. relative: the paper's Cost_mem over
+    gamma, of the objective symtensor. transient_bytes: the largest memory that is alive only while one node runs.
     """
 
     computation: float
     optimizer: float
     communication: float
-    hidden: float
+    overlapped: float
     relative: float
     weights_bytes: float
     gradients_bytes: float
@@ -210,8 +210,8 @@ def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("
     return Spent(
         computation=work,
         optimizer=optimizer,
-        communication=sum(one.shown for one in moved),
-        hidden=sum(one.cost - one.shown for one in moved),
+        communication=sum(one.exposed for one in moved),
+        overlapped=sum(one.cost - one.exposed for one in moved),
         relative=sum(own.relative.item() for own in alone) / gamma,
         weights_bytes=weights,
         gradients_bytes=gradients,

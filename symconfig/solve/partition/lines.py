@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.between import Activation, Weight, shown
+from symconfig.cost.partition.between import Activation, Weight, exposed_cost
 from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
@@ -121,7 +121,7 @@ class Lines:
         owner: of each such pair its link.
         """
         moved, kept = sum(lookup.read(rows, axis) for lookup in self.moved), self.kept.read(rows, axis)
-        exposed = shown(
+        exposed = exposed_cost(
             [lookup.read(rows, axis) for lookup in self.weights],
             *(self.costs.training.hide * work[consumers] for work in (self.rows.forward, self.rows.backward)),
             regathers=self.regathers[owner],

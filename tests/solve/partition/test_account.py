@@ -90,8 +90,8 @@ def test_what_runs_forward_again_is_computed_once_more() -> None:
 
 def test_what_work_hides_is_not_what_communication_shows() -> None:
     plain, beside = (spent(solved(NET, training=Training(hide=hide)).costs, AXES, rows("data")) for hide in (0.0, 0.8))
-    assert plain.hidden == 0.0 < beside.hidden
-    assert beside.communication + beside.hidden == pytest.approx(plain.communication)
+    assert plain.overlapped == 0.0 < beside.overlapped
+    assert beside.communication + beside.overlapped == pytest.approx(plain.communication)
 
 
 def test_well_known_strategies_keep_to_their_definition_and_cost_no_less_than_what_is_free() -> None:

@@ -40,14 +40,14 @@ def test_what_shows_of_all_of_them_is_the_communication_of_the_cost(
     assert listed
     total = problem.cost((0,) * len(every))
     if np.isfinite(total):
-        assert sum(one.shown for one in listed) == pytest.approx(total - work, rel=1e-9)
+        assert sum(one.exposed for one in listed) == pytest.approx(total - work, rel=1e-9)
     assert all(one.times > 0 for one in listed)
     inside = [one for one in listed if one.link == -1]
     assert all(one.producer == one.consumer for one in inside)
     between = [(costs.net.links[one.link], one) for one in listed if one.link != -1]
     assert all(costs.net.nodes[link.producer].name == one.producer for link, one in between)
     assert all(costs.net.nodes[link.consumer].name == one.consumer for link, one in between)
-    assert all(0 <= one.shown <= one.cost * (1 + 1e-12) for one in listed)
+    assert all(0 <= one.exposed <= one.cost * (1 + 1e-12) for one in listed)
 
 
 def test_zero_3_gathers_every_weight_over_each_level_and_says_how_large() -> None:
