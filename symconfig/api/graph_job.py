@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from symconfig.api.clusters import loaded
 from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turns_of, unknown, whole_number
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
+from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK, Mesh
+from symconfig.descriptor.mesh import Mesh
 from symconfig.descriptor.mesh_source import load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision
-from symconfig.report.partition_contents import names_of
+from symconfig.report.partition import names_of
 from symconfig.solve.partition.pinned import Pin, check, read
-from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.run import FEW, Ask, Solver, net_of
 from symconfig.solve.pins import number_range
 from symconfig.units import GIB
@@ -35,10 +34,6 @@ RECOMPUTE: Mapping[str, tuple[Keep, ...]] = {
     "auto": tuple(Keep),
 }
 WIDE: tuple[Precision, ...] = ("bf16", "fp16")
-_PRECISIONS = ("auto", *WIDE)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(%|[GMT]iB|[GM]B|)", re.IGNORECASE)
-_UNITS = {"gib": GIB, "mib": GIB / 1024, "tib": 1024 * GIB, "gb": 1e9, "mb": 1e6, "": GIB}
-Word = TypeVar("Word", bound=StrEnum)
 
 
 class GraphFields(TypedDict, total=False):
@@ -88,23 +83,26 @@ def partition_job(given: Mapping[str, Any]) -> PartitionJob:
     source = problems.collect(lambda: source_of(given, cluster))
     tries = MOST_TURNS if given.get("stages") is None else MOST_TURNS // 2
     turns = problems.collect(lambda: turns_of(given, source, grown(1).gpus if grown is not None else 1, tries))
-    solver = problems.collect(lambda: _word("solver", Solver, given))
-    objective = problems.collect(lambda: _word("objective", Objective, given))
-    keeps = problems.collect(lambda: _recompute(given))
+    solver = problems.collect(lambda: Solver(_word("solver", given.get("solver"), list(Solver), Solver.AUTO)))
+    named = given.get("objective")
+    objective = problems.collect(lambda: Objective(_word("objective", named, list(Objective), Objective.TIME)))
+    keeps = problems.collect(lambda: RECOMPUTE[_word("recompute", given.get("recompute"), tuple(RECOMPUTE), "auto")])
     limit = problems.collect(lambda: _limit(given.get("memory_limit"), cluster))
-    limit_s = problems.collect(lambda: _span(given.get("limit_s")))
-    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective, grown))
+    timeout = given.get("limit_s")
+    span = "seconds from above 0 to 86400"
+    limit_s = problems.collect(lambda: LIMIT_S if timeout is None else _number("timeout", timeout, 86400, span))
+    gamma = problems.collect(lambda: _gamma(given.get("gamma"), objective))
     precision = problems.collect(lambda: _precision(given.get("precision"), cluster))
     stages = problems.collect(lambda: _stages(given.get("stages"), grown, objective))
     pins = problems.collect(lambda: _pins(given.get("pins"), source, turns, grown, stages is not None))
     if (
         cluster is None or grown is None or source is None or turns is None or solver is None or objective is None
-        or keeps is None or limit is None or limit_s is None or precision is None or pins is None or gamma is None
+        or keeps is None or limit is None or limit_s is None or precision is None or pins is None
         or problems.all
     ):  # fmt: skip
         raise InputError(problems.all)
     ask = Ask(
-        grown(1), cluster, limit, objective, solver, gamma=gamma[0], weights=gamma[1],
+        grown(1), cluster, limit, objective, solver, gamma=gamma,
         flat=bool(given.get("flat", True)), turns=turns,
         keeps=keeps, limit_s=limit_s, precision=precision, pins=pins,
     )  # fmt: skip
@@ -178,61 +176,24 @@ def _pins(
     return pins
 
 
-def _recompute(given: Mapping[str, Any]) -> tuple[Keep, ...]:
-    value = str(given.get("recompute") or "auto")
-    if value not in RECOMPUTE:
-        raise InputError(unknown("recompute", value, tuple(RECOMPUTE)))
-    return RECOMPUTE[value]
-
-
-def _gamma(
-    value: Any, objective: Objective | None, grown: Callable[[int], Mesh] | None
-) -> tuple[float | None, Mapping[str, float]]:
-    """Return (gamma of the innermost level, relative weights of other levels): `8`, `node=8,network=64`, `8,rail=64` or
-    a mapping.
-
-    (None, {}) without a gamma: it is adapted until the partition fits. Raises InputError.
-    """
+def _gamma(value: Any, objective: Objective | None) -> float | None:
+    """Return gamma as a number; None without one: it is adapted until the partition fits. Raises InputError."""
     if value is None:
-        return None, {}
+        return None
     if objective is Objective.TIME:
         what = "only the objective symtensor has a gamma: seconds need no price of memory but its limit"
         raise InputError(what, field="gamma", got=str(value), hint="objective symtensor")
-    texts = value.items() if isinstance(value, Mapping) else (_named(text) for text in str(value).split(","))
-    stated = {name: _positive(one, str(value)) for name, one in texts}
-    levels = [level.name for level in grown(1).levels] if grown is not None else []
-    known = {*levels, *(_group(level) for level in levels), ""}
-    if grown is not None and not stated.keys() <= known:
-        strange = ", ".join(name for name in stated if name not in known)
-        need = "one of " + ", ".join(sorted(known - {""}, key=lambda name: (name not in levels, name)))
-        raise InputError("there is no such level", field="gamma", got=strange, need=need)
-    by_level = [stated.get(level, stated.get(_group(level), stated.get(""))) for level in levels]
-    if None in by_level:
-        missing = levels[by_level.index(None)]
-        raise InputError("every level needs a gamma", field="gamma", got=str(value), need=f"one of {missing}")
-    gammas = [gamma for gamma in by_level if gamma is not None] or [next(iter(stated.values()))]
-    weights = {level: gamma / gammas[0] for level, gamma in zip(levels, gammas, strict=False) if gamma != gammas[0]}
-    return gammas[0], weights
+    return _number("gamma", value, float("inf"), "a number above 0")
 
 
-def _named(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    return (name.strip(), value) if equals else ("", text)
-
-
-def _group(level: str) -> str:
-    return "network" if level in NETWORK else "node"
-
-
-def _positive(value: Any, got: str) -> float:
-    """Return a finite number above 0; got: the text shown in the InputError."""
+def _number(field: str, value: Any, most: float, need: str) -> float:
+    """Return a finite number above 0 and at most `most`. Raises InputError, with `need`, for anything else."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = float("nan")
-    if not 0 < number < float("inf"):
-        need = "a number above 0, or one for each level as node=8,network=64"
-        raise InputError("wrong value", field="gamma", got=got, need=need)
+    if not 0 < number <= most or number == float("inf"):
+        raise InputError("wrong value", field=field, got=str(value), need=need)
     return number
 
 
@@ -240,12 +201,10 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     """Return the precision: by default bf16, or fp16 if the GPU has no bf16; None without a cluster. Raises
     InputError.
     """
-    wanted = str(value) if value is not None else "auto"
-    if wanted in LOW_PRECISION:
+    if value in LOW_PRECISION:
         what = "the tensor solver prices matmuls in 16 bits: it knows neither casts nor scales"
-        raise InputError(what, field="precision", got=wanted, hint=f"symconfig plan --pin precision={wanted}")
-    if wanted not in _PRECISIONS:
-        raise InputError(unknown("precision", wanted, _PRECISIONS))
+        raise InputError(what, field="precision", got=str(value), hint=f"symconfig plan --pin precision={value}")
+    wanted = _word("precision", value, ("auto", *WIDE), "auto")
     if cluster is None:
         return None
     able: list[Precision] = [name for name in WIDE if getattr(cluster.gpu.peak_flops, name) is not None]
@@ -255,15 +214,11 @@ def _precision(value: Any, cluster: ClusterDescriptor | None) -> Precision | Non
     raise InputError(f"{cluster.gpu.product} has no {wanted}", field="precision", got=wanted, need=" or ".join(able))
 
 
-def _word(field: str, kind: type[Word], given: Mapping[str, Any]) -> Word:
-    """Return a value as a member of an enumeration; its first member if missing. Raises InputError."""
-    value = given.get(field)
-    words = tuple(str(word) for word in kind)
-    if value is None:
-        return next(iter(kind))
-    if str(value) not in words:
+def _word(field: str, value: Any, words: Sequence[str], default: str) -> str:
+    """Return a value that is one of the words, or the default if it is None. Raises InputError."""
+    if value is not None and str(value) not in words:
         raise InputError(unknown(field, str(value), words))
-    return kind(str(value))
+    return default if value is None else str(value)
 
 
 def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
@@ -274,31 +229,18 @@ def _limit(value: Any, cluster: ClusterDescriptor | None) -> float:
     if value is None:
         context = cluster.gpu.context_bytes.value if cluster is not None else 0.0
         return has * (1 - MARGIN) - context
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        amount = float(min(value, 2 * MOST * GIB))  # more than that is no float
-    else:
-        match = _SIZE.fullmatch(str(value).strip())
-        amount = _amount(match, has) if match is not None else float("nan")
-    if not 0 < amount <= has:
+    text = str(value).strip()
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            limit = float(min(value, 2 * MOST * GIB))  # more than that is no float
+        elif text.endswith("%"):
+            limit = float(text[:-1]) / 100 * has
+        else:
+            limit = amount(f"{text}GiB" if text.replace(".", "", 1).isdigit() else text, SIZE)
+    except ValueError:
+        limit = float("nan")
+    if not 0 < limit <= has:
         need = "GiB as 60 or 60GiB, or a share as 80%, above 0 and at most what the GPU has"
         got = f"{value}, of {has / GIB:.1f} GiB" if cluster is not None else str(value)
         raise InputError("wrong value", field="memory_limit", got=got, need=need)
-    return amount
-
-
-def _amount(match: re.Match[str], has: float) -> float:
-    number, unit = float(match[1]), match[2].lower()
-    return number / 100 * has if unit == "%" else number * _UNITS[unit]
-
-
-def _span(value: Any) -> float:
-    """Return the solver's time limit in seconds; LIMIT_S by default. Raises InputError."""
-    if value is None:
-        return LIMIT_S
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError, OverflowError):
-        seconds = float("nan")
-    if not 0 < seconds <= 86400:
-        raise InputError("wrong value", field="timeout", got=str(value), need="seconds from above 0 to 86400")
-    return seconds
+    return limit

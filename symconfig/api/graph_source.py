@@ -1,18 +1,22 @@
-"""The graph that `symconfig partition` was given: a model, a program or a module, as programs by microbatches."""
+"""The graph that `symconfig partition` was given: a model, a program or a module, as programs by microbatches; and its
+JOB.yaml, whose keys are the options, with `pins` and the cluster as in a job of `plan`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import gcd, isqrt, log
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from symconfig.api.problems import Problems
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.document import Document, read_text
 from symconfig.descriptor.load import load_model
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InputError, Problem
+from symconfig.descriptor.yaml_strict import read_yaml
+from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.run import Programs
@@ -102,7 +106,7 @@ def _program(given: Mapping[str, Any]) -> Source:
         if len(whole.batch) != 1:
             got = ", ".join(sorted(whole.batch)) or "none"
             need = "one dim that counts examples"
-            raise InputError("the program cannot be told its batch", field="global_batch_size", got=got, need=need)
+            raise InputError("the batch of this program cannot be set", field="global_batch_size", got=got, need=need)
         dims = {dim: whole_number("global_batch_size", given["global_batch_size"]) for dim in whole.batch}
     if isinstance(path, Program):
         return Source(whole.name, lambda turns: whole)
@@ -194,3 +198,34 @@ def whole_number(field: str, value: Any) -> int:
     if isinstance(value, bool) or not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
         raise InputError("wrong value", field=field, got=text, need=f"a whole number from 1 to {MOST:,}")
     return int(text)
+
+
+_PATHS = ("program", "mesh")
+
+
+def graph_file(path: str | Path, keys: Sequence[str]) -> Document:
+    """Return the document of a file with these keys; paths are made relative to its folder if the file exists there.
+
+    Raises InputError with all problems.
+    """
+    document = read_yaml(read_text(Path(path)), str(path))
+    if not isinstance(document.data, dict):
+        raise InputError(document.problem("the file must hold `name: value` lines"))
+    problems = list(document.unread)
+    for key, value in document.data.items():
+        if key not in keys:
+            problems.append(document.problem("there is no such key", (key,), of_key=True, hint=nearest(key, keys)))
+        elif isinstance(value, dict | list) and key not in ("pins", "cluster"):
+            problems.append(document.problem("must be one value", (key,)))
+    pins = document.data.get("pins") or {}
+    if not isinstance(pins, Mapping) or not all(type(value) in (str, int) for value in pins.values()):
+        problems.append(document.problem("must hold `NAME: SPLIT` lines", ("pins",)))
+    if problems:
+        raise InputError(problems)
+    return replace(
+        document, data={key: _beside_job(key, value, Path(path).parent) for key, value in document.data.items()}
+    )
+
+
+def _beside_job(key: str, value: Any, folder: Path) -> Any:
+    return str(folder / value) if key in _PATHS and isinstance(value, str) and (folder / value).is_file() else value

@@ -11,16 +11,13 @@ import numpy as np
 
 from symconfig.cost.partition.costs import Objective
 from symconfig.format import seconds
-from symconfig.report.partition_contents import Contents, names_of
+from symconfig.report.partition import Contents, names_of
 from symconfig.report.partition_json import to_dict
-from symconfig.solve.partition.account import Spent, spent
-from symconfig.solve.partition.baselines import Priced, compared
-from symconfig.solve.partition.collectives import Moved, collectives
+from symconfig.solve.partition.account import Moved, Spent, collectives, spent
 from symconfig.solve.partition.infeasible import infeasible
-from symconfig.solve.partition.placements import Placements, placements
+from symconfig.solve.partition.placements import Placements, placements, python
 from symconfig.solve.partition.problem import price
-from symconfig.solve.partition.reasons import Reason, Solved, reasons
-from symconfig.solve.partition.run import Case, Partition, cases, costs_of
+from symconfig.solve.partition.run import Case, Partition, baselines, costs_of
 from symconfig.solve.partition.run import partition as solve
 
 if TYPE_CHECKING:
@@ -37,24 +34,13 @@ class PartitionResult:
     @property
     def strategies(self) -> Mapping[str, str]:
         """Return {operator: its split along the mesh levels}; a parameter's key is `weight of …`."""
-        from symconfig.solve.partition.strategy import worded
+        from symconfig.solve.partition.rows import worded
 
         nodes = zip(self.found.net.nodes, self.found.rows, strict=True)
         return {
             ("weight of " if node.parameter is not None else "") + node.name: worded(node, row, self.found.axes)
             for node, row in nodes
         }
-
-    @cached_property
-    def solved(self) -> Solved:
-        partition = self.found
-        return Solved(
-            partition.costs, partition.axes, partition.rows, partition.cost, partition.ask.memory_limit, partition.gamma
-        )
-
-    def reasons(self, top: int = 1) -> tuple[Reason, ...]:
-        """Return the `top` next best splits of each operator with their costs."""
-        return reasons(self.solved, top)
 
     @cached_property
     def collectives(self) -> tuple[Moved, ...]:
@@ -64,13 +50,11 @@ class PartitionResult:
     def spent(self) -> Spent:
         return spent(self.found.costs, self.found.axes, self.found.rows, self.found.gamma)
 
-    def _cases(self) -> tuple[Case, ...]:
-        return tuple(cases(self.asked.source.programs, self.found.ask))
-
-    def baselines(self) -> list[Priced]:
-        """Return named strategies priced on the same graph, each with its best microbatches and recomputation."""
-        partition = self.found
-        return compared(self._cases(), partition.ask, partition.axes, partition.gamma)
+    def baselines(self) -> Mapping[str, Partition | None]:
+        """Return well-known strategies on the same graph, each with its best microbatches and recomputation; None if
+        one does not fit.
+        """
+        return baselines(self.asked.source.programs, self.found)
 
     def placements(self) -> Placements:
         """Return the DTensor device mesh and the placements of all parameters and modules."""
@@ -78,8 +62,6 @@ class PartitionResult:
 
     def placements_file(self) -> str:
         """Return the placements as Python source with `distribute(module, mesh)`."""
-        from symconfig.solve.partition.placements_file import python
-
         return python(self.placements())
 
     @property
@@ -96,9 +78,9 @@ class PartitionResult:
         subject = f"{source.name} on {job.mesh.gpus:,} x {job.cluster.gpu.product} ({job.cluster.name})"
         return subject, ", ".join(size for size in sizes if size)
 
-    def said(self, top: int = 1, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
-        """Return the contents of the report. top: alternatives per operator; baselines: whether to price named
-        strategies; explained: operators to explain.
+    def contents(self, baselines: bool = False, explained: tuple[int, ...] = ()) -> Contents:
+        """Return the contents of the report. baselines: whether to solve for well-known strategies, too; explained:
+        operators to show in full.
         """
         partition = self.found
         subject, job = self.headline
@@ -106,10 +88,9 @@ class PartitionResult:
             subject=subject,
             job=job,
             partition=partition,
-            reasons=self.reasons(top),
             moved=self.collectives,
             spent=self.spent,
-            compared=tuple(self.baselines()) if baselines else (),
+            compared=self.baselines() if baselines else {},
             explained=explained,
             notes=(*partition.net.program.notes, *self._left_out()),
             names=names_of(partition.net),
@@ -131,8 +112,8 @@ class PartitionResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract, `symconfig.partition/2`: see `symconfig.report.partition_json`."""
-        return to_dict(self.said())
+        """Return the JSON contract, `symconfig.partition/3`: see `symconfig.report.partition_json`."""
+        return to_dict(self.contents())
 
 
 def partition(
@@ -143,7 +124,7 @@ def partition(
     seq_length: int | None = None,
     *,
     objective: str = "time",
-    gamma: float | Mapping[str, float] | None = None,
+    gamma: float | None = None,
     **fields: Unpack[GraphFields],
 ) -> PartitionResult:
     """Return the best split of all operators and tensors. Arguments as the options of `symconfig partition`.

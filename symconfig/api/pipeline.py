@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from symconfig.api.partition import PartitionResult
-from symconfig.errors import InfeasibleError, InputError
+from symconfig.descriptor.mesh import Mesh
+from symconfig.errors import InfeasibleError
 from symconfig.format import gib, microbatches, seconds, several
 from symconfig.report.partition_stages import Staged, to_dict
-from symconfig.solve.partition.infeasible import excluded
+from symconfig.solve.partition.infeasible import excluded, nearest
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.pipeline.run import pipeline as solve
 from symconfig.solve.partition.run import Ask
@@ -39,10 +40,10 @@ class PipelineResult:
         source = replace(self.asked.source, model=None, module="")
         return replace(self.asked, source=source, ask=ask)
 
-    def said(self, top: int = 1) -> Staged:
-        """Return the contents of the report; equal stages share one. top: alternatives per operator."""
+    def contents(self) -> Staged:
+        """Return the contents of the report; equal stages share one."""
         like = self.found.like
-        reports = {number: self.stages[number].said(top) for number in dict.fromkeys(like)}
+        reports = {number: self.stages[number].contents() for number in dict.fromkeys(like)}
         each = (
             replace(reports[first], partition=one.found, spent=one.spent)
             for first, one in zip(like, self.stages, strict=True)
@@ -51,8 +52,8 @@ class PipelineResult:
         return Staged(subject, job, self.asked.ask, self.found, tuple(each))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON contract, `symconfig.pipeline/1`: see `symconfig.report.partition_stages`."""
-        return to_dict(self.said())
+        """Return the JSON contract, `symconfig.pipeline/2`: see `symconfig.report.partition_stages`."""
+        return to_dict(self.contents())
 
 
 def pipeline(
@@ -94,7 +95,7 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
     words = several(least, "stage") if least == most else f"{least} to {most} stages"
     if free is None and job.ask.pins:
         if least == 1 or solve(job.source.programs, replace(job.ask, memory_limit=np.inf), 1, 1) is None:
-            return excluded(job.source.programs, job.ask)
+            return excluded(job.ask)
         what = f"no pipeline of {words} keeps to {' and '.join(pin.text for pin in job.ask.pins)}"
         return InfeasibleError(what, field="pin", hint="fewer stages, which have more GPUs each")
     what = f"no pipeline of {words} was found that fits in memory"
@@ -104,21 +105,12 @@ def _infeasible(job: PartitionJob, least: int, most: int) -> InfeasibleError:
             f": the fastest holds {gib(fullest.memory)} of {gib(job.ask.memory_limit)} GiB on stage {number} of "
             f"{len(free.stages)}, at {microbatches(free.turns)}"
         )
-    return InfeasibleError(what, hint=_nearest(job, least))
-
-
-def _nearest(job: PartitionJob, least: int) -> str:
-    """Return a hint that fits: another number of stages on these GPUs, or 2, 4 or 8 times the GPUs; else a general
-    one.
-    """
     other = solve(job.source.programs, job.ask, 1, job.mesh.gpus)
     if other is not None:
-        return f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
-    for times in (2, 4, 8):
-        try:
-            mesh = job.grown(times)
-        except InputError:
-            mesh = None
-        if mesh is not None and solve(job.source.programs, replace(job.ask, mesh=mesh), least, least):
-            return f"{mesh.gpus:,} GPUs"
-    return "a smaller batch or sequence, or more memory: no larger mesh was found to hold it"
+        hint = f"--stages {len(other.stages)}, which takes {seconds(other.step_s)} s a step"
+        return InfeasibleError(what, hint=hint)
+
+    def fits(mesh: Mesh) -> bool:
+        return solve(job.source.programs, replace(job.ask, mesh=mesh), least, least) is not None
+
+    return InfeasibleError(what, hint=nearest(job.grown, 3, fits))

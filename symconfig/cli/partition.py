@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from symconfig.cli.options import MODEL, add_changes, changes
 from symconfig.cli.shared import (
-    MOST_TOP,
     PYTHON,
     as_changes,
     note,
     output,
     refuse,
     show,
-    within,
     working,
     write_text,
 )
@@ -82,19 +80,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how(
         "--gamma",
         metavar="G",
-        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits), or node=8,network=64",
+        help="of symtensor, whose cost is kept / G + moved (default: adapted until it fits)",
     )
     how("--timeout", metavar="S", help="seconds for the exact solver (default 10)")
     out = parser.add_argument_group("the answer").add_argument
-    out("--baselines", action="store_true", help="also what strategies with names cost on the same graph")
-    out("--explain", metavar="OPERATOR", help="one operator in full: layouts, collectives, what else it could do")
-    out(
-        "--top",
-        metavar="K",
-        type=within(1, MOST_TOP),
-        default=1,
-        help="how many other ways of each operator (default 1; --explain, --json)",
-    )
+    out("--baselines", action="store_true", help="also data parallelism, ZeRO and tensor parallelism on the same graph")
+    out("--explain", metavar="OPERATOR", help="one operator in full: layouts and collectives")
     out("--placements", metavar="FILE.py", help="write placements for PyTorch's DTensor there")
     out("--out", metavar="DIR", help="write partition.json and placements.py")
     out("--force", action="store_true", help="replace what exists")
@@ -130,13 +121,13 @@ def run(arguments: argparse.Namespace) -> int:
     if problems.all or request is None:
         raise InputError([placed(problem) for problem in problems.all])
     with reworded(placed):
-        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request, arguments.top)
+        data, shown = (_of_graph if request.stages is None else _of_stages)(arguments, request)
     show(arguments, lambda: data, lambda: shown)
     return 0
 
 
 def _file(path: str | None) -> Document:
-    from symconfig.api.graph_file import graph_file
+    from symconfig.api.graph_source import graph_file
 
     return graph_file(path, KEYS) if path is not None else Document({}, file="")
 
@@ -157,7 +148,7 @@ def _given(
     return given, words | ({"pin"} if arguments.pin else set())
 
 
-def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
+def _of_graph(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
     """Return (JSON, blocks) of the solved partition; writes its files."""
     from symconfig.api.partition import answered
     from symconfig.report.partition import blocks
@@ -166,7 +157,7 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
 
     result = _solved(answered, request)
     explained = operators(result.found.net, arguments.explain, "--explain") if arguments.explain else ()
-    report = result.said(top, bool(arguments.baselines), explained)
+    report = result.contents(bool(arguments.baselines), explained)
     if arguments.out is not None:
         texts = {"placements.py": result.placements_file(), "partition.json": json_text(to_dict(report))}
         _put(Path(arguments.out), texts, arguments.force)
@@ -176,12 +167,12 @@ def _of_graph(arguments: argparse.Namespace, request: PartitionJob, top: int) ->
     return to_dict(report), blocks(report)
 
 
-def _of_stages(arguments: argparse.Namespace, request: PartitionJob, top: int) -> tuple[Any, Sequence[Block]]:
+def _of_stages(arguments: argparse.Namespace, request: PartitionJob) -> tuple[Any, Sequence[Block]]:
     """Return (JSON, blocks) of the solved pipeline; writes partition.json with --out."""
     from symconfig.api.pipeline import answered
     from symconfig.report.partition_stages import blocks, to_dict
 
-    report = _solved(answered, request).said(top)
+    report = _solved(answered, request).contents()
     data = to_dict(report)
     if arguments.out is not None:
         _put(Path(arguments.out), {"partition.json": json_text(data)}, arguments.force)

@@ -1,27 +1,86 @@
-"""The answer of `symconfig partition`: how operators are split and why, what moves, what is held, what others cost."""
+"""The answer of `symconfig partition`: how operators are split, what moves, what memory it takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import isfinite
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from string import ascii_lowercase
 
-from symconfig.cost.partition.costs import Keep
+from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.mesh import Mesh
-from symconfig.format import count, general, gib, microbatches, percent, seconds, short
-from symconfig.graph.program.net import Node
-from symconfig.report.grid import Block, Grid
-from symconfig.report.partition_contents import Contents
-from symconfig.report.partition_tables import baselines, explained, moves
+from symconfig.format import count, general, gib, microbatches, percent, seconds, short, signed
+from symconfig.graph import dims as d
+from symconfig.graph.program.net import Net, Node
+from symconfig.report.grid import Block, Grid, present
 from symconfig.report.table import abreast
+from symconfig.solve.partition.account import Moved, Spent
+from symconfig.solve.partition.rows import does, gathered, layout, worded
 from symconfig.solve.partition.run import Partition
-from symconfig.solve.partition.strategy import does, gains, gathered, layout, worded
 
 KEPT = {
     Keep.USED: "activations kept as they are used",
     Keep.SHARDS: "activations kept as shards and gathered again",
     Keep.BORDERS: "repeated parts run forward again",
 }
-_NAME, _WORDS = 40, 36  # letters of a cell
+MOST_MOVED = 14  # rows of collectives; the rest is summed up
+_NAME = 40  # letters of an operator's name
+_TENSOR = 36  # letters of a tensor's name
+_LONG = 12  # letters of a dim that are too many for a table
+LETTERS = {
+    d.BATCH: "B", d.SEQUENCE: "S", d.KEYS: "T", d.HIDDEN: "D", d.VOCAB: "V", d.HEADS: "A", d.KV_HEADS: "KV",
+    d.HEAD_DIM: "C", d.FFN: "F", d.EXPERTS: "E", d.EXPERT_FFN: "G", d.SLOTS: "U", d.EVERY: "U", d.RANK: "R",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The contents of a partition's report. subject, job: lines of the headline. explained: indices of operators
+    shown in detail. names: letters of dims.
+    """
+
+    subject: str
+    job: str
+    partition: Partition
+    moved: tuple[Moved, ...]
+    spent: Spent
+    compared: Mapping[str, Partition | None] = field(default_factory=dict)  # by name of a well-known strategy
+    explained: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # of dims, as they are written
+
+    @property
+    def timed(self) -> bool:
+        return self.partition.ask.objective is Objective.TIME
+
+    def amount(self, cost: float) -> str:
+        """Return a cost as text, in milliseconds or relative."""
+        return f"{1e3 * cost:,.3f}" if self.timed else f"{cost:,.4g}"
+
+    def named(self, dim: str) -> str:
+        return self.names.get(dim, dim)
+
+    @property
+    def unit(self) -> str:
+        return "ms" if self.timed else "cost"
+
+
+def names_of(net: Net) -> dict[str, str]:
+    """Return {dim: letter} of the dims that a network's tensors have, in the program's order."""
+    dims = {dim for node in net.nodes for port in node.ports for dim in port.tensor.dims}
+    return names(tuple(dim for dim in net.program.sizes if dim in dims))
+
+
+def names(dims: Iterable[str]) -> dict[str, str]:
+    """Return {dim: letter}: fixed letters for models' dims, unused ones for other dims longer than _LONG; short ones
+    have none.
+    """
+    result = {dim: LETTERS[dim] for dim in dims if dim in LETTERS}
+    taken = {*result.values(), *dims}
+    free = (a + b for a in ("", *ascii_lowercase) for b in ascii_lowercase)
+    for dim in dims:
+        if dim not in result and len(dim) > _LONG:
+            result[dim] = next(sign for sign in free if sign not in taken)
+    return result
 
 
 def blocks(report: Contents) -> list[Block]:
@@ -49,7 +108,7 @@ def headline(report: Contents) -> str:
     what = (
         f"{seconds(partition.cost)} s a step"
         if report.timed
-        else f"relative cost {partition.cost:,.6g} (gamma {', '.join(_gammas(partition))})"
+        else f"relative cost {partition.cost:,.6g} (gamma {partition.gamma:.3g})"
     )
     return "\n".join(
         (
@@ -63,12 +122,6 @@ def headline(report: Contents) -> str:
             f"{microbatches(turns)}, {KEPT[keep]}",
         )
     )
-
-
-def _gammas(partition: Partition) -> Iterator[str]:
-    """Yield the gamma of the innermost level, then those of levels that differ, as text."""
-    yield f"{partition.gamma:.3g}"
-    yield from (f"{weight * partition.gamma:.3g} over {level}" for level, weight in partition.ask.weights.items())
 
 
 def meshed(mesh: Mesh) -> str:
@@ -94,38 +147,20 @@ def proof(partition: Partition) -> str:
 
 
 def strategies(report: Contents) -> Grid:
-    """Return the table of operators by their split, equal ones as one row, with the next best split and what it
-    costs more.
-    """
-    rows, groups = [], _groups(report)
+    """Return the table of operators by their split, in program order, equal ones as one row."""
+    partition, groups = report.partition, dict[str, dict[tuple[str, str], int]]()
+    for node, row in zip(partition.net.nodes, partition.rows, strict=True):
+        if node.operator is not None:
+            output = layout(node.ports[len(node.operator.inputs)], row, partition.axes).text(report.names)
+            members = groups.setdefault(worded(node, row, partition.axes, report.named), {})
+            key = general(node.name), output[output.index("[") :]
+            members[key] = members.get(key, 0) + node.times
+    rows = []
     for words, members in groups.items():
-        rows.append((words, "", "", "", ""))
-        for (name, output, other), (times, more) in members.items():
-            cost = report.signed(more) if isfinite(more) else ""
-            rows.append((f"  {short(name, _NAME)}", count(times), output, short(other, _WORDS), cost))
-    headers = ("operator", "times", "output: dim/parts·level", "or rather", report.unit)
-    return Grid(headers, tuple(rows), left=(0, 2, 3), title="How operators are split")
-
-
-Member = tuple[str, str, str]
-
-
-def _groups(report: Contents) -> dict[str, dict[Member, tuple[int, float]]]:
-    """Return {split: {(name, output, next best split): (number of operators, cost of the next best)}} in program
-    order; the cost is infinite if none fits.
-    """
-    partition, groups = report.partition, dict[str, dict[Member, tuple[int, float]]]()
-    for reason in report.reasons:
-        node, row = partition.net.nodes[reason.node], partition.rows[reason.node]
-        assert node.operator is not None
-        output = layout(node.ports[len(node.operator.inputs)], row, partition.axes).text(report.names)
-        other = gains(node, row, reason.others[0].row, partition.axes, report.named) if reason.others else "none fits"
-        more = reason.others[0].cost - partition.cost if reason.others else float("inf")
-        members = groups.setdefault(worded(node, row, partition.axes, report.named), {})
-        key = (general(node.name), output[output.index("[") :], other)
-        times, before = members.get(key, (0, float("inf")))
-        members[key] = (times + node.times, min(before, more))
-    return groups
+        rows.append((words, "", ""))
+        rows += [(f"  {short(name, _NAME)}", count(times), output) for (name, output), times in members.items()]
+    headers = ("operator", "times", "output: dim/parts·level")
+    return Grid(headers, tuple(rows), left=(0, 2), title="How operators are split")
 
 
 def stored(report: Contents) -> Grid:
@@ -183,7 +218,7 @@ def totals(report: Contents) -> Grid:
     spent = report.spent
     left = [
         ("computation", spent.computation), ("optimizer", spent.optimizer),
-        ("communication that shows", spent.communication), ("kept, over gamma", spent.relative),
+        ("exposed communication", spent.communication), ("kept, over gamma", spent.relative),
     ]  # fmt: skip
     right = [
         ("weights", spent.weights_bytes), ("gradients", spent.gradients_bytes),
@@ -192,9 +227,80 @@ def totals(report: Contents) -> Grid:
     ]  # fmt: skip
     one = [(name, report.amount(value), percent(value / spent.cost)) for name, value in left if value]
     one += [("step", report.amount(spent.cost), "")]
-    if spent.hidden:
-        one += [("communication that work hides", report.amount(spent.hidden), "")]
+    if spent.overlapped:
+        one += [("overlapped communication", report.amount(spent.overlapped), "")]
     two = [(name, gib(value), percent(value / spent.memory)) for name, value in right if value]
     two += [("held at the peak", gib(spent.memory), "")]
     heads = ("of a step", report.unit, "share", "", "on a GPU", "GiB", "share")
     return Grid(heads, abreast(one, two), left=(0, 4), title="In total")
+
+
+def moves(report: Contents, every: Sequence[Moved]) -> Grid:
+    """Return the table of collectives, equal ones as one row, the most exposed time first; rows after MOST_MOVED are
+    summed.
+    """
+    groups: dict[tuple[str, str, str, str], list[float]] = {}
+    for one in every:
+        key = (general(one.tensor), f"{one.kind} over {one.ranks}·{one.level}", str(one.phase), f"{one.amount:g}")
+        sums = groups.setdefault(key, [one.amount, 0.0, 0.0, 0.0])
+        for at, value in enumerate((one.times, one.cost, one.exposed), 1):
+            sums[at] += value
+    ranked = sorted(groups.items(), key=lambda item: (-item[1][3], -item[1][2], item[0]))
+    rows = [
+        (
+            short(name, _TENSOR),
+            kind,
+            phase,
+            f"{amount / 1e6:,.1f}",
+            count(times),
+            report.amount(cost),
+            report.amount(exposed),
+        )
+        for (name, kind, phase, _), (amount, times, cost, exposed) in ranked[:MOST_MOVED]
+    ]
+    if rest := ranked[MOST_MOVED:]:
+        sums = [sum(values[at] for _, values in rest) for at in (1, 2, 3)]
+        last = (count(sums[0]), report.amount(sums[1]), report.amount(sums[2]))
+        rows.append((f"{len(rest)} others", "", "", "", *last))
+    amount = "MB each" if report.timed else "10^6 each"
+    headers = ("tensor", "collective", "when", amount, "times", report.unit, "exposed")
+    return Grid(headers, tuple(rows), left=(0, 1, 2), title="What moves in a step")
+
+
+def baselines(report: Contents) -> list[Block]:
+    """Return the table of well-known strategies, the cheapest first, and the names of those that do not fit."""
+    own = report.partition
+
+    def row(name: str, one: Partition, more: str) -> tuple[str, ...]:
+        training = one.costs.training
+        return name, report.amount(one.cost), more, gib(one.memory), str(training.turns), training.keep.value
+
+    found = [(name, one) for name, one in report.compared.items() if one is not None]
+    ranked = sorted(found, key=lambda item: item[1].cost)
+    rows = [row("this partition", own, "")]
+    rows += [row(name, one, signed(one.cost / own.cost - 1)) for name, one in ranked]
+    headers = ("strategy", report.unit, "more", "GiB", "microbatches", "keeps")
+    missing = ", ".join(name for name, one in report.compared.items() if one is None)
+    note = f"{missing}: does not fit this mesh, batch and memory" if missing else ""
+    title = "Well-known strategies on the same graph"
+    return present(Grid(headers, tuple(rows), left=(0, 5), title=title, marked=0), note)
+
+
+def explained(report: Contents, v: int) -> Iterator[Block]:
+    """Yield an operator's tensors and adjacent collectives, if any. v: its index in the network."""
+    partition = report.partition
+    node, row = partition.net.nodes[v], partition.rows[v]
+    rows = [
+        (
+            "output" if port.output else "input",
+            layout(port, row, partition.axes).text(report.names),
+            layout(port, row, partition.axes, backward=True).text(report.names) if port.tensor.gradient else "none",
+        )
+        for port in node.ports
+    ]
+    title = f"{general(node.name)} x {count(node.times)}: {worded(node, row, partition.axes, report.named)}"
+    yield Grid(("", "tensor", "gradient"), tuple(rows), left=(0, 1, 2), title=title)
+    links = set(partition.net.links_of[v])
+    adjacent = tuple(one for one in report.moved if one.link in links or (one.link < 0 and one.producer == node.name))
+    if adjacent:
+        yield moves(report, adjacent)

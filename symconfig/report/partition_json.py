@@ -1,24 +1,22 @@
-"""The JSON of `symconfig partition`, schema `symconfig.partition/2`.
+"""The JSON of `symconfig partition`, schema `symconfig.partition/3`.
 
     {"schema", "name", "job", "objective", "unit": "seconds" | "elements",
      "mesh": {"gpus", "levels": [{"name", "size", "bandwidth_bytes_per_s", "latency_s"}], "axes": [{"level", "size"}]},
      "solution": {"cost", "memory_bytes", "memory_limit_bytes", "gamma", "solver", "optimal", "closed", "bound", "gap",
                   "microbatches", "keep", "operators", "parameters"},
-     "spent": {computation, optimizer, communication, hidden, relative, and bytes by kind},
-     "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…],
-                    "others": [ALTERNATIVE…], "unfit": ALTERNATIVE | null}],
+     "spent": {computation, optimizer, communication, overlapped, relative, and bytes by kind},
+     "operators": [{"name", "times", "does": [{"option", "parts": [{"level", "size"}]}], "tensors": [LAYOUT…]}],
      "parameters": [{"name", "path", "times", "does", "layout": LAYOUT, "zero": {LEVEL: stage}}],
      "collectives": [{"tensor", "producer", "consumer", "phase", "kind", "level", "ranks", "amount", "times", "cost",
-                      "shown"}],
-     "baselines": [{"name", "cost", "memory_bytes", "fits", "why", "microbatches", "keep", "degrees"}],
+                      "exposed"}],
+     "baselines": [{"name", "cost", "memory_bytes", "microbatches", "keep"}],
      "notes": [text]}
     LAYOUT = {"tensor", "role": "input" | "output", "dims": [{"dim", "size", "parts": [{"level", "size"}]}],
               "strategy": [s_1 … s_k], "partial", "flat": [{"level", "size"}], "gradient": the same without role | null}
-    ALTERNATIVE = {"does", "cost", "computation", "communication", "relative", "memory_bytes", "fits"}
 
 Operators and parameters are those of the folded program; `times` says for how many each stands. `optimal`: no strategy
-with these microbatches and what is kept costs less; `closed`: nor with any other that was asked for. An infinite cost
-is null. Equal inputs give equal bytes where no solver ran into its limit of time.
+with these microbatches and what is kept costs less; `closed`: nor with any other that was asked for. A baseline that
+does not fit has nulls. Equal inputs give equal bytes where no solver ran into its limit of time.
 """
 
 from __future__ import annotations
@@ -31,19 +29,16 @@ from typing import Any
 from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.format import picked
 from symconfig.graph.program.net import Node, Port
-from symconfig.report.partition_contents import Contents
-from symconfig.solve.partition.baselines import Priced
-from symconfig.solve.partition.degrees import AXES, Way
-from symconfig.solve.partition.reasons import Alternative, Reason
-from symconfig.solve.partition.strategy import Layout, Part, does, layout
+from symconfig.report.partition import Contents
+from symconfig.solve.partition.rows import Layout, Part, does, layout
+from symconfig.solve.partition.run import Partition
 
-SCHEMA = "symconfig.partition/2"
+SCHEMA = "symconfig.partition/3"
 
 
 def to_dict(report: Contents) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.partition/2."""
+    """Return the report as JSON, symconfig.partition/3."""
     partition = report.partition
-    reasons = {reason.node: reason for reason in report.reasons}
     nodes = list(zip(partition.net.nodes, partition.rows, strict=True))
     return {
         "schema": SCHEMA,
@@ -59,8 +54,13 @@ def to_dict(report: Contents) -> dict[str, Any]:
         "solution": _solution(report),
         "spent": asdict(report.spent),
         "operators": [
-            _operator(node, row, partition.axes, reasons.get(v))
-            for v, (node, row) in enumerate(nodes)
+            {
+                "name": node.name,
+                "times": node.times,
+                "does": _does(node, row, partition.axes),
+                "tensors": [_tensor(port, row, partition.axes) for port in node.ports],
+            }
+            for node, row in nodes
             if node.operator is not None
         ],
         "parameters": [_parameter(node, row, partition.axes) for node, row in nodes if node.parameter is not None],
@@ -68,7 +68,7 @@ def to_dict(report: Contents) -> dict[str, Any]:
             {name: str(value) if name in ("phase", "kind") else value for name, value in asdict(one).items()
              if name != "link"} for one in report.moved
         ],
-        "baselines": [_compared(one) for one in report.compared],
+        "baselines": [_baseline(name, one) for name, one in report.compared.items()],
         "notes": list(report.notes),
     }  # fmt: skip
 
@@ -84,7 +84,7 @@ def _solution(report: Contents) -> dict[str, Any]:
         "cost": partition.cost,
         "memory_bytes": partition.memory,
         "memory_limit_bytes": partition.ask.memory_limit,
-        "gamma": _finite(partition.gamma),
+        "gamma": partition.gamma if isfinite(partition.gamma) else None,
         **picked(partition, "solver", "optimal", "closed", "bound", "gap"),
         "microbatches": partition.costs.training.turns,
         "keep": partition.costs.training.keep.value,
@@ -102,20 +102,6 @@ def _does(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> list[dict[str
 
 def _parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [asdict(part) for part in parts]
-
-
-def _operator(node: Node, row: Sequence[int], axes: Sequence[Axis], reason: Reason | None) -> dict[str, Any]:
-    """Return an operator with its split, tensors and alternatives as JSON; `unfit` is the cheapest split if it costs
-    less and does not fit, else None.
-    """
-    return {
-        "name": node.name,
-        "times": node.times,
-        "does": _does(node, row, axes),
-        "tensors": [_tensor(port, row, axes) for port in node.ports],
-        "others": [_other(node, one, axes) for one in reason.others] if reason is not None else [],
-        "unfit": _other(node, reason.unfit, axes) if reason is not None and reason.unfit is not None else None,
-    }
 
 
 def _tensor(port: Port, row: Sequence[int], axes: Sequence[Axis]) -> dict[str, Any]:
@@ -151,33 +137,13 @@ def _parameter(node: Node, row: Sequence[int], axes: Sequence[Axis]) -> dict[str
     }
 
 
-def _other(node: Node, one: Alternative, axes: Sequence[Axis]) -> dict[str, Any]:
-    """Return an alternative split with its costs as JSON."""
+def _baseline(name: str, one: Partition | None) -> dict[str, Any]:
+    """Return a well-known strategy as JSON; all but the name is None if it does not fit."""
+    training = one.costs.training if one is not None else None
     return {
-        "does": _does(node, one.row, axes),
-        **picked(one, "cost", "computation", "communication", "relative"),
-        "memory_bytes": one.memory,
-        "fits": one.fits,
+        "name": name,
+        "cost": one.cost if one is not None else None,
+        "memory_bytes": one.memory if one is not None else None,
+        "microbatches": training.turns if training is not None else None,
+        "keep": training.keep.value if training is not None else None,
     }
-
-
-def _way(way: Way) -> dict[str, Any]:
-    return {**picked(way.degrees, *AXES), **picked(way, "sequence_parallel", "cp_comm", "zero")}
-
-
-def _compared(one: Priced) -> dict[str, Any]:
-    """Return a baseline strategy as JSON; cost and memory are None if infinite, `degrees` if it has none."""
-    return {
-        "name": one.name,
-        "cost": _finite(one.cost),
-        "memory_bytes": _finite(one.memory),
-        "fits": one.fits,
-        "why": one.why,
-        "microbatches": one.training.turns,
-        "keep": one.training.keep.value if one.rows is not None else "",
-        "degrees": _way(one.way) if one.way is not None else None,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if isfinite(value) else None

@@ -1,12 +1,12 @@
 """The answer of `symconfig partition --stages`: where the graph is cut, what each stage runs on, and how it is split.
 
-    {"schema": "symconfig.pipeline/1", "name", "job", "mesh": {"gpus", "levels"},
+    {"schema": "symconfig.pipeline/2", "name", "job", "mesh": {"gpus", "levels"},
      "solution": {"step_s", "microbatches", "idle", "memory_limit_bytes", "layers", "solved"},
      "stages": [{"operators": {"first", "last", "count"}, "gpus", "microbatch_s", "once_s", "in_flight",
                  "memory_bytes", "keep", "like", "partition": …}]}
 
 `layers`: what the operators were grouped into, between which a cut may be. `like`: the first stage, from 0, that is the
-same and split the same way. `partition`: as `symconfig.partition/2`, of the stage with what it receives and sends.
+same and split the same way. `partition`: as `symconfig.partition/3`, of the stage with what it receives and sends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any
 
 from symconfig.format import count, gib, microbatches, milliseconds, percent, seconds, several, short
 from symconfig.report.grid import Block, Grid
-from symconfig.report.partition import KEPT, legend, meshed, stored, strategies
-from symconfig.report.partition_contents import Contents
+from symconfig.report.partition import KEPT, Contents, legend, meshed, stored, strategies
 from symconfig.report.partition_json import levels
 from symconfig.report.partition_json import to_dict as of_partition
 from symconfig.solve.partition.pipeline.run import Pipeline
 from symconfig.solve.partition.run import Ask
 
-SCHEMA = "symconfig.pipeline/1"
+SCHEMA = "symconfig.pipeline/2"
 _NAME = 30
 
 
@@ -88,7 +87,7 @@ def _stages(staged: Staged) -> Grid:
 
 
 def to_dict(staged: Staged) -> dict[str, Any]:
-    """Return the report as JSON, symconfig.pipeline/1."""
+    """Return the report as JSON, symconfig.pipeline/2."""
     pipeline, ask = staged.pipeline, staged.ask
     return {
         "schema": SCHEMA,

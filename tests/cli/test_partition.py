@@ -65,7 +65,7 @@ def test_json_holds_what_the_python_function_gives_and_is_the_same_each_time(run
     first, second = run(*MODEL, "--json"), run(*MODEL, "--json")
     assert first.out == second.out
     data = first.json()
-    assert data["schema"] == "symconfig.partition/2"
+    assert data["schema"] == "symconfig.partition/3"
     result = symconfig.partition("llama2-7b", "h100", 8, 8, solver="adaptive", num_microbatches=1)
     assert json.loads(json.dumps(result.to_dict())) == data
     assert set(result.strategies) >= {operator["name"] for operator in data["operators"]}
@@ -76,15 +76,14 @@ def test_numbers_in_json_add_up(run: Run) -> None:
     spent, solution = data["spent"], data["solution"]
     parts = spent["computation"] + spent["optimizer"] + spent["communication"]
     assert parts == pytest.approx(solution["cost"], rel=1e-9)
-    assert sum(one["shown"] for one in data["collectives"]) == pytest.approx(spent["communication"], rel=1e-9)
+    assert sum(one["exposed"] for one in data["collectives"]) == pytest.approx(spent["communication"], rel=1e-9)
     held = sum(value for name, value in spent.items() if name.endswith("_bytes"))
     assert held == pytest.approx(solution["memory_bytes"], rel=1e-9)
     for operator in data["operators"]:
         for tensor in operator["tensors"]:
             for dim, parts in zip(tensor["dims"], tensor["strategy"], strict=True):
                 assert dim["size"] % parts == 0
-        assert all(other["cost"] >= 0.9 * solution["cost"] for other in operator["others"])
-    fitting = [one for one in data["baselines"] if one["fits"]]
+    fitting = [one for one in data["baselines"] if one["cost"] is not None]
     assert fitting
     assert min(one["cost"] for one in fitting) >= solution["cost"] * (1 - 1e-9)
 
@@ -123,9 +122,9 @@ def test_a_pin_is_kept_and_one_that_cannot_be_is_refused_with_what_can(run: Run)
 
 
 def test_one_operator_is_explained_in_full_and_another_name_is_refused_with_those_near(run: Run) -> None:
-    outcome = run(*MODEL, "--explain", "layers.*.down_proj", "--top", "4")
+    outcome = run(*MODEL, "--explain", "layers.*.down_proj")
     assert outcome.code == 0
-    assert "What else it could do" in outcome.out
+    assert "What moves in a step" in outcome.out
     assert "In total" not in outcome.out
     assert run(*MODEL, "--explain", "layers.7.down_proj").out == run(*MODEL, "--explain", "layers.*.down_proj").out
     wrong = run(*MODEL, "--explain", "down_proj")
@@ -137,16 +136,16 @@ def test_everything_that_is_wrong_is_said_at_once(run: Run, tmp_path: Path) -> N
     outcome = run(
         "partition", "--model", "llama2-7b", "--program", "x.yaml", "--cluster", "h100", "--gpus", "0",
         "--solver", "best", "--objective", "speed", "--recompute", "some", "--memory-limit", "lots",
-        "--timeout", "soon", "--top", "0",
+        "--timeout", "soon",
         "--num-microbatches", "-1", "--placements", tmp_path / "table.txt",
     )  # fmt: skip
     assert outcome.code == 2
     for option in (
-        "--model", "--gpus", "--solver", "--objective", "--recompute", "--memory-limit", "--timeout", "--top",
+        "--model", "--gpus", "--solver", "--objective", "--recompute", "--memory-limit", "--timeout",
         "--num-microbatches", "--placements",
     ):  # fmt: skip
         assert f"{option}: " in outcome.err, option
-    assert outcome.err.count("error:") == 10
+    assert outcome.err.count("error:") == 9
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,7 @@ def test_a_mesh_level_of_no_size_is_refused_with_its_place(run: Run, program: Pa
 def test_where_nothing_fits_it_names_what_binds_and_the_mesh_that_would_do(run: Run) -> None:
     outcome = run(*MODEL, "--memory-limit", "10GiB")
     assert outcome.code == 1
-    assert "nothing fits in memory" in outcome.err
+    assert "no partition was found that fits in memory" in outcome.err
     assert "most of it is weight layers.*.mlp.gate_up_proj.weight" in outcome.err
     gpus = int(outcome.err.split("Try: ")[1].split()[0].replace(",", ""))
     assert gpus % 8 == 0
@@ -232,11 +231,11 @@ def test_less_kept_is_worth_more_moved_where_gamma_is_small() -> None:
         (("--gamma", "2"), "--gamma: only the objective symtensor has a gamma"),
         (
             ("--objective", "symtensor", "--gamma", "0"),
-            "--gamma: wrong value (got 0, need a number above 0, or one for each level as node=8,network=64)",
+            "--gamma: wrong value (got 0, need a number above 0)",
         ),
         (
             ("--objective", "symtensor", "--gamma", "inf"),
-            "--gamma: wrong value (got inf, need a number above 0, or one for each level as node=8,network=64)",
+            "--gamma: wrong value (got inf, need a number above 0)",
         ),
     ],
 )
@@ -251,9 +250,9 @@ def test_what_the_relative_cost_leaves_out_is_said_with_the_seconds_of_its_parti
     job = {"model": "llama2-7b", "cluster": "h100", "gpus": 8, "global_batch_size": 8, "num_microbatches": 1,
            "recompute": "none", "solver": "adaptive"}  # fmt: skip
     relative, timed = (symconfig.partition(**job, objective=objective) for objective in ("symtensor", "time"))
-    notes = " ".join(relative.said().notes)
+    notes = " ".join(relative.contents().notes)
     assert float(notes.partition("this partition takes ")[2].partition(" s a step")[0]) >= timed.found.cost * 0.99
-    assert not any("relative cost" in note for note in timed.said().notes)
+    assert not any("relative cost" in note for note in timed.contents().notes)
 
 
 STAGES = ("partition", "--model", "llama2-7b", "--cluster", "h100", "--gpus", "8", "--global-batch-size", "64",
@@ -269,7 +268,7 @@ def test_stages_are_shown_written_and_add_up_to_the_step(
     assert outcome.code == 0, outcome.err
     data = json.loads((tmp_path / "out" / "partition.json").read_text())
     stages, solution = data["stages"], data["solution"]
-    assert data["schema"] == "symconfig.pipeline/1"
+    assert data["schema"] == "symconfig.pipeline/2"
     assert "note: of an earlier partition: placements.py" in outcome.err
     assert f"{solution['step_s']:.3f} s a step in 4 stages, 32 microbatches" in outcome.out
     busy = [(solution["microbatches"] - 1) * one["microbatch_s"] + one["once_s"] for one in stages]

@@ -11,18 +11,17 @@ import numpy as np
 
 from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
-from symconfig.cost.partition.costs import Keep, Objective
-from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
 from symconfig.descriptor.mesh import Axis
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.baselines import NAMES
 from symconfig.solve.partition.problem import Solution, assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.units import GIB
+from tests.solve.partition.strategies import NAMES
 from tools.pages import EVIDENCE, fill, table
 from tools.partitions.cases import (
     Pair,

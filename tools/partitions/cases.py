@@ -23,11 +23,9 @@ from symconfig.graph.program.net import Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition.adaptive import Strategy
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import way
-from symconfig.solve.partition.follow import Arrival, Settling, matching
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, Case, Partition, Solver, costs_of, folded, partition
+from tests.solve.partition.strategies import Arrival, Settling, matching, named_rows, way
 
 MARGIN = 0.04  # of the GPU's memory, as `symconfig partition` leaves free
 T = TypeVar("T")
@@ -119,8 +117,8 @@ def best(asked: Question, axes: Sequence[Axis], cost_of: Callable[[Costs], Weigh
 
 def of_name(name: str, axes: Sequence[Axis]) -> Callable[[Costs], Weighed | str]:
     def cost_of(costs: Costs) -> Weighed | str:
-        found = baseline(costs.net, axes, name)
-        return weighed(costs, found.rows) if found.rows is not None else found.why
+        rows = named_rows(costs.net, axes, name)
+        return weighed(costs, rows) if rows is not None else "the program or the mesh does not have what it splits"
 
     return cost_of
 
@@ -133,8 +131,8 @@ def customary(asked: Question, axes: Sequence[Axis]) -> Weighed | str:
     made = way(tp=inner, dp=asked.gpus // inner, ep=experts, sequence_parallel=True, zero=1)
 
     def cost_of(costs: Costs) -> Weighed | str:
-        found = baseline(costs.net, axes, "megatron-tp-sp", made)
-        return weighed(costs, found.rows) if found.rows is not None else found.why
+        rows = named_rows(costs.net, axes, "megatron-tp-sp", made)
+        return weighed(costs, rows) if rows is not None else "an operator cannot be split in this way"
 
     return best(asked, axes, cost_of)
 

@@ -10,8 +10,8 @@ from symconfig.cost.partition.costs import Objective
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.read import load_program
+from symconfig.solve.partition.account import collectives
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.collectives import collectives
 from symconfig.units import GIB
 from tests.solve.partition.optima import (
     CLUSTER,

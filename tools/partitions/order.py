@@ -11,10 +11,9 @@ from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.measured.metrics import kendall
 from symconfig.resources import data_dir
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from tests.solve.partition.strategies import named_rows, way
 from tools.pages import table
 from tools.partitions.cases import Question, question
 
@@ -49,7 +48,7 @@ def _of(asked: Question) -> tuple[int, tuple[float, ...]] | None:
         for tp, cp, sp, zero in product(SIZES, SIZES, (False, True), range(4))
         if tp * cp <= asked.gpus and (tp > 1 or not sp)
     ]
-    made = (baseline(case.net, axes, "megatron-tp", way).rows for way in ways)
+    made = (named_rows(case.net, axes, "megatron-tp", way) for way in ways)
     some = [rows for rows in made if rows is not None]
     if not some:
         return None

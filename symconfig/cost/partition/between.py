@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.partition.codes import FORBIDDEN, Numbers, Table, digits
-from symconfig.cost.partition.exchange import Exchange, Transfer
 from symconfig.cost.partition.rates import Array
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Truth, cut, where
@@ -58,26 +57,11 @@ class Activation:
     kept: Kept | None
     times: float
 
-    @property
-    def transfers(self) -> tuple[tuple[Numbers, float], ...]:
-        """Return (digits, amount) of the tensor's transfer and, where it has a gradient, of the gradient's.
+    def cost(self, table: Table, backward: bool) -> Array:
+        """Return the cost per step of moving the tensor to the consumer or, `backward`, its gradient to the producer.
 
-        amount: of the whole tensor, in bytes or elements.
+        Of all instances, by number of the layout pair; cached in the table: [numbers].
         """
-        amounts = {leg.backward: leg.amount for leg in self.legs}
-        ways = ((self.there, amounts[False]), (self.back, amounts.get(True, 0.0)))
-        return ways if True in amounts else ways[:1]
-
-    def there_cost(self, table: Table) -> Array:
-        """Return the cost per step of moving the tensor to the consumer, by layout pair: [numbers]."""
-        return self._cost(table, False)
-
-    def back_cost(self, table: Table) -> Array:
-        """Return the cost per step of moving the gradient back to the producer, by layout pair: [numbers]."""
-        return self._cost(table, True)
-
-    def _cost(self, table: Table, backward: bool) -> Array:
-        """Return the cost per step of the legs in one direction, of all instances; cached in the table: [numbers]."""
         legs = tuple(leg for leg in self.legs if leg.backward == backward)
 
         def summed() -> Array:
@@ -122,33 +106,8 @@ class Weight:
     turns: float
     times: float
 
-    def cost(self, moved: Sequence[Array], ahead: Array, behind: Array) -> Array:
-        """Return the exposed cost per step of the four transfers, all instances together.
 
-        moved: costs of gather, gradient's turn, reduction and update. ahead, behind: seconds of work that can overlap
-        with them in the forward and the backward pass.
-        """
-        once = shown(moved, ahead, behind, regathers=self.regathers, trainable=self.trainable, turns=self.turns)
-        return self.times * once
-
-    def exchanges(self, moved: Sequence[Transfer], ahead: Array, behind: Array) -> list[Exchange]:
-        """Return the transfers grouped into exchanges by phase, each with the work left to overlap with, for one link.
-
-        A forward exchange always; a backward one with regathering or a trainable weight; reduction and update if
-        trainable.
-        """
-        gather, turn, reduction, update = moved
-        back = (gather,) * self.regathers + (turn,) * self.trainable
-        exchanges = [Exchange(Phase.FORWARD, (gather,), self.turns, ahead)]
-        exchanges += [Exchange(Phase.BACKWARD, back, self.turns, behind)] if back else []
-        if self.trainable:
-            left = np.maximum(behind - exchanges[1].alone, 0.0), np.maximum(ahead - gather.cost, 0.0)
-            exchanges.append(Exchange(Phase.REDUCTION, (reduction,), 1.0, left[0]))
-            exchanges.append(Exchange(Phase.UPDATE, (update,), 1.0, left[1]))
-        return exchanges
-
-
-def shown(
+def exposed_cost(
     moved: Sequence[Array], ahead: Array, behind: Array, *, regathers: Truth, trainable: Truth, turns: Array | float
 ) -> Array:
     """Return the exposed cost per step of a weight's four transfers, element by element; of one link, or of many.
@@ -164,15 +123,6 @@ def shown(
     once = once + np.maximum(update - np.maximum(ahead - gather, 0.0), 0.0)
     result: Array = turns * every + where(trainable, once, 0.0)
     return result
-
-
-def activation(given: Port, taken: Port, legs: tuple[Leg, ...], kept: Kept | None, times: float) -> Activation:
-    """Return the link of an activation from the producer's port to the consumer's.
-
-    Its digits are [producer's options, consumer's options], for the tensor and for its gradient.
-    """
-    there = digits(given.forward[:, None], taken.forward)
-    return Activation(there, digits(taken.backward, given.backward[:, None]), legs, kept, times)
 
 
 def weight(
@@ -213,18 +163,3 @@ def states(node: Node, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64]
     flat = np.array([option.zero > 0 for option in node.options])
     weight, gradient = port.forward[rows], port.backward[rows]
     return weight, gradient, np.where(flat[rows], FLAT, weight)
-
-
-def distinct(port: Port, rows: Rows) -> tuple[Rows, list[int]]:
-    """Return one of each set of rows that place the port's tensor alike, and the index into it of every given row.
-
-    Of rows that are alike the first one is returned.
-    """
-    digits = len(port.places) ** np.arange(rows.shape[1], dtype=np.int64)
-    first: dict[int, int] = {}
-    alike: list[int] = (port.alike[rows] @ digits).tolist()
-    back = [first.setdefault(number, len(first)) for number in alike]
-    at = [0] * len(first)
-    for row in range(len(rows) - 1, -1, -1):
-        at[back[row]] = row
-    return rows[at], back

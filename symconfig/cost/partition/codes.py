@@ -13,15 +13,13 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import change, local
-from symconfig.cost.partition.rates import Array, Rate
+from symconfig.cost.partition.rates import Array, Rate, change, local
 from symconfig.cost.partition.work import Rows
 from symconfig.graph.layout import PARTIAL, WHOLE, Column, cut
 
 Numbers = NDArray[np.int64]
 Pairs = tuple[Numbers, Numbers]  # places of one row and of the other
 BASE = 10
-MOST_AXES = 4  # whose numbers all have an entry in a table; of more axes those that occur are looked at one by one
 _MOST_KNOWN = 128  # arrays of a table: some 10 MB
 FORBIDDEN = 9  # the digit of what is ruled out
 # By digit, one pair of places that stands for all that are alike: (given, taken).
@@ -49,16 +47,24 @@ def digits(given: Numbers, taken: Numbers) -> Numbers:
     return np.where(first & second & (given != taken), _EXCHANGED, result)
 
 
-def codes(table: Numbers, given: Rows, taken: Rows, across: bool) -> Numbers:
-    """Return the number of each pair of rows, one decimal digit per axis.
+def pair_of(digit: int) -> tuple[int, int]:
+    """Return the places before and after of one pair that moves as every pair with this digit does."""
+    return _PAIRS[digit]
 
-    table: digits, [options of one, options of the other]. across: of all pairs, [given, taken]; else of rows pair by
-    pair, [given].
+
+def is_gather(digits: Sequence[int]) -> bool:
+    """Return whether the change with these digits, one for each axis, is an all-gather along some axis and no more."""
+    return _GATHERED in digits and all(digit <= _HELD or digit == _GATHERED for digit in digits)
+
+
+def codes(table: Numbers, given: Rows, taken: Rows) -> Numbers:
+    """Return the number of every pair of rows, one decimal digit per axis: [given, taken].
+
+    table: digits, [options of one, options of the other].
     """
-    shape = (len(given), len(taken)) if across else (len(given),)
-    total = np.zeros(shape, dtype=np.int64)
+    total = np.zeros((len(given), len(taken)), dtype=np.int64)
     for axis, (row, column) in enumerate(zip(given.T, taken.T, strict=True)):
-        total += BASE**axis * (table[row].take(column, axis=1) if across else table[row, column])
+        total += BASE**axis * table[row].take(column, axis=1)
     return total
 
 
@@ -71,7 +77,8 @@ def codes_where(able: Numbers, tables: Sequence[Numbers], given: Rows, taken: Ro
     for row, column in zip(given.T, taken.T, strict=True):
         some &= (able != FORBIDDEN)[row].take(column, axis=1)
     first, second = np.divmod(np.flatnonzero(some), len(taken))
-    return (first, second), [codes(table, given[first], taken[second], False) for table in tables]
+    powers = BASE ** np.arange(given.shape[1], dtype=np.int64)
+    return (first, second), [table[given[first], taken[second]] @ powers for table in tables]
 
 
 @dataclass(frozen=True)
@@ -118,17 +125,9 @@ class Table:
     @cached_property
     def shares(self) -> tuple[Array, Array]:
         """Return one rank's share of the tensor before and after the change of layout: two arrays [numbers]."""
-        ones, (given, taken) = np.ones(len(self.numbers)), self.places
-        return ones * local(given, self.rates), ones * local(taken, self.rates)
-
-    @property
-    def places(self) -> tuple[list[Column], list[Column]]:
-        """Return the places before and after the change of one representative of each number.
-
-        Each is a list of arrays [numbers], one for each axis.
-        """
+        ones = np.ones(len(self.numbers))
         given, taken = (list(np.array(of, dtype=np.int64)[self.digits]) for of in zip(*_PAIRS, strict=True))
-        return given, taken
+        return ones * local(given, self.rates), ones * local(taken, self.rates)
 
     def cost(self, amount: float) -> Array:
         """Return the collectives' cost for a tensor of `amount`, infinite where forbidden; cached: [numbers]."""
@@ -158,14 +157,3 @@ class Table:
 def every(rates: tuple[Rate, ...]) -> Table:
     """Return the table of all numbers with as many digits as there are axes; a number is its own index."""
     return Table(rates, np.arange(BASE ** len(rates), dtype=np.int64))
-
-
-def read(rates: tuple[Rate, ...], numbers: Numbers) -> tuple[Table, Numbers]:
-    """Return a table that contains these numbers, and the index of each in it.
-
-    Up to MOST_AXES axes it is the cached table of all numbers; else a new one of the numbers that occur.
-    """
-    if len(rates) <= MOST_AXES:
-        return every(rates), numbers
-    some, places = np.unique(numbers, return_inverse=True)
-    return Table(rates, some), places.reshape(numbers.shape)

@@ -6,7 +6,6 @@ Both objectives run through the same rules. `time`: seconds of a step, computati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -15,12 +14,11 @@ import numpy as np
 
 from symconfig.cost.kernels import traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, activation, distinct, states, weight
-from symconfig.cost.partition.codes import Numbers, Table, codes, codes_where, read
-from symconfig.cost.partition.exchange import Exchange, Transfer
+from symconfig.cost.partition.between import Activation, Kept, Leg, Weight, exposed_cost, states, weight
+from symconfig.cost.partition.codes import codes, codes_where, digits, every
 from symconfig.cost.partition.rates import Affine, Array, Rate
 from symconfig.cost.partition.work import Passes, Rows, held, inside, passed, work
-from symconfig.graph.layout import FLAT, Column, cut
+from symconfig.graph.layout import FLAT, cut
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Link, Net, Node, Port
 from symconfig.graph.sharding import Phase
@@ -149,8 +147,8 @@ class Costs:
         bytes_held, moved = each[kept].sum(axis=0) * self.kept_times(node), each.sum(axis=0)
         times, relative = self.training.turns * node.times, np.zeros(len(rows))
         if not self.timed:
-            shown = node.ports[outputs : outputs + len(node.operator.outputs)]
-            relative = sum((self._relative_memory(port, rows) for port in shown), relative)
+            made = node.ports[outputs : outputs + len(node.operator.outputs)]
+            relative = sum((self._relative_memory(port, rows) for port in made), relative)
         return NodeCost(times * cost, bytes_held, 2.0 * moved, times * relative)
 
     def forwards(self, node: Node) -> float:
@@ -220,16 +218,6 @@ class Costs:
         result: Array = np.where(cut(places), [1.0 / rate.size for rate in self.rates], 1.0).prod(axis=-1)
         return result
 
-    def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return the costs of a link for every pair of rows of producer and consumer: [given, taken].
-
-        Forbidden pairs cost infinity.
-        """
-        if isinstance(self.rule(index), Weight):
-            return self._link(index, given, taken, True)
-        cost, memory, back, there = self.grouped(index, given, taken)
-        return LinkCost(cost[back].take(there, axis=1), memory[back].take(there, axis=1))
-
     def grouped(self, index: int, given: Rows, taken: Rows) -> tuple[Array, Array, Rows, Rows]:
         """Return (cost, memory, group of each given row, group of each taken row) of a link.
 
@@ -240,7 +228,7 @@ class Costs:
         second, there = self._alike(index, taken, True)
         if 2 * len(first) * len(second) > len(given) * len(taken):
             first, back, second, there = given, np.arange(len(given)), taken, np.arange(len(taken))
-        return (*self._link(index, first, second, True), back, there)
+        return (*self.link(index, first, second), back, there)
 
     def _alike(self, index: int, rows: Rows, end: bool) -> tuple[Rows, Rows]:
         """Return one row of each group that a link's costs distinguish, and the group of each row.
@@ -253,73 +241,40 @@ class Costs:
         weight = self.net.nodes[link.producer].parameter is not None
         if weight and not end:
             return rows, np.arange(len(rows))
-        first, back = distinct(self.net.nodes[node].ports[port], rows)
-        if not weight:
-            return first, np.array(back, dtype=np.int64)
-        keys = np.stack((np.array(back, dtype=np.float64), *self._overlappable_s(self.net.nodes[node], rows)))
-        _, at, numbers = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        alike = self.net.nodes[node].ports[port].alike
+        powers = len(alike) ** np.arange(rows.shape[1], dtype=np.int64)
+        keys: list[Array] = [(alike[rows] @ powers).astype(np.float64)]  # a number for each layout
+        if weight:
+            keys += self.overlappable_s(self.net.nodes[node], rows)
+        _, at, numbers = np.unique(np.array(keys), axis=1, return_index=True, return_inverse=True)
         return rows[at], numbers.reshape(-1)
 
-    def pairwise(self, index: int, given: Rows, taken: Rows) -> LinkCost:
-        """Return a link's costs of given[i] with taken[i]: [rows]."""
-        return self._link(index, given, taken, False)
-
-    def exchanges(self, index: int, given: Rows, taken: Rows) -> list[Exchange]:
-        """Return the exchanges over a link for given[i] with taken[i], of one of the link's instances."""
-        rule = self.rule(index)
-
-        def transfer(at: Numbers, amount: float) -> tuple[Table, Transfer]:
-            table = Table(self.rates, codes(at, given, taken, False))
-            ends: list[list[Column]] = list(table.places)
-            if len(table.numbers) == 1:  # numbers are quicker than arrays of one
-                ends = [[int(np.asarray(at).item()) for at in places] for places in ends]
-            return table, Transfer(ends[0], ends[1], amount, self.rates)
-
-        if isinstance(rule, Weight):
-            moved = [transfer(*each)[1] for each in rule.transfers]
-            return rule.exchanges(moved, *self._overlappable_s(self.net.nodes[self.net.links[index].consumer], taken))
-        exchanges = []
-        for leg in rule.legs:
-            table, way = transfer(rule.back if leg.backward else rule.there, leg.amount)
-            often = leg.times * (table.gathered.astype(np.float64) if leg.gathered else 1.0)
-            exchanges.append(Exchange(leg.phase, (way,), often))
-        return exchanges
-
-    def _link(self, index: int, given: Rows, taken: Rows, both: bool) -> LinkCost:
-        """Return a link's costs: for every pair of rows if `both`, [given, taken], else row by row, [rows].
+    def link(self, index: int, given: Rows, taken: Rows) -> LinkCost:
+        """Return a link's costs for every pair of rows: [given, taken].
 
         Forbidden pairs of a parameter cost infinity; its links keep no memory.
         """
-        link, rule = self.net.links[index], self.rule(index)
-        shape = (len(given), len(taken)) if both else (len(given),)
+        link, rule, table = self.net.links[index], self.rule(index), every(self.rates)
         if isinstance(rule, Weight):
-            ahead, behind = self._overlappable_s(self.net.nodes[link.consumer], taken)
-            if not both:
-                numbers = [codes(at, given, taken, False) for at, _ in rule.transfers]
-                return LinkCost(self._exposed_cost(rule, numbers, ahead, behind), np.zeros(shape))
-            # of most pairs the one splits what the other does not: they are left out before anything is worked out
+            ahead, behind = self.overlappable_s(self.net.nodes[link.consumer], taken)
+            # most pairs split what the other row does not: they are left out before anything is worked out
             where, numbers = codes_where(rule.transfers[0][0], [at for at, _ in rule.transfers], given, taken)
-            cost = np.full(shape, np.inf)
-            cost[where] = self._exposed_cost(rule, numbers, ahead[where[1]], behind[where[1]])
-            return LinkCost(cost, np.broadcast_to(0.0, shape))
-        return self._activation_link(rule, given, taken, both)
-
-    def _exposed_cost(self, rule: Weight, numbers: Sequence[Numbers], ahead: Array, behind: Array) -> Array:
-        moved = []
-        for number, (_, amount) in zip(numbers, rule.transfers, strict=True):
-            table, place = read(self.rates, number)
-            moved.append(table.cost(amount).take(place))
-        return rule.cost(moved, ahead, behind)
-
-    def _activation_link(self, rule: Activation, given: Rows, taken: Rows, both: bool) -> LinkCost:
-        """Return the costs of an activation's link: transfers of the tensor and its gradient, and the bytes kept."""
-        table, place = read(self.rates, codes(rule.there, given, taken, both))
-        cost, kept = rule.there_cost(table).take(place), np.broadcast_to(0.0, place.shape)
-        if rule.kept is not None:
-            kept = rule.memory(table).take(place)
+            amounts = (table.cost(amount) for _, amount in rule.transfers)
+            moved = [cost.take(number) for cost, number in zip(amounts, numbers, strict=True)]
+            cost = np.full((len(given), len(taken)), np.inf)
+            cost[where] = rule.times * exposed_cost(
+                moved,
+                ahead[where[1]],
+                behind[where[1]],
+                regathers=rule.regathers,
+                trainable=rule.trainable,
+                turns=rule.turns,
+            )
+            return LinkCost(cost, np.broadcast_to(0.0, cost.shape))
+        there = codes(rule.there, given, taken)
+        cost, kept = rule.cost(table, False).take(there), rule.memory(table).take(there)
         if any(leg.backward for leg in rule.legs):
-            table, place = read(self.rates, codes(rule.back, given, taken, both))
-            cost += rule.back_cost(table).take(place)
+            cost += rule.cost(table, True).take(codes(rule.back, given, taken))
         return LinkCost(cost, kept)
 
     def rule(self, index: int) -> Activation | Weight:
@@ -334,7 +289,9 @@ class Costs:
         source, sink = self.net.nodes[link.producer], self.net.nodes[link.consumer]
         port, use = source.ports[link.given], sink.ports[link.taken]
         if source.parameter is None:
-            return activation(port, use, self.legs(link), self._kept(link), float(link.times))
+            there = digits(port.forward[:, None], use.forward)
+            back = digits(use.backward, port.backward[:, None])
+            return Activation(there, back, self.legs(link), self._kept(link), float(link.times))
         op = sink.operator
         others = (at for at in range(len(op.inputs)) if at != link.taken) if op is not None else ()
         return weight(
@@ -347,7 +304,7 @@ class Costs:
             times=float(link.times),
         )
 
-    def _overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
+    def overlappable_s(self, sink: Node, taken: Rows) -> tuple[Array, Array]:
         """Return the seconds of forward and of backward that a weight's collectives may overlap with: [rows]."""
         own = self.passes(sink, taken)
         return self.training.hide * own.forward, self.training.hide * own.backward
@@ -397,3 +354,34 @@ class Costs:
         if self.training.keep is Keep.BORDERS and link.inside and sink.run >= 0:
             return link.times / self.net.instances[sink.run]
         return float(link.times * self.training.alive)
+
+
+def floor_bytes(costs: Costs, gpus: int) -> float:
+    """Return a lower bound of the bytes on the busiest GPU: everything that is kept, divided by the number of GPUs.
+
+    It does not check whether dims divide that often.
+    """
+    return sum(size for _, size in kept_bytes(costs)) / gpus
+
+
+def kept_bytes(costs: Costs) -> list[tuple[str, float]]:
+    """Return what is kept on all GPUs together, as (name, bytes): parameters with gradient and optimizer state, and
+    tensors that an operator saves for its backward or that a link keeps.
+    """
+    net, training, result = costs.net, costs.training, list[tuple[str, float]]()
+    for node in net.nodes:
+        if node.parameter is not None:
+            states = training.gradient_bytes + training.optimizer_bytes if node.parameter.trainable else 0.0
+            size = node.times * (node.ports[0].bytes + node.ports[0].elements * states)
+            result.append((f"weight {node.name} with its gradient and optimizer state", size))
+        elif node.operator is not None:
+            saved = [
+                port for port in node.ports[len(node.operator.inputs) :] if port.tensor.name in node.operator.saved
+            ]
+            result += [(f"tensor {port.tensor.name}", port.bytes * costs.kept_times(node)) for port in saved]
+    for link in net.links:
+        if costs.holds(link) and not link.covered:
+            port = net.nodes[link.producer].ports[link.given]
+            size = port.bytes * costs.link_times(link, net.nodes[link.consumer])
+            result.append((f"tensor {port.tensor.name}", size))
+    return result

@@ -1,12 +1,13 @@
-"""What moving bytes along one axis of a mesh costs: seconds, or elements as the source paper counts them."""
+"""What moving bytes along the axes of a mesh costs: seconds, or elements as the source paper counts them; and the
+collectives that bring a tensor from one layout into another, for many pairs of layouts at once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from symconfig.cost import formulas
 from symconfig.cost.machine import Number
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
+from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
 
 Array = NDArray[np.float64]
 Group = int | NDArray[np.int64]  # numbers of `Groups`; 0: of no axis
@@ -66,16 +68,9 @@ class Rate:
     by_all_to_all: Prices
     send: Affine
 
-    def ring(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_ring, amount, group)
-
-    def all_reduce(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_all_reduce, amount, group)
-
-    def all_to_all(self, amount: Array | float, group: Group = 0) -> Array:
-        return self._added_by_axis(self.by_all_to_all, amount, group)
-
-    def _added_by_axis(self, prices: Prices, amount: Array | float, group: Group) -> Array:
+    def cost(self, kind: Kind, amount: Array | float, group: Group = 0) -> Array:
+        """Return what a collective of this kind costs along the axis beyond that over `group` alone."""
+        prices = {Kind.ALL_REDUCE: self.by_all_reduce, Kind.ALL_TO_ALL: self.by_all_to_all}.get(kind, self.by_ring)
         return prices(amount, group + self.step) - prices(amount, group)
 
 
@@ -187,23 +182,78 @@ def _group_levels(mesh: Mesh, groups: Groups, numbers: dict[str, Number]) -> tup
     return ranks, stride, result
 
 
-def elements(axes: Sequence[Axis], weights: Mapping[str, float] | None = None) -> tuple[Rate, ...]:
-    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm.
-
-    weights: of an element by the level that it crosses; 1 by default. An all-gather's data crosses the levels outside a
-    domain once for all of its members; an all-to-all's crosses the outermost level between sender and receiver.
-    """
+def elements(axes: Sequence[Axis]) -> tuple[Rate, ...]:
+    """Return the rate of each axis in elements that leave one rank: the source paper's Cost_comm."""
     groups = Groups.of(axes)
-    inside, shares = np.ones(1), 1.0 - 1.0 / groups.ranks
-    apart = shares
-    for level, members in groups.members.items():  # innermost first
-        more = (weights or {}).get(level, 1.0) - 1.0
-        shares = shares + more * (1.0 - 1.0 / members) / inside
-        apart = apart + more * (members - 1.0) * inside / groups.ranks
-        inside = inside * members
+    shares = 1.0 - 1.0 / groups.ranks
     none = (0.0,) * len(shares)
-    once, twice, each = (Prices(none, tuple(some.tolist())) for some in (shares, 2 * shares, apart))
+    once, twice = (Prices(none, tuple((times * shares).tolist())) for times in (1, 2))
     return tuple(
-        Rate(axis.size, step, once, twice, each, Affine(0.0, (weights or {}).get(axis.level, 1.0)))
+        Rate(axis.size, step, once, twice, once, Affine(0.0, 1.0))
         for axis, step in zip(axes, groups.steps, strict=True)
     )
+
+
+class Move(NamedTuple):
+    """A collective along one axis.
+
+    happens: for which pairs of layouts. amount: of the larger buffer on one rank, in bytes or elements.
+    """
+
+    kind: Kind
+    axis: int
+    happens: Truth
+    amount: Array | float
+    cost: Array | float
+
+
+def local(places: Sequence[Column], rates: Sequence[Rate]) -> Array | float:
+    """Return one rank's share of a tensor: 1 / (product of the sizes of the axes that it is sharded over)."""
+    share: Array | float = 1.0
+    for place, rate in zip(places, rates, strict=True):
+        share = share * np.where(cut(place), 1.0 / rate.size, 1.0)
+    return share
+
+
+def change(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Array | float:
+    """Return the cost of bringing a tensor from one layout into another. amount: of the whole tensor."""
+    return total(moves(given, taken, amount, rates))
+
+
+def total(run: Iterable[Move]) -> Array | float:
+    """Return the sum of the costs of moves, each only where it happens; 0.0 for none."""
+    cost: Any = 0.0
+    for move in run:
+        cost = cost + where(move.happens, move.cost, 0.0)
+    result: Array | float = cost
+    return result
+
+
+def moves(
+    given: Sequence[Column], taken: Sequence[Column], amount: Array | float, rates: Sequence[Rate]
+) -> Iterator[Move]:
+    """Yield the moves that bring a tensor from one layout into another, in order. amount: of the whole tensor.
+
+    Moves of one kind are one collective over all of their axes; each has what its axis adds to the cost.
+    """
+    sizes = [rate.size for rate in rates]
+    for kind, axes, larger in changes(given, taken, local(given, rates) * amount, sizes):
+        # What stays within an outer axis' part is left for the inner ones: each element crosses one of them only.
+        order = reversed(axes) if kind is Kind.ALL_TO_ALL else axes
+        yield from together(kind, ((axis, rates[axis], now) for axis, now in order), larger)
+
+
+def together(kind: Kind, along: Iterable[tuple[int, Rate, Truth]], whole: Array | float) -> Iterator[Move]:
+    """Yield the moves of one collective, one for each axis on which it happens anywhere; none without such an axis.
+
+    whole: the larger buffer on one rank. The amount is divided by each axis before the next one.
+    """
+    group: Any = 0
+    amount: Any = whole
+    for axis, rate, now in along:
+        if ever(now):
+            yield Move(kind, axis, now, amount, rate.cost(kind, whole, group))
+            group = where(now, group + rate.step, group)
+            amount = where(now, amount / rate.size, amount)

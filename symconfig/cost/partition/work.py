@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.machine import Machine
-from symconfig.cost.partition.change import Move, together
-from symconfig.cost.partition.rates import Affine, Array, Rate
+from symconfig.cost.partition.rates import Affine, Array, Move, Rate, together
 from symconfig.graph.layout import PARTIAL, Kind
 from symconfig.graph.operator import Operator, Split, Work
 from symconfig.graph.program.net import Node, Port
@@ -177,7 +176,10 @@ def exchanged(program: Program, node: Node, rows: Rows, rates: Sequence[Rate], p
     op, extent = node.operator, _extent(program, node, rows, rates)
     for port, operand in zip(node.ports[len(op.inputs) :], op.outputs, strict=False):
         if operand.name in program.outputs:
-            yield from _output_sums(port, rows, rates, per_element)
+            amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
+            partial = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]
+            for move in together(Kind.ALL_REDUCE, partial, amount):
+                yield Inner(move, 1, False)
     for index, option in enumerate(node.options):
         split, here = option.split, (rows == index).T
         if split is not None and split.sums:
@@ -208,11 +210,3 @@ def _halo_row(node: Node, split: Split, rows: Rows, rates: Sequence[Rate], per_e
     along = np.array([place.forward == at for place in port.places])
     row: Array = held((port,), rows, rates)[0] * counted(along, rows, rates) / port.sizes[at]
     return row / port.tensor.element_bytes if per_element else row
-
-
-def _output_sums(port: Port, rows: Rows, rates: Sequence[Rate], per_element: bool) -> Iterator[Inner]:
-    """Yield an all-reduce of a program output along every axis on which it is a partial sum; it runs forward only."""
-    amount = held((port,), rows, rates)[0] / (port.tensor.element_bytes if per_element else 1.0)
-    along = [(axis, rate, port.forward[rows[:, axis]] == PARTIAL) for axis, rate in enumerate(rates)]
-    for move in together(Kind.ALL_REDUCE, along, amount):
-        yield Inner(move, 1, False)

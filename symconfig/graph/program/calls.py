@@ -412,7 +412,7 @@ def used(tensor: Tensor, loops: tuple[str, ...] | None, sizes: Mapping[str, int]
         raise Mistake("the rank does not match", at, got=shown(loops), need=shown(tensor.dims))
     check_dims(loops, sizes, at)
     for loop, dim in zip(loops, tensor.dims, strict=True):
-        if sizes[loop] != sizes.get(dim, sizes[loop]):  # an undefined one was told where it is declared
+        if sizes[loop] != sizes.get(dim, sizes[loop]):  # an undefined one is reported at its declaration
             raise Mistake("a dim is used with two sizes", at, got=f"{loop} = {sizes[loop]}, {dim} = {sizes[dim]}")
     return Use(tensor, loops)
 

@@ -8,7 +8,7 @@ classes. What is a class decides only how much freedom is left.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from symconfig.graph.operator import Operator, Tensor, Use, Work
@@ -17,80 +17,23 @@ from symconfig.graph.program.program import Parameter, Program
 from symconfig.graph.program.repeats import Chain, Run, runs
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Describe a tensor's role in the program. fed: an input of the program. ends: an output of the program. shared: a
-    parameter or an input that is read more than once.
-    """
-
-    parameter: bool = False
-    trainable: bool = False
-    fed: bool = False
-    ends: bool = False
-    shared: bool = False
-
-
-_MADE = Origin()
-
-
-def origins(program: Program) -> dict[str, Origin]:
-    """Return the origin of every input, output and parameter, by tensor name. Other tensors are absent."""
+def structures(program: Program) -> list[int]:
+    """Return a number for each operator, equal for operators of equal structure: all that a cost may depend on."""
     uses = Counter(operand.name for op in program.operators for operand in op.inputs)
-    result = {name: Origin(ends=True) for name in program.outputs}
-    result |= {name: Origin(fed=True, ends=name in result, shared=uses[name] > 1) for name in program.inputs}
-    for parameter in program.parameters:
-        name = parameter.tensor.name
-        result[name] = Origin(True, parameter.trainable, ends=name in result, shared=uses[name] > 1)
-    return result
+    trainable = {parameter.tensor.name: parameter.trainable for parameter in program.parameters}
+    given = {*program.inputs, *trainable}
+    # of each tensor: whether it is trained (None: no parameter), an output, given, and given and read more than once
+    roles = {
+        name: (trainable.get(name), name in program.outputs, name in given, name in given and uses[name] > 1)
+        for name in (*program.outputs, *given)
+    }
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(structure(program, op, roles), len(numbers)) for op in program.operators]
 
 
-@dataclass(slots=True)
-class Signatures:
-    """Number the structures of a program's operators, caching the number by a cheap key that includes
-    names and loops.
-    """
-
-    program: Program
-    origins: dict[str, Origin] = field(init=False)
-    known: dict[Hashable, int] = field(default_factory=dict)
-    numbers: dict[Hashable, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.origins = origins(self.program)
-
-    def number(self, op: Operator) -> int:
-        """Return the number of an operator's structure, a new one for a new structure; equal numbers mean equal
-        structure. Caches the result.
-        """
-        written = self._written(op)
-        number = self.known.get(written)
-        if number is None:
-            exact = structure(self.program, op, self.origins)
-            number = self.known[written] = self.numbers.setdefault(exact, len(self.numbers))
-        return number
-
-    def _written(self, op: Operator) -> Hashable:
-        """Return a cheap cache key of an operator: equal keys imply equal structure, but not the reverse.
-
-        `splits` are compared by identity, which is safe because the program keeps them alive.
-        """
-        tensors, origin = self.program.tensors, self.origins
-        seen = []
-        place: dict[str, int] = {}
-        for operand in (*op.inputs, *op.outputs, *op.residues):
-            name = operand.name
-            tensor = tensors[name]
-            first = place.setdefault(name, len(place))
-            seen.append((operand.loops, tensor.dims, tensor.element_bytes, tensor.gradient, origin.get(name), first))
-        numbers = (op.linear, op.traffic, op.attended, op.channels, op.backward, len(op.inputs), len(op.outputs))
-        kept = tuple([place.get(name, -1) for name in op.saved])
-        return op.work, op.loops, op.contracted, id(op.splits), numbers, kept, len(op.holds), tuple(seen)
-
-
-def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hashable:
-    """Return everything about an operator that a cost may depend on, as a hashable without names: sizes, element bytes,
-    gradients, origins, splits, saved tensors. Loops and tensors are numbered in the order of first occurrence in its
-    operands.
+def structure(program: Program, op: Operator, roles: Mapping[str, Hashable]) -> Hashable:
+    """Return all that a cost may depend on, as a hashable without names: sizes, element bytes, gradients, roles in the
+    program, splits, saved tensors. Loops and tensors are numbered in the order of first occurrence in the operands.
     """
     operands = (*op.inputs, *op.outputs, *op.residues)
     loops: dict[str, int] = {}
@@ -112,7 +55,7 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
             tuple((program.sizes[dim], dim in program.batch) for dim in tensor.dims),
             tensor.element_bytes,
             tensor.gradient,
-            origin.get(operand.name, _MADE),
+            roles.get(operand.name),
         )
 
     return (
@@ -130,13 +73,12 @@ def structure(program: Program, op: Operator, origin: dict[str, Origin]) -> Hash
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """Hold a program with the classes of its operators. of: for each operator its class. operators: for each class the
-    index of its first operator. runs: the repeats.
+    """Hold a program with the classes of its operators. of: for each operator its class, the index of the first one in
+    it. runs: the repeats.
     """
 
     program: Program
     of: tuple[int, ...]
-    operators: tuple[int, ...]
     runs: tuple[Run, ...]
 
 
@@ -146,16 +88,12 @@ def fold(program: Program) -> Folding:
     Operators at the same position of a run's instances share a class; an operator outside every run has a class of
     its own.
     """
-    signatures = Signatures(program)
-    repeats = runs(Chain.of(program, [signatures.number(op) for op in program.operators]))
+    repeats = runs(Chain.of(program, structures(program)))
     first = list(range(len(program.operators)))
     for run in repeats:
         for index in range(run.start + run.period, run.end):
             first[index] = first[index - run.period]
-    operators = tuple(dict.fromkeys(first))
-    number = {index: position for position, index in enumerate(operators)}
-    of = tuple(number[index] for index in first)
-    return Folding(program, of, operators, repeats)
+    return Folding(program, tuple(first), repeats)
 
 
 @dataclass
@@ -182,8 +120,7 @@ class Parts:
             for operand in op.inputs:
                 if operand.name in names:
                     self.uses[operand.name] = self.uses.get(operand.name, (index, index))[0], index
-        signatures = Signatures(self.program)
-        self._kinds = [signatures.number(op) for op in operators]
+        self._kinds = structures(self.program)
 
     def crossing(self, cut: int) -> list[str]:
         """Return the names of activations that operators before index `cut` make and operators from `cut` on read.

@@ -11,9 +11,10 @@ follow from the places at the two ends of a link.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import prod
 from typing import NamedTuple
 
@@ -159,11 +160,6 @@ class Net:
     instances: tuple[int, ...]
 
     @cached_property
-    def weights(self) -> frozenset[str]:
-        """Return the names of the parameters' tensors."""
-        return frozenset(parameter.tensor.name for parameter in self.program.parameters)
-
-    @cached_property
     def links_of(self) -> tuple[tuple[int, ...], ...]:
         """Return, for each node, the indices of the links that begin or end at it."""
         result: list[list[int]] = [[] for _ in self.nodes]
@@ -175,135 +171,95 @@ class Net:
 
 
 def net(program: Program, classes: Sequence[int] | None = None, runs: Sequence[tuple[int, int, int]] = ()) -> Net:
-    """Return the network of a program.
+    """Return the network of a program: nodes of parameters and operators, and the links between them with their counts.
+
+    A tensor with several consumers goes through a copy. Program inputs are not linked, nor are tensors that nothing
+    reads. Nodes that are alike are one: operators of one class, parameters and copies with the same consumers.
 
     Args:
         classes: for each operator the number of its class. Operators of one class are one node and take one
             strategy, so they must have equal structure. Default: each operator by itself.
         runs: (first operator, operators per instance, instances) of each repeat.
     """
-    return _Maker(program, classes if classes is not None else range(len(program.operators)), runs).made()
+    operators, weights = program.operators, {one.tensor.name: one for one in program.parameters}
+    classes = classes if classes is not None else range(len(operators))
+    place = [(-1, 0)] * len(operators)  # each operator's repeat, and which instance of it
+    for run, (start, period, times) in enumerate(runs):
+        for offset in range(period * times):
+            place[start + offset] = (run, offset // period)
+    uses: dict[str, list[tuple[int, int]]] = {}  # of each tensor (operator, port) of its consumers
+    for index, op in enumerate(operators):
+        for at, operand in enumerate(op.inputs):
+            uses.setdefault(operand.name, []).append((index, at))
+    numbers, nodes, links = (
+        dict[object, int](),
+        list[Node](),
+        Counter[tuple[int, int, int, int, bool, bool, bool, bool]](),
+    )
+    count = Counter[int]()
 
+    def node(key: object, make: Callable[[], Node]) -> int:
+        """Return the index of the node with this key, made if it is new, and count one more occurrence of it."""
+        if key not in numbers:
+            numbers[key] = len(nodes)
+            nodes.append(make())
+        count[numbers[key]] += 1
+        return numbers[key]
 
-@dataclass(slots=True)
-class _Maker:
-    """Build a network; `nodes`, `times` and `links` grow as it runs, so it is used once."""
+    def run_of(*among: int) -> int:
+        """Return the repeat that all these operators are in; -1 for none or several."""
+        found = {place[index][0] for index in among}
+        return found.pop() if len(found) == 1 else -1
 
-    program: Program
-    classes: Sequence[int]
-    runs: Sequence[tuple[int, int, int]]
-    nodes: list[Node] = field(default_factory=list)
-    times: list[int] = field(default_factory=list)  # how often each node is there
-    keys: dict[object, int] = field(default_factory=dict)
-    links: dict[tuple[int, int, int, int, bool, bool, bool, bool], int] = field(default_factory=dict)
-
-    def made(self) -> Net:
-        """Return the network: nodes of parameters and operators, merged by key, and the links between them with their
-        counts.
-
-        Program inputs are not linked. Tensors that nothing reads have no link.
-        """
-        operators = self.program.operators
-        place = [(-1, 0)] * len(operators)  # each operator's repeat, and which instance of it
-        for run, (start, period, times) in enumerate(self.runs):
-            for offset in range(period * times):
-                place[start + offset] = (run, offset // period)
-        trainable = {parameter.tensor.name: parameter for parameter in self.program.parameters}
-        made: dict[str, tuple[int, int]] = {}  # tensor -> (operator, port)
-        uses: dict[str, list[tuple[int, int]]] = {}
-        for index, op in enumerate(operators):
-            for port, operand in enumerate(op.outputs):
-                made[operand.name] = (index, len(op.inputs) + port)
-            for port, operand in enumerate(op.inputs):
-                uses.setdefault(operand.name, []).append((index, port))
-        used = {
-            tensor: self._parameter(parameter, uses.get(tensor, []), place) for tensor, parameter in trainable.items()
-        }
-        node_of = [self._operator(index, place[index][0]) for index in range(len(operators))]
-        for tensor, consumers in uses.items():
-            if tensor in trainable:
-                self._link_consumers(tensor, (used[tensor], 0), None, consumers, node_of, place)
-            elif tensor in made:
-                index, port = made[tensor]
-                self._link_consumers(tensor, (node_of[index], port), index, consumers, node_of, place)
-        links = [Link(*key[:4], times, *key[4:]) for key, times in self.links.items()]
-        parameters = tuple(used[parameter.tensor.name] for parameter in self.program.parameters)
-        instances = tuple(times for _, _, times in self.runs)
-        nodes = tuple([replace(node, times=times) for node, times in zip(self.nodes, self.times, strict=True)])
-        return Net(self.program, nodes, tuple(links), tuple(node_of), parameters, instances)
-
-    def _node(self, key: object, make: Callable[[], Node]) -> int:
-        """Return the index of the node with this key, creating it with `make` if it is new, and count one more
-        occurrence of it.
-        """
-        if key not in self.keys:
-            self.keys[key] = len(self.nodes)
-            self.nodes.append(make())
-            self.times.append(0)
-        self.times[self.keys[key]] += 1
-        return self.keys[key]
-
-    def _operator(self, index: int, run: int) -> int:
-        op = self.program.operators[index]
-        return self._node(("operator", self.classes[index]), lambda: _of_operator(self.program, op, run))
-
-    def _parameter(self, parameter: Parameter, uses: list[tuple[int, int]], place: list[tuple[int, int]]) -> int:
-        used = ("parameter", tuple(sorted((self.classes[index], port) for index, port in uses)), parameter.trainable)
-        runs = {place[index][0] for index, _ in uses}
-        run = runs.pop() if len(runs) == 1 else -1
-        key = used if uses else ("unused", parameter.tensor.name)
-        return self._node(key, lambda: _of_parameter(self.program, parameter, run))
-
-    def _link_consumers(
-        self,
-        tensor: str,
-        source: tuple[int, int],
-        producer: int | None,
-        uses: list[tuple[int, int]],
-        node_of: list[int],
-        place: list[tuple[int, int]],
-    ) -> None:
-        """Add the links of a tensor from its source to its consumers: a direct one for a single consumer, else through
-        a copy node.
-
-        Args:
-            source: (node, port) that has the tensor.
-            producer: the operator that makes it; None for a parameter.
-            uses: (operator, port) of each consumer.
-            place: for each operator (repeat or -1, instance).
-        """
-        operators = self.program.operators
-        kept = producer is not None and tensor in operators[producer].saved
-        saves = [producer is not None and tensor in operators[index].saved for index, _ in uses]
+    def link(source: tuple[int, int], tensor: str, producer: int | None) -> None:
+        """Count the links of a tensor from its (node, port). producer: its operator; None: a parameter."""
+        consumers = uses[tensor]
         here = place[producer] if producer is not None else None
-
-        def inside(index: int) -> bool:
-            at = place[index]
-            return at[0] >= 0 and (here is None or here == at)
-
-        def enters(index: int) -> bool:
-            return place[index][0] >= 0 and here is not None and here != place[index]
-
-        if len(uses) == 1:
-            index, port = uses[0]
-            self._link(source, (node_of[index], port), saves[0], kept, inside(index), enters(index))
+        kept = producer is not None and tensor in operators[producer].saved
+        saves = [producer is not None and tensor in operators[index].saved for index, _ in consumers]
+        inside = [place[index][0] >= 0 and here in (None, place[index]) for index, _ in consumers]
+        enters = [place[index][0] >= 0 and here not in (None, place[index]) for index, _ in consumers]
+        if len(consumers) == 1:
+            index, at = consumers[0]
+            links[(*source, node_of[index], at, saves[0], kept, inside[0], enters[0])] += 1
             return
-        key = ("copy", source, tuple(sorted((node_of[index], port) for index, port in uses)))
-        where = {place[index][0] for index, _ in uses} | ({here[0]} if here else set())
-        run = where.pop() if len(where) == 1 else -1
-        copied = self.nodes[source[0]].ports[source[1]].tensor
-        known = self._node(key, lambda: _of_copy(self.program, copied, run, producer is None))
-        among, come = all(inside(index) for index, _ in uses), any(enters(index) for index, _ in uses)
-        self._link(source, (known, 0), any(saves), kept, among, come)
-        for (index, port), saved in zip(uses, saves, strict=True):
-            within = inside(index) or (place[index][0] >= 0 and len({place[i] for i, _ in uses}) == 1)
-            self._link((known, 1), (node_of[index], port), saved, kept or any(saves) or come, within, False)
+        key = ("copy", source, tuple(sorted((node_of[index], at) for index, at in consumers)))
+        run = run_of(*(index for index, _ in consumers), *([producer] if producer is not None else []))
+        copied = nodes[source[0]].ports[source[1]].tensor
+        copy = node(key, lambda: _of_copy(program, copied, run, producer is None))
+        links[(*source, copy, 0, any(saves), kept, all(inside), any(enters))] += 1
+        together = len({place[index] for index, _ in consumers}) == 1
+        covered = kept or any(saves) or any(enters)
+        for (index, at), saved, within in zip(consumers, saves, inside, strict=True):
+            near = within or (together and place[index][0] >= 0)
+            links[(copy, 1, node_of[index], at, saved, covered, near, False)] += 1
 
-    def _link(
-        self, a: tuple[int, int], b: tuple[int, int], saved: bool, covered: bool, inside: bool, enters: bool
-    ) -> None:
-        key = (*a, *b, saved, covered, inside, enters)
-        self.links[key] = self.links.get(key, 0) + 1
+    used = {}
+    for name, one in weights.items():
+        mine = uses.get(name, [])
+        readers = tuple(sorted((classes[index], at) for index, at in mine))
+        key = ("parameter", readers, one.trainable) if mine else ("unused", name)
+        run = run_of(*(index for index, _ in mine))
+        used[name] = node(key, partial(_of_parameter, program, one, run))
+    node_of = [
+        node(("operator", classes[index]), partial(_of_operator, program, op, place[index][0]))
+        for index, op in enumerate(operators)
+    ]
+    made = {use.name: (n, len(op.inputs) + at) for n, op in enumerate(operators) for at, use in enumerate(op.outputs)}
+    for tensor in uses:
+        if tensor in weights:
+            link((used[tensor], 0), tensor, None)
+        elif tensor in made:
+            index, at = made[tensor]
+            link((node_of[index], at), tensor, index)
+    return Net(
+        program=program,
+        nodes=tuple([replace(one, times=count[number]) for number, one in enumerate(nodes)]),
+        links=tuple([Link(*key[:4], times, *key[4:]) for key, times in links.items()]),
+        node_of=tuple(node_of),
+        parameter_of=tuple(used[one.tensor.name] for one in program.parameters),
+        instances=tuple(times for _, _, times in runs),
+    )
 
 
 def _of_operator(program: Program, op: Operator, run: int) -> Node:

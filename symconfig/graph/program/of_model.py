@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from symconfig.descriptor.job import Packing
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
 from symconfig.graph.attended import keys
@@ -26,7 +25,6 @@ def program(
     how: Implementation | None = None,
     *,
     vocab_multiple: int = 1,
-    packing: Packing | None = None,
 ) -> Program:
     """Return the program of a model, with its blocks unrolled layer by layer.
 
@@ -38,11 +36,10 @@ def program(
         seq_length: tokens per sequence.
         how: which operators are fused and how; None: the defaults of `graph.model.blocks`.
         vocab_multiple: the vocabulary is padded to a multiple of it.
-        packing: documents per sequence, which reduce the keys per query; None: one document.
     """
     sizes, notes = _sizes(model, batch, seq_length, vocab_multiple)
     along = {_HEAD: (d.VOCAB, d.HIDDEN)} if model.tie_word_embeddings else {}
-    numbers = Numbers(sizes, keys(model, seq_length, packing), along)
+    numbers = Numbers(sizes, keys(model, seq_length), along)
     unrolled = _unrolled(model, _Unrolled(blocks(model, how), numbers))
     used = set().union(*(kind.dims for kind in unrolled.templates.values()))
     return Program(

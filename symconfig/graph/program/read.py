@@ -120,7 +120,7 @@ def load_program(name_or_path: str | Path, dims: Mapping[str, int] | None = None
     return program
 
 
-Scope = dict[str, str | None]  # names in the whole program; None: a mistake that was told hides it
+Scope = dict[str, str | None]  # names in the whole program; None: hidden by a mistake that is recorded
 
 
 @dataclass(slots=True)
@@ -265,7 +265,9 @@ class _Reader:
                 if made not in scope or made in outer:
                     self.wrong((*at, "carry", name), Mistake("the body makes nothing of this name", got=made))
             carried = {name: scope.get(made) for name, made in repeat.carry.items()}
-            if not before < len(self.operators) <= MAX_OPERATORS:  # nothing could be read; or too much, which is told
+            if (
+                not before < len(self.operators) <= MAX_OPERATORS
+            ):  # nothing could be read; or too much, which is recorded
                 break
         outer.update((made, scope.get(made)) for made in repeat.carry.values())
 
@@ -324,7 +326,7 @@ class _Reader:
         terms = zip(given, call.terms, strict=True)
         uses = tuple(used(self.tensors[name], term.loops, self.sizes, term.at) for name, term in terms)
         if not all(dim in self.sizes for use in uses for dim in use.loops):
-            return {}  # told where the dim was first named
+            return {}  # recorded where the dim was first named
         site = Site(call, uses, own, path, self.sizes, ELEMENT_BYTES[self.file.element])
         self.operators += make(site)
         return site.made

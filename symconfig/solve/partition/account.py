@@ -1,30 +1,176 @@
-"""What a partition spends, and on what."""
+"""What a solved partition spends: the collectives of a step by name, and the breakdown of its cost and memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 
-from symconfig.cost.partition.costs import Costs
+from symconfig.cost.partition.between import Activation, Weight
+from symconfig.cost.partition.codes import Numbers, is_gather, pair_of
+from symconfig.cost.partition.costs import Costs, Keep
+from symconfig.cost.partition.rates import Move, moves, total
+from symconfig.cost.partition.work import exchanged
 from symconfig.descriptor.mesh import Axis
-from symconfig.solve.partition.collectives import collectives
-from symconfig.solve.partition.problem import assemble
+from symconfig.graph.layout import Kind
+from symconfig.graph.program.net import Link
+from symconfig.graph.sharding import Phase
+
+Rows = Sequence[Sequence[int]]  # of every node
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A collective over one level of the mesh, possibly over several axes of it.
+
+    amount: of the larger buffer on a rank, per call, in bytes (elements with the objective symtensor). times: calls per
+    step. cost, exposed: per step; exposed is the part of the cost that no computation overlaps. link: index in
+    the net, or -1 for a collective within the operator `producer`.
+    """
+
+    tensor: str
+    producer: str
+    consumer: str
+    link: int
+    phase: Phase
+    kind: Kind
+    level: str
+    ranks: int
+    amount: float
+    times: float
+    cost: float
+    exposed: float
+
+
+class _Exchange(NamedTuple):
+    """Changes of layout that follow one another, each as its moves. times: per step, for one link. overlapped: the
+    work that each execution can overlap with."""
+
+    phase: Phase
+    transfers: tuple[list[Move], ...]
+    times: float
+    overlapped: float = 0.0
+
+
+def collectives(costs: Costs, axes: Sequence[Axis], rows: Rows) -> tuple[Moved, ...]:
+    """Return all collectives of a step: first those on links between nodes, then those within operators.
+
+    The sum of their `exposed` is the communication in the partition's cost. The overlapped part of an exchange is
+    shared among its collectives in proportion to their costs.
+    """
+    every: list[Moved] = []
+    for number, link in enumerate(costs.net.links):
+        source, sink = costs.net.nodes[link.producer], costs.net.nodes[link.consumer]
+        names = (source.ports[link.given].tensor.name, source.name, sink.name)
+        for phase, transfers, times, overlapped in _exchanges(costs, number, link, rows):
+            whole = sum(_number(total(run)) for run in transfers)
+            share = max(whole - overlapped, 0.0) / whole if whole else 0.0
+            for run in transfers if times else ():
+                every += _by_level(((move, link.times * times) for move in run), axes, names, number, phase, share)
+    return (*every, *_within(costs, axes, rows))
+
+
+def _exchanges(costs: Costs, number: int, link: Link, rows: Rows) -> Iterator[_Exchange]:
+    """Yield what moves over a link: an activation and its gradient, or a weight's gather, the gradient's change of
+    layout in every microbatch, its reduction and the update of the weight.
+
+    A weight's reduction overlaps with what the last backward leaves of the work, its update with what the first forward
+    leaves.
+    """
+    given, taken, rule = rows[link.producer], rows[link.consumer], costs.rule(number)
+
+    def run(digits: Numbers, amount: float) -> list[Move]:
+        pairs = [pair_of(int(digits[a, b])) for a, b in zip(given, taken, strict=True)]
+        return list(moves([before for before, _ in pairs], [after for _, after in pairs], amount, costs.rates))
+
+    if isinstance(rule, Activation):
+        gathers = is_gather([int(rule.there[a, b]) for a, b in zip(given, taken, strict=True)])
+        for leg in rule.legs:
+            digits = rule.back if leg.backward else rule.there
+            yield _Exchange(leg.phase, (run(digits, leg.amount),), leg.times * (gathers if leg.gathered else 1.0))
+        return
+    assert isinstance(rule, Weight)
+    gather, turn, reduction, update = (run(*each) for each in rule.transfers)
+    work = costs.overlappable_s(costs.net.nodes[link.consumer], np.array([taken], dtype=np.int64))
+    ahead, behind = map(_number, work)
+    back = (gather,) * rule.regathers + (turn,) * rule.trainable
+    yield _Exchange(Phase.FORWARD, (gather,), rule.turns, ahead)
+    yield _Exchange(Phase.BACKWARD, back, rule.turns, behind)
+    if rule.trainable:
+        left = behind - sum(_number(total(each)) for each in back)
+        yield _Exchange(Phase.REDUCTION, (reduction,), 1.0, max(left, 0.0))
+        yield _Exchange(Phase.UPDATE, (update,), 1.0, max(ahead - _number(total(gather)), 0.0))
+
+
+def _within(costs: Costs, axes: Sequence[Axis], rows: Rows) -> Iterator[Moved]:
+    """Yield collectives within operators: sums and exchanges with neighbours, in each phase that runs the operator.
+
+    Includes the recomputed forward of repeated layers if only borders are kept; parameters and copies have none.
+    """
+    for node, row in zip(costs.net.nodes, rows, strict=True):
+        if node.operator is None:
+            continue
+        recomputes = costs.training.keep is Keep.BORDERS and node.run >= 0
+        some, often = np.array([row], dtype=np.int64), float(costs.training.turns * node.times)
+        every = list(exchanged(costs.net.program, node, some, costs.rates, per_element=not costs.timed))
+        names = (node.operator.outputs[0].name, node.name, node.name)
+        for phase in (Phase.FORWARD, *([Phase.RECOMPUTED] if recomputes else []), Phase.BACKWARD):
+            inner = [(move, often * n) for move, n, returns in every if returns or phase is not Phase.BACKWARD]
+            yield from _by_level(inner, axes, names, -1, phase, 1.0)
+
+
+def _by_level(
+    run: Iterable[tuple[Move, float]],
+    axes: Sequence[Axis],
+    names: tuple[str, str, str],
+    link: int,
+    phase: Phase,
+    share: float,
+) -> Iterator[Moved]:
+    """Yield moves with their calls per step as collectives, merged over consecutive axes of one level.
+
+    Only moves that happen, of one kind and as often, are merged: ranks are multiplied, costs added, and the largest
+    amount kept. share: the exposed part of each cost.
+    """
+    happening = ((move, times) for move, times in run if np.all(move.happens))
+    for (kind, level, times), same in groupby(
+        happening, key=lambda one: (one[0].kind, axes[one[0].axis].level, one[1])
+    ):
+        each = [move for move, _ in same]
+        cost = times * sum(_number(move.cost) for move in each)
+        yield Moved(
+            *names,
+            link=link,
+            phase=phase,
+            kind=kind,
+            level=level,
+            ranks=int(np.prod([axes[move.axis].size for move in each])),
+            amount=max(_number(move.amount) for move in each),
+            times=times,
+            cost=cost,
+            exposed=share * cost,
+        )
+
+
+def _number(value: object) -> float:
+    return float(np.asarray(value).reshape(-1)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
     """The costs of a step in the unit of the objective, and the memory at the peak in bytes.
 
-    communication: exposed; hidden: overlapped by computation. relative: the paper's Cost_mem over gamma, of the
-    objective symtensor. transient_bytes: the largest memory that is alive only while one node runs.
+    communication: exposed; overlapped: the communication that computation overlaps. relative: the paper's Cost_mem over
+    gamma, of the objective symtensor. transient_bytes: the largest memory that is alive only while one node runs.
     """
 
     computation: float
     optimizer: float
     communication: float
-    hidden: float
+    overlapped: float
     relative: float
     weights_bytes: float
     gradients_bytes: float
@@ -42,54 +188,34 @@ class Spent:
         return sum(parts) + self.transient_bytes
 
 
-def spent(costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")) -> Spent:
-    """Return the cost and memory breakdown of a step, summed over all nodes; of the transients, the largest.
+def spent(costs: Costs, axes: Sequence[Axis], rows: Rows, gamma: float = float("inf")) -> Spent:
+    """Return the cost and memory breakdown of a step, summed over all nodes and links; of the transients, the largest.
 
     rows: the chosen row of options of every node.
     """
-    every = shares(costs, axes, rows, gamma)
-    sums = {one.name: sum(getattr(share, one.name) for share in every) for one in fields(Spent)}
-    return Spent(**{**sums, "transient_bytes": max((share.transient_bytes for share in every), default=0.0)})
-
-
-def shares(
-    costs: Costs, axes: Sequence[Axis], rows: Sequence[Sequence[int]], gamma: float = float("inf")
-) -> list[Spent]:
-    """Return each node's share of the cost and memory breakdown, in order of the net's nodes.
-
-    A node is charged for the exposed communication and the memory of links to it; transient_bytes is the node's own.
-    Parameters have no computation but the optimizer's; copies have none.
-    """
     net, every = costs.net, [np.array([row], dtype=np.int64) for row in rows]
-    problem = assemble(costs, every, float("inf"), gamma)
-    held = [node.memory.item() for node in problem.nodes]
-    for edge in problem.edges:
-        held[edge.v] += edge.memory.item()
-    moved = np.zeros((len(net.nodes), 2))
-    operators = {node.name: index for index, node in enumerate(net.nodes) if node.operator is not None}
-    for one in collectives(costs, axes, rows):
-        moved[net.links[one.link].consumer if one.link >= 0 else operators[one.consumer]] += one.shown, one.cost
-    result = []
-    for index, (node, row) in enumerate(zip(net.nodes, every, strict=True)):
-        alone, work, states = costs.node(index, row), 0.0, np.zeros(3)
+    alone = [costs.node(index, row) for index, row in enumerate(every)]
+    states, work, optimizer = np.zeros(3), 0.0, 0.0
+    for node, row, own in zip(net.nodes, every, alone, strict=True):
         if node.parameter is not None:
-            states = node.times * np.concatenate(costs.stored(node, row))
+            states += node.times * np.concatenate(costs.stored(node, row))
+            optimizer += own.cost.item()
         elif node.operator is not None:
             passes = costs.passes(node, row)
-            work = costs.training.turns * node.times * (costs.forwards(node) * passes.forward + passes.backward).item()
-        shown, cost = moved[index].tolist()
-        result.append(
-            Spent(
-                computation=work,
-                optimizer=alone.cost.item() if node.parameter is not None else 0.0,
-                communication=shown,
-                hidden=cost - shown,
-                relative=alone.relative.item() / gamma,
-                weights_bytes=float(states[0]),
-                gradients_bytes=float(states[1]),
-                optimizer_bytes=float(states[2]),
-                activations_bytes=held[index] - float(states.sum()),
-                transient_bytes=problem.nodes[index].transient.item(),
-            )
-        )
-    return result
+            work += costs.training.turns * node.times * (costs.forwards(node) * passes.forward + passes.backward).item()
+    links = (costs.link(n, every[link.producer], every[link.consumer]) for n, link in enumerate(net.links))
+    held = sum(own.memory.item() for own in alone) + sum(link.memory.item() for link in links)
+    moved = collectives(costs, axes, rows)
+    weights, gradients, state = states.tolist()
+    return Spent(
+        computation=work,
+        optimizer=optimizer,
+        communication=sum(one.exposed for one in moved),
+        overlapped=sum(one.cost - one.exposed for one in moved),
+        relative=sum(own.relative.item() for own in alone) / gamma,
+        weights_bytes=weights,
+        gradients_bytes=gradients,
+        optimizer_bytes=state,
+        activations_bytes=held - float(states.sum()),
+        transient_bytes=max((own.transient.item() for own in alone), default=0.0),
+    )

@@ -48,14 +48,10 @@ class Division:
 
 
 class Adapted(NamedTuple):
-    """best: the cheapest partition found that fits, or None. tight: whether memory ruled out a cheaper one.
-
-    free: the least cost found without a memory limit.
-    """
+    """best: the cheapest partition found that fits, or None. tight: whether memory ruled out a cheaper one."""
 
     best: Division | None
     tight: bool
-    free: float
 
 
 @dataclass(slots=True)
@@ -181,10 +177,10 @@ def adaptive(
     orders = (tuple(reversed(range(len(axes)))), tuple(range(len(axes))))
     first = 1.0 / gamma if gamma else 0.0
     best: Division | None = None
-    tight, free = False, float("inf")
+    tight = False
     for order in orders:
         cut = cutter.partitioned(first, order)
-        free, upper = min(free, cut.cost), best.cost if best is not None else ceiling
+        upper = best.cost if best is not None else ceiling
         if cut.cost == np.inf:  # no strategy that was met splits what is fixed as it is fixed
             tight = True
             continue
@@ -197,7 +193,7 @@ def adaptive(
             fits = _fitted(by_bytes, order, replace(cut, weight=cut.memory), memory_limit)
         if fits is not None and fits.cost < upper:
             best = fits
-    return Adapted(best, tight, free)
+    return Adapted(best, tight)
 
 
 def _fitted(cutter: Cutter, order: Sequence[int], free: Division, limit: float) -> Division | None:

@@ -17,8 +17,8 @@ import numpy as np
 
 from symconfig.solve.partition import milp
 from symconfig.solve.partition.milp import spent_s
-from symconfig.solve.partition.problem import Array, Problem, Solution
-from symconfig.solve.partition.reduce import Bools, Space, restrict, space, undominated
+from symconfig.solve.partition.problem import Array, Bools, Problem, Solution
+from symconfig.solve.partition.reduce import Space, restrict, space, undominated
 
 CLOSE = 5e-10  # relative: no more than this may be saved where nothing better is said to exist
 CEILINGS = (0.0002, 0.001, 0.005, 0.03, 0.2, np.inf)  # of the lower bound: how far above it they are

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.between import Activation, Weight, shown
+from symconfig.cost.partition.between import Activation, Weight, exposed_cost
 from symconfig.cost.partition.codes import BASE, every
 from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows, counted
 from symconfig.descriptor.mesh import Axis
 from symconfig.errors import InputError
 from symconfig.graph.operator import Work
-from symconfig.graph.program.net import Node
+from symconfig.graph.program.net import Net, Node
 from symconfig.solve.partition.problem import Array
 from symconfig.solve.partition.rows import allowed
 
@@ -47,9 +47,9 @@ class Lines:
     """The tables of a network on some axes."""
 
     def __init__(self, costs: Costs, axes: tuple[Axis, ...]) -> None:
-        self.costs, self.axes, net = costs, axes, costs.net
-        self.options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
-        rows = int((self.options ** len(axes)).max(initial=0))
+        self.costs, net, table = costs, costs.net, every(costs.rates)
+        options = np.array([len(node.options) for node in net.nodes], dtype=np.int64)
+        rows = int((options ** len(axes)).max(initial=0))
         if rows > MOST_ROWS:
             raise InputError(
                 "an operator can be split in more ways than can be weighed at once",
@@ -57,22 +57,39 @@ class Lines:
                 need=f"at most {MOST_ROWS:,}",
                 hint="a mesh with fewer levels",
             )
-        self.rows = _Rows(costs, axes, self.options)
+        self.rows = _Rows(costs, axes, options)
+        self.choices = [np.arange(many) for many in options.tolist()]
         rules = [(number, costs.rule(number)) for number in range(len(net.links))]
-        self.activations = _Links(costs, [(number, rule) for number, rule in rules if isinstance(rule, Activation)])
+        moved = [(number, rule) for number, rule in rules if isinstance(rule, Activation)]
+        self.moved = [
+            _Lookup(net, [(n, rule.there, rule.cost(table, False)) for n, rule in moved], len(axes)),
+            _Lookup(net, [(n, rule.back, rule.cost(table, True)) for n, rule in moved], len(axes)),
+        ]
+        self.kept = _Lookup(net, [(n, rule.there, rule.memory(table)) for n, rule in moved], len(axes))
         weights = [(number, rule) for number, rule in rules if isinstance(rule, Weight)]
-        self.weights = _Weights(costs, weights, self.rows)
-        sizes = [int(self.options[link.producer] * self.options[link.consumer]) for link in net.links]
-        self.shapes = [(len(net.nodes[a.producer].options), len(net.nodes[a.consumer].options)) for a in net.links]
-        self.choices = [np.arange(many) for many in self.options.tolist()]
-        ends = list(accumulate(sizes, initial=0))
-        self.of_link = [slice(*both) for both in pairwise(ends)]
-        order = [number for number, _ in (*self.activations.numbers, *weights)]
+        self.weights = [
+            _Lookup(
+                net, [(n, rule.transfers[way][0], table.cost(rule.transfers[way][1])) for n, rule in weights], len(axes)
+            )
+            for way in range(4)
+        ]
+        self.regathers, self.trainable = (
+            np.array([getattr(rule, name) for _, rule in weights], dtype=bool) for name in ("regathers", "trainable")
+        )
+        self.turns, self.times = (
+            np.array([getattr(rule, name) for _, rule in weights], dtype=np.float64) for name in ("turns", "times")
+        )
+        # of each pair of a weight's link: the place of the consumer's option among those of all nodes
+        first, consumer = self.weights[0], self.weights[0].ends[:, 1]
+        option = (np.arange(len(first.flat)) - first.first[first.owner]) % first.width[first.owner]
+        self.consumer, self.taken = consumer, self.rows.starts[consumer][first.owner] + option
+        sizes = [int(options[link.producer] * options[link.consumer]) for link in net.links]
+        self.shapes = [(int(options[link.producer]), int(options[link.consumer])) for link in net.links]
+        ends, starts = (list(accumulate(some, initial=0)) for some in (sizes, options.tolist()))
+        self.of_link, self.of_node = ([slice(*both) for both in pairwise(some)] for some in (ends, starts))
         # where the entries of activations and then of weights go, so that links are in their own order
-        self.place = np.concatenate([np.arange(ends[n], ends[n + 1]) for n in order] or [np.zeros(0, np.int64)])
-        self.order = np.array(order, dtype=np.int64)
-        starts = list(accumulate(self.options.tolist(), initial=0))
-        self.of_node = [slice(*both) for both in pairwise(starts)]
+        self.order = np.array([number for number, _ in (*moved, *weights)], dtype=np.int64)
+        self.place = np.concatenate([np.arange(ends[n], ends[n + 1]) for n in self.order] or [np.zeros(0, np.int64)])
 
     def of_nodes(self, values: Array) -> list[Array]:
         """Split an array over the options of all nodes into one array per node."""
@@ -87,22 +104,67 @@ class Lines:
 
         Also those of every link's option pairs along this axis. An infinite cost marks an option that is not allowed.
         """
-        at = self.rows.along(axis, rows)
-        cost, memory = self._links(self.activations.along(axis, rows), self.weights.along(axis, rows, at), self.place)
-        own = self.rows
-        return Line(own.costs(axis, at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
+        at, own = self.rows.along(axis, rows), self.rows
+        cost, memory = self._links(rows, axis, at[self.taken], self.weights[0].owner, self.place)
+        return Line(own.costs(at), own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
     def at(self, rows: Rows) -> Line:
         """Return the costs of one strategy: [nodes] and [links]. rows: [nodes, axes]."""
         at, own = self.rows.at(rows), self.rows
-        cost, memory = self._links(self.activations.at(rows), self.weights.at(rows, at), self.order)
+        cost, memory = self._links(rows, None, at[self.consumer], slice(None), self.order)
         return Line(own.cost[at], own.memory[at], own.transient[at], own.relative[at], cost, memory)
 
-    def _links(self, activations: tuple[Array, Array], weights: Array, place: Ints) -> tuple[Array, Array]:
+    def _links(self, rows: Rows, axis: int | None, consumers: Ints, owner: Any, place: Ints) -> tuple[Array, Array]:
+        """Return cost and bytes kept of all links, at their places in the result.
+
+        consumers: of each weight's pair the consumer's row in the nodes' tables, whose work overlaps its transfers.
+        owner: of each such pair its link.
+        """
+        moved, kept = sum(lookup.read(rows, axis) for lookup in self.moved), self.kept.read(rows, axis)
+        exposed = exposed_cost(
+            [lookup.read(rows, axis) for lookup in self.weights],
+            *(self.costs.training.hide * work[consumers] for work in (self.rows.forward, self.rows.backward)),
+            regathers=self.regathers[owner],
+            trainable=self.trainable[owner],
+            turns=self.turns[owner],
+        )
         cost, memory = np.empty(len(place)), np.zeros(len(place))
-        cost[place] = np.concatenate([activations[0], weights])
-        memory[place[: len(activations[1])]] = activations[1]
+        cost[place] = np.concatenate([moved, self.times[owner] * exposed])
+        memory[place[: len(kept)]] = kept
         return cost, memory
+
+
+class _Lookup:
+    """A value of every pair of rows of some links, read from each link's table by the number of its pair of layouts.
+
+    tables: (link, digits of its pairs of options [options, options], values by number), of each link.
+    """
+
+    def __init__(self, net: Net, tables: Sequence[tuple[int, Ints, Array]], axes: int) -> None:
+        none = np.zeros(0, np.int64)
+        links = [net.links[number] for number, _, _ in tables]
+        self.ends = np.array([(link.producer, link.consumer) for link in links], dtype=np.int64).reshape(-1, 2)
+        self.powers = BASE ** np.arange(axes, dtype=np.int64)
+        self.flat = np.concatenate([digits.ravel() for _, digits, _ in tables] or [none])
+        sizes = [digits.size for _, digits, _ in tables]
+        self.owner = np.repeat(np.arange(len(tables)), sizes)
+        self.first = np.array(list(accumulate(sizes, initial=0))[:-1], dtype=np.int64)
+        self.width = np.array([digits.shape[1] for _, digits, _ in tables], dtype=np.int64)
+        known = {id(values): values for _, _, values in tables}  # each once
+        starts = dict(zip(known, accumulate((len(values) for values in known.values()), initial=0), strict=False))
+        self.values: Array = np.concatenate(list(known.values()) or [np.zeros(0)])
+        self.start = np.array([starts[id(values)] for _, _, values in tables], dtype=np.int64)
+
+    def read(self, rows: Rows, axis: int | None) -> Array:
+        """Return the values of one strategy, [links]; along an axis those of all pairs of options: [pairs]."""
+        given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
+        here = self.flat[self.first[:, None] + given * self.width[:, None] + taken]  # [links, axes]
+        numbers = self.start + (here * self.powers).sum(axis=1)
+        if axis is not None:
+            power = self.powers[axis]
+            numbers = (numbers - here[:, axis] * power)[self.owner] + self.flat * power
+        values: Array = self.values[numbers]
+        return values
 
 
 class _Rows:
@@ -150,11 +212,11 @@ class _Rows:
         result: Ints = base[self.owner] + self.option * power[self.owner]
         return result
 
-    def costs(self, axis: int, at: Ints) -> Array:
+    def costs(self, at: Ints) -> Array:
         """Return the costs at these table indices: [options of all nodes].
 
         With the objective symtensor, which has no computation cost, a row is infinite if it repeats products on several
-        ranks and another row does not. axis is not used.
+        ranks and another row does not.
         """
         cost: Array = self.cost[at]
         if self.shared is None:
@@ -169,128 +231,3 @@ def _allowed_rows(costs: Costs, node: Node, rows: Rows, axes: Sequence[Axis]) ->
     if not costs.flat:
         able = able & ~np.array([option.zero > 0 for option in node.options])[rows].any(axis=1)
     return able
-
-
-class _Digits:
-    """Digits of pairs of options, [options x options] of one link after the other, and the numbers that they make."""
-
-    def __init__(self, tables: Sequence[Ints], ends: Sequence[tuple[int, int]], axes: int) -> None:
-        self.powers = BASE ** np.arange(axes, dtype=np.int64)
-        self.flat = np.concatenate([table.ravel() for table in tables] or [np.zeros(0, np.int64)])
-        self.scaled = self.flat * self.powers[:, None]
-        sizes = [table.size for table in tables]
-        self.owner = np.repeat(np.arange(len(tables)), sizes)
-        self.first = np.concatenate([[0], np.cumsum(sizes)])[:-1].astype(np.int64)
-        self.width = np.array([table.shape[1] for table in tables], dtype=np.int64)
-        self.ends = np.array(ends, dtype=np.int64).reshape(-1, 2)
-
-    def places(self, rows: Rows) -> Ints:
-        """Return the index in `flat` of each link's pair of options: [links, axes]."""
-        given, taken = rows[self.ends[:, 0]], rows[self.ends[:, 1]]
-        result: Ints = self.first[:, None] + given * self.width[:, None] + taken
-        return result
-
-    def at(self, places: Ints) -> Ints:
-        """Return the code number of each link's pairs over all axes: [links]."""
-        result: Ints = (self.flat[places] * self.powers).sum(axis=1)
-        return result
-
-    def along(self, axis: int, places: Ints) -> Ints:
-        """Return the code numbers with every option pair on one axis: [options x options of all links]."""
-        here = self.flat[places]
-        base = (here * self.powers).sum(axis=1) - here[:, axis] * self.powers[axis]
-        result: Ints = base[self.owner] + self.scaled[axis]
-        return result
-
-
-class _Joined:
-    """Tables by number, each once, in one array. first: of each link."""
-
-    def __init__(self, tables: Sequence[Array]) -> None:
-        known = {id(table): table for table in tables}
-        ends = dict(zip(known, accumulate((len(table) for table in known.values()), initial=0), strict=False))
-        self.values: Array = np.concatenate(list(known.values()) or [np.zeros(0)])
-        self.first = np.array([ends[id(table)] for table in tables], dtype=np.int64)
-
-
-class _Links:
-    """Links of activations."""
-
-    def __init__(self, costs: Costs, numbers: Sequence[tuple[int, Activation]]) -> None:
-        self.numbers, table, links = numbers, every(costs.rates), costs.net.links
-        ends = [(links[number].producer, links[number].consumer) for number, _ in numbers]
-        rules = [rule for _, rule in numbers]
-        self.there = _Digits([rule.there for rule in rules], ends, len(costs.rates))
-        self.back = _Digits([rule.back for rule in rules], ends, len(costs.rates))
-        self.costs = _Joined([rule.there_cost(table) for rule in rules])
-        self.back_costs = _Joined([rule.back_cost(table) for rule in rules])
-        self.memory = _Joined([rule.memory(table) for rule in rules])
-
-    def along(self, axis: int, rows: Rows) -> tuple[Array, Array]:
-        places, owner = self.there.places(rows), self.there.owner
-        return self._read(self.there.along(axis, places), self.back.along(axis, places), owner)
-
-    def at(self, rows: Rows) -> tuple[Array, Array]:
-        places = self.there.places(rows)
-        return self._read(self.there.at(places), self.back.at(places), slice(None))
-
-    def _read(self, there: Ints, back: Ints, owner: Any) -> tuple[Array, Array]:
-        cost = self.costs.values[self.costs.first[owner] + there]
-        cost = cost + self.back_costs.values[self.back_costs.first[owner] + back]
-        return cost, self.memory.values[self.memory.first[owner] + there]
-
-
-class _Weights:
-    """Links of parameters."""
-
-    def __init__(self, costs: Costs, numbers: Sequence[tuple[int, Weight]], nodes: _Rows) -> None:
-        table, links = every(costs.rates), costs.net.links
-        ends = [(links[number].producer, links[number].consumer) for number, _ in numbers]
-        rules = [rule for _, rule in numbers]
-        transfers = list(zip(*(rule.transfers for rule in rules), strict=True))
-        self.digits = [_Digits([at for at, _ in some], ends, len(costs.rates)) for some in transfers]
-        self.costs = [_Joined([table.cost(amount) for _, amount in some]) for some in transfers]
-        self.nodes, self.hide = nodes, costs.training.hide
-        self.consumer = np.array([consumer for _, consumer in ends], dtype=np.int64)
-        self.regathers, self.trainable = (
-            np.array([getattr(rule, name) for rule in rules], dtype=bool) for name in ("regathers", "trainable")
-        )
-        self.turns, self.times = (
-            np.array([getattr(rule, name) for rule in rules], dtype=np.float64) for name in ("turns", "times")
-        )
-        if rules:
-            # of each entry the place of the consumer's option among those of all nodes
-            first = self.digits[0]
-            option = (np.arange(len(first.flat)) - first.first[first.owner]) % first.width[first.owner]
-            self.taken = nodes.starts[self.consumer][first.owner] + option
-
-    def along(self, axis: int, rows: Rows, at: Ints) -> Array:
-        """Return the links' costs with every option pair on one axis; empty without links.
-
-        at: index in the nodes' tables of every option of all nodes.
-        """
-        if not self.digits:
-            return np.zeros(0)
-        places, owner = self.digits[0].places(rows), self.digits[0].owner
-        return self._read([digits.along(axis, places) for digits in self.digits], at[self.taken], owner)
-
-    def at(self, rows: Rows, at: Ints) -> Array:
-        if not self.digits:
-            return np.zeros(0)
-        places = self.digits[0].places(rows)
-        return self._read([digits.at(places) for digits in self.digits], at[self.consumer], slice(None))
-
-    def _read(self, numbers: Sequence[Ints], consumers: Ints, owner: Any) -> Array:
-        """Return the exposed communication cost, given the consumers' computation that can overlap it."""
-        moved = [of.values[of.first[owner] + number] for of, number in zip(self.costs, numbers, strict=True)]
-        ahead, behind = (self.hide * work[consumers] for work in (self.nodes.forward, self.nodes.backward))
-        once = shown(
-            moved,
-            ahead,
-            behind,
-            regathers=self.regathers[owner],
-            trainable=self.trainable[owner],
-            turns=self.turns[owner],
-        )
-        result: Array = self.times[owner] * once
-        return result

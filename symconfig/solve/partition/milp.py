@@ -32,8 +32,8 @@ from typing import Any
 import numpy as np
 import pulp
 
-from symconfig.solve.partition.problem import Array, Ints
-from symconfig.solve.partition.reduce import Pair, Space, side
+from symconfig.solve.partition.problem import Array, Edge, Ints
+from symconfig.solve.partition.reduce import Space, side
 
 UNIT = 1e6  # the largest cost, and the memory limit, in the solvers' units: their tolerances of 1e-7 are 1e-13 of them
 _LOWER = re.compile(r"Lower bound:\s+([-+.\de]+)")  # of CBC's log
@@ -129,7 +129,7 @@ def _sum(terms: Terms, factor: float) -> Any:
     return pulp.LpAffineExpression([(variable, value * factor) for variable, value in terms if value])
 
 
-def _equal_choices(pair: Pair, v: int) -> list[Ints]:
+def _equal_choices(pair: Edge, v: int) -> list[Ints]:
     """Return groups of v's choices that have equal cost and memory in the pair's tables."""
     cost, memory = side(pair, v)
     table: Array = cost if memory is None else np.concatenate((cost, memory), axis=1)

@@ -18,8 +18,7 @@ from symconfig.errors import InputError, Problem, nearest
 from symconfig.format import either, general
 from symconfig.graph.program.net import Fixed, Net, Node, Port
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.rows import as_fixed, every_row
-from symconfig.solve.partition.strategy import WORDS
+from symconfig.solve.partition.rows import WORDS, as_fixed, every_row
 
 FORMS = "TENSOR.DIM=PARTS or OPERATOR=LAYOUT, as layers.*.up.ffn=8 or layers.*.up_proj=batch/2, ffn/4"
 _COUNT = re.compile(r"(\d{1,9})(?:\s*[·*@]\s*(\w+))?")
@@ -69,12 +68,37 @@ class Pin:
             yield from (Fixed(those, cut.parts, cut.level) for cut in mine if cut.level)
 
 
+NAMES = ("data", "zero1", "zero2", "zero3", "tensor")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A well-known strategy as a pin: `data`, `zero1` to `zero3`, or `tensor`, for a mesh of `gpus`."""
+
+    text: str
+    gpus: int
+
+    def of_node(self, net: Net, node: Node) -> tuple[Fixed, ...]:
+        """Return the constraints of the strategy on a node's options; empty if the node is free.
+
+        data, zero1 to zero3: operators with a batch dim split it over all GPUs, parameters are replicated or sharded
+        flat over all GPUs by the ZeRO stage (a frozen one only by stage 3). tensor: no operator splits the batch.
+        """
+        batch = tuple(bool(o.split and net.program.batch.intersection(o.split.loops)) for o in node.options)
+        if node.operator is not None:
+            return (Fixed(batch, 1 if self.text == "tensor" else self.gpus),) if any(batch) else ()
+        if node.parameter is None or self.text == "tensor":
+            return ()
+        flat = tuple(f"zero{option.zero}" == self.text for option in node.options)
+        return (Fixed(flat, self.gpus),) if any(flat) else (Fixed(tuple(n > 0 for n in range(len(flat))), 1),)
+
+
 def _splits_dim(port: Port, dim: str) -> tuple[bool, ...]:
     position = port.tensor.dims.index(dim)
     return tuple(place.forward == position for place in port.places)
 
 
-def pinned(net: Net, pins: Sequence[Pin]) -> Net:
+def pinned(net: Net, pins: Sequence[Pin | Named]) -> Net:
     """Return the network with the pins as constraints of its nodes, or `net` itself without pins."""
     if not pins:
         return net
@@ -82,12 +106,13 @@ def pinned(net: Net, pins: Sequence[Pin]) -> Net:
     return replace(net, nodes=tuple(nodes))
 
 
-def touched(program: Program, pins: Sequence[Pin], start: int, stop: int) -> tuple[tuple[int, int], ...]:
+def touched(program: Program, pins: Sequence[Pin | Named], start: int, stop: int) -> tuple[tuple[int, int], ...]:
     """Return (index of the operator from `start` on, index of the pin) for each pin that applies to an operator."""
     places = []
     for place, op in enumerate(program.operators[start:stop]):
         names = {operand.name for operand in (*op.inputs, *op.outputs)}
-        places += [(place, n) for n, pin in enumerate(pins) if pin.names & (names if pin.tensor else {op.name})]
+        mine = [(n, pin) for n, pin in enumerate(pins) if isinstance(pin, Pin)]
+        places += [(place, n) for n, pin in mine if pin.names & (names if pin.tensor else {op.name})]
     return tuple(places)
 
 
@@ -234,11 +259,10 @@ def check(nets: Sequence[Net], pins: Sequence[Pin], meshes: Sequence[Mesh], most
     for index in range(len(nets[0].nodes)) if not problems else ():
         nodes = [(net, net.nodes[index]) for net in nets]
         held = [pin for pin in pins if pin.of_node(*nodes[0])]
-        if held and not any(_satisfiable(net, node, held, axes) for net, node in nodes for axes in shapes):
-            alone = [
-                pin for pin in held if not any(_satisfiable(*one, [pin], axes) for one in nodes for axes in shapes)
-            ]
-            problems.append(_impossible(nodes, alone, held, shapes))
+        for some in [*([pin] for pin in held), held] if held else ():
+            if not any(_satisfiable(*one, some, axes) for one in nodes for axes in shapes):
+                problems.append(_impossible(nodes, some, shapes))
+                break
     if problems:
         raise InputError(tuple(dict.fromkeys(problems)))
 
@@ -248,19 +272,14 @@ def _satisfiable(net: Net, node: Node, pins: Sequence[Pin], axes: Sequence[Axis]
     return len(every_row(replace(node, fixed=fixed), net, axes)) > 0
 
 
-def _impossible(
-    nodes: Sequence[tuple[Net, Node]], alone: Sequence[Pin], held: Sequence[Pin], shapes: Sequence[Sequence[Axis]]
-) -> Problem:
-    """Return the problem of the first pin in `alone` (with the parts that are possible), or of all pins together.
-
-    alone: pins that cannot be satisfied by themselves; if empty, the problem is their combination `held`.
-    """
-    name = general(nodes[0][1].name)
-    if not alone:
+def _impossible(nodes: Sequence[tuple[Net, Node]], pins: Sequence[Pin], shapes: Sequence[Sequence[Axis]]) -> Problem:
+    """Return the problem of pins that no row of a node satisfies: of one pin, with the numbers of parts that are
+    possible, or of several pins together. nodes: the node in the network of each number of microbatches."""
+    (net, node), pin = nodes[0], pins[0]
+    name, gpus = general(node.name), max(prod(axis.size for axis in axes) for axes in shapes)
+    if len(pins) > 1:
         what = f"{name} cannot be split in all these ways at once"
-        return Problem(what, field="pin", got=" and ".join(pin.text for pin in held))
-    pin, (net, node) = alone[0], nodes[0]
-    gpus = max(prod(axis.size for axis in axes) for axes in shapes)
+        return Problem(what, field="pin", got=" and ".join(pin.text for pin in pins))
     if pin.tensor:
         could = sorted({parts for one in nodes for axes in shapes for parts in _parts(*one, pin, axes)})
         size = net.program.sizes[pin.cuts[0].name]

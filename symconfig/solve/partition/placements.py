@@ -1,4 +1,5 @@
-"""A plan as PyTorch's DTensor says it: a device mesh, and for every parameter and module one placement per mesh dim.
+"""A partition in the terms of PyTorch's DTensor: a device mesh, one placement per mesh dim for every parameter and
+module, and the Python file that applies them.
 
 A mesh dim is a run of axes that every node treats alike; like `init_device_mesh` it comes outermost first. Where two
 split one tensor dim, the outer one cuts first, as DTensor has it.
@@ -6,22 +7,23 @@ split one tensor dim, the outer one cuts first, as DTensor has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.mesh import Axis
-from symconfig.graph.layout import FLAT, PARTIAL
-from symconfig.graph.operator import Operator
+from symconfig.graph.layout import FLAT, PARTIAL, WHOLE
 from symconfig.graph.program.net import Net, Option, operator_options
 
-WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot say: whole there"
+WITHIN_NOTE = "cut along {dims} within a stored dim, which DTensor cannot express: replicated there"
 FLAT_NOTE = "kept flat over some mesh dims, which FSDP2 does as Shard(0); gathered where it is used"
 STATE_NOTE = "stage {stage}: the {what} cut flat over {dims}, the weight is whole there"
+_NUMBER = re.compile(r"(?<![^.'])\d+(?![^.'])")  # a whole component of a path
 _WHAT = {1: "optimizer state is", 2: "gradient and optimizer state are"}
 
 
@@ -45,11 +47,9 @@ class MeshDim:
 
 @dataclass(frozen=True, slots=True)
 class ParameterPlacement:
-    """Parameters that lie alike. path: with * for numbers where all paths that differ in those only are `paths`, else
-    the first of them. shape: as its source stores it; local: on the first rank, which has most if parts are uneven."""
+    """shape: as the parameter's source stores it; local: on the first rank, which has most if parts are uneven. note:
+    what DTensor cannot express, or ""."""
 
-    path: str
-    paths: tuple[str, ...]
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     placements: tuple[Placement, ...]
@@ -66,55 +66,26 @@ class TensorPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ModulePlacement:
-    """Modules that do alike. path: as of parameters, and the tensors' names have * with it. inputs: as the module wants
-    what others made; outputs: as it makes what others read."""
+    """inputs: as the module wants what others made; outputs: as it makes what others read."""
 
-    path: str
-    paths: tuple[str, ...]
     inputs: tuple[TensorPlacement, ...]
     outputs: tuple[TensorPlacement, ...]
 
 
-Entry = TypeVar("Entry", ParameterPlacement, ModulePlacement)
-
-
 @dataclass(frozen=True, slots=True)
 class Placements:
-    """Placements of the whole program, whatever was folded."""
+    """Placements of the whole program, whatever was folded: of parameters and modules by path."""
 
     program: str
     mesh: tuple[MeshDim, ...]
-    parameters: tuple[ParameterPlacement, ...]
-    modules: tuple[ModulePlacement, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-serializable data, with placements as PyTorch prints them and the number of paths as `times`.
-
-        `paths` is left out if `path` has a * or is the only one.
-        """
-        data = asdict(self)
-        for entry in (*data["parameters"], *data["modules"]):
-            entry["times"] = len(entry["paths"])
-            if "*" in entry["path"] or entry["times"] == 1:
-                del entry["paths"]
-            for holder in (entry, *entry.get("inputs", ()), *entry.get("outputs", ())):
-                if "placements" in holder:
-                    holder["placements"] = [str(Placement(*item)) for item in holder["placements"]]
-        return {"schema": "symconfig.placements/1", **data}
+    parameters: Mapping[str, ParameterPlacement]
+    modules: Mapping[str, ModulePlacement]
 
 
 def placements(net: Net, axes: Sequence[Axis], rows: Rows) -> Placements:
-    """Return the DTensor placements of a strategy, equal parameters and modules grouped by pattern of their paths.
-
-    rows: [nodes, axes], axes innermost first.
-    """
+    """Return the DTensor placements of a strategy. rows: [nodes, axes], axes innermost first."""
     table = table_of(net, axes, rows)
-    return Placements(
-        net.program.name,
-        table.mesh,
-        _grouped(_parameters(table), lambda one: (one.dims, one.shape, one.placements, one.note)),
-        tuple(map(_patterned, _grouped(_modules(table), _layouts))),
-    )
+    return Placements(net.program.name, table.mesh, dict(_parameters(table)), dict(_modules(table)))
 
 
 def table_of(net: Net, axes: Sequence[Axis], rows: Rows) -> Table:
@@ -190,8 +161,8 @@ def _local(shape: tuple[int, ...], cuts: Sequence[Placement], mesh: Sequence[Mes
     return tuple(sizes)
 
 
-def _parameters(table: Table) -> Iterator[ParameterPlacement]:
-    """Yield the placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
+def _parameters(table: Table) -> Iterator[tuple[str, ParameterPlacement]]:
+    """Yield path and placements of every parameter, in the stored shape, with notes on what DTensor cannot express.
 
     A split within a stored dim becomes Replicate.
     """
@@ -203,40 +174,31 @@ def _parameters(table: Table) -> Iterator[ParameterPlacement]:
         shape = parameter.shape or sizes
         at = stored(sizes, shape)
         zero = [node.options[int(table.rows[index, run[0]])].zero for run in table.runs]
-        places = tuple(p if p.dim is None or flat else _moved(at[p.dim]) for p, flat in zip(wanted, zero, strict=True))
+        places = tuple(
+            p if p.dim is None or flat else _placement(at[p.dim]) for p, flat in zip(wanted, zero, strict=True)
+        )
         within = [dims[p.dim] for p, now in zip(wanted, places, strict=True) if p.dim is not None and now.dim is None]
         notes = [WITHIN_NOTE.format(dims=" and ".join(dict.fromkeys(within)))] if within else []
-        path = parameter.path or parameter.tensor.name
-        yield ParameterPlacement(
-            path=path,
-            paths=(path,),
-            dims=dims,
-            shape=shape,
-            placements=places,
-            local=_local(shape, places, mesh),
-            note="; ".join([*notes, *_notes(zero, mesh)]),
-        )
+        note = "; ".join([*notes, *_notes(zero, mesh)])
+        local = _local(shape, places, mesh)
+        yield parameter.path or parameter.tensor.name, ParameterPlacement(dims, shape, places, local, note)
 
 
-def _moved(dim: int | None) -> Placement:
-    return Placement("Replicate") if dim is None else Placement("Shard", dim)
+def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int, ...]:
+    """Return, for each dim, the stored dim that it is the outermost part of, else WHOLE.
 
-
-def stored(sizes: Sequence[int], shape: Sequence[int]) -> tuple[int | None, ...]:
-    """Return, for each dim, the stored dim that it is the outermost part of, else None.
-
-    None for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal size;
-    equal shapes map one to one.
+    WHOLE for an inner part and for a dim of size 1. Groups of dims are matched with groups of stored dims of equal
+    size; equal shapes map one to one.
     """
     if tuple(sizes) == tuple(shape):
         return tuple(range(len(sizes)))
-    result: list[int | None] = [None] * len(sizes)
+    result = [WHOLE] * len(sizes)
     mine = [dim for dim, size in enumerate(sizes) if size > 1]
     theirs = [dim for dim, size in enumerate(shape) if size > 1]
     while mine and theirs:
         first, dim = mine.pop(0), theirs.pop(0)
         left, right = sizes[first], shape[dim]
-        result[first] = dim if right % left == 0 else None
+        result[first] = dim if right % left == 0 else WHOLE
         while left != right and (mine if left < right else theirs):
             if left < right:
                 left *= sizes[mine.pop(0)]
@@ -255,8 +217,8 @@ def _notes(zero: Sequence[int], mesh: Sequence[MeshDim]) -> list[str]:
     return notes
 
 
-def _modules(table: Table) -> Iterator[ModulePlacement]:
-    """Yield the placements of each module's inputs and outputs, in program order.
+def _modules(table: Table) -> Iterator[tuple[str, ModulePlacement]]:
+    """Yield path and placements of each module's inputs and outputs, in program order.
 
     Operators with the same path form a module; one without a path is its own. Weights and tensors within the module are
     left out, as are outputs that only the module itself reads.
@@ -275,62 +237,110 @@ def _modules(table: Table) -> Iterator[ModulePlacement]:
         inputs: dict[str, TensorPlacement] = {}
         outputs: dict[str, TensorPlacement] = {}
         for index in indices:
-            for port, tensor in enumerate(_tensors(operators[index])):
-                own = port >= len(operators[index].inputs)
-                if own and readers.get(tensor, {""}) - {path}:
-                    outputs[tensor] = _tensor(table, index, port, tensor)
-                elif not own and tensor not in weights and tensor not in made:
-                    inputs.setdefault(tensor, _tensor(table, index, port, tensor))
-        yield ModulePlacement(path, (path,), tuple(inputs.values()), tuple(outputs.values()))
+            op, node = operators[index], table.net.node_of[index]
+            for port, use in enumerate((*op.inputs, *op.outputs)):  # as the node's ports
+                tensor = TensorPlacement(use.name, table.net.program.tensors[use.name].dims, table.at(node, port))
+                own = port >= len(op.inputs)
+                if own and readers.get(use.name, {""}) - {path}:
+                    outputs[use.name] = tensor
+                elif not own and use.name not in weights and use.name not in made:
+                    inputs.setdefault(use.name, tensor)
+        yield path, ModulePlacement(tuple(inputs.values()), tuple(outputs.values()))
 
 
-def _tensors(op: Operator) -> tuple[str, ...]:
-    """Return the names of an operator's inputs and outputs, in the order of its node's ports."""
-    return tuple(operand.name for operand in (*op.inputs, *op.outputs))
+_FILE = '''"""Placements of {program} on a device mesh of {ranks} ranks, one for each mesh dim, outermost first.
+
+A * in a path stands for a number. A parameter's shape is that of the planned program; a module that stores it otherwise
+(transposed, fused) has its dims elsewhere.
+"""
+
+import re
+
+from torch import nn
+from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+MESH_SHAPE = {shape}
+MESH_DIM_NAMES = {names}
+
+# Path of a parameter -> placements; in the comment [shape] -> [shape on the first rank].
+PARAMETERS = {{
+{parameters}
+}}
+
+# Path of a module -> placements of what it reads (as it wants it) and of what it makes (as others find it).
+MODULES = {{
+{modules}
+}}
 
 
-def _tensor(table: Table, index: int, port: int, name: str) -> TensorPlacement:
-    return TensorPlacement(name, table.net.program.tensors[name].dims, table.at(table.net.node_of[index], port))
+def placements(path, table=PARAMETERS):
+    """Return the placements of a path: its own entry, or that of the pattern that it matches."""
+    if path in table:
+        return table[path]
+    for pattern, found in table.items():
+        if re.fullmatch(re.escape(pattern).replace(r"\\*", r"\\d+"), path):
+            return found
+    raise KeyError(f"{{path}} is not in the plan")
 
 
-def _general(path: str) -> str:
-    """Return the path with every numeric component replaced by *."""
-    return ".".join("*" if part.isdecimal() else part for part in path.split("."))
+def distribute(module, mesh):
+    """Replace every parameter of the module by a DTensor on the mesh (`init_device_mesh(device, MESH_SHAPE,
+    mesh_dim_names=MESH_DIM_NAMES)`) and return the module. A parameter with several paths stays one."""
+    known = {{}}
+    for path, parameter in list(module.named_parameters(remove_duplicate=False)):
+        if id(parameter) not in known:
+            tensor = distribute_tensor(parameter.detach(), mesh, placements(path))
+            known[id(parameter)] = nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+        owner, _, name = path.rpartition(".")
+        module.get_submodule(owner).register_parameter(name, known[id(parameter)])
+    return module
+'''
 
 
-def _layouts(module: ModulePlacement) -> object:
-    """Return a module's dims and placements without tensor names, as the key of modules that are grouped.
+def python(placements: Placements) -> str:
+    """Return the text of a Python file with the tables of placements and functions that apply them.
 
-    Names differ even between equal layers: the first one reads what another kind of module made.
+    Paths that differ in numbers only and lie alike are one entry, with * for the numbers.
     """
-    return tuple(tuple((tensor.dims, tensor.placements) for tensor in side) for side in (module.inputs, module.outputs))
 
+    def side(tensors: tuple[TensorPlacement, ...]) -> str:
+        return ", ".join(f"{tensor.name!r}: {_tuple(map(str, tensor.placements))}" for tensor in tensors)
 
-def _patterned(module: ModulePlacement) -> ModulePlacement:
-    """Return the module with * for numbers in its tensors' names if it stands for several paths, else unchanged."""
-    if len(module.paths) == 1:
-        return module
-    inputs, outputs = (
-        tuple(replace(tensor, name=_general(tensor.name)) for tensor in side)
-        for side in (module.inputs, module.outputs)
+    modules, parameters = dict[str, tuple[object, str]](), dict[str, tuple[object, str]]()
+    for path, module in placements.modules.items():
+        sides = (module.inputs, module.outputs)
+        # names differ even between equal layers: the first one reads what another kind of module made
+        alike = tuple(tuple((tensor.dims, tensor.placements) for tensor in some) for some in sides)
+        text = f"{{\n        'inputs': {{{side(sides[0])}}},\n        'outputs': {{{side(sides[1])}}},\n    }},"
+        modules[path] = alike, text
+    for path, one in placements.parameters.items():
+        text = f"{_tuple(map(str, one.placements))},  # {list(one.shape)} -> {list(one.local)}"
+        parameters[path] = (one.dims, one.shape, one.placements, one.note), text
+    return _FILE.format(
+        program=placements.program,
+        ranks=" x ".join(str(dim.size) for dim in placements.mesh) or "1",
+        shape=_tuple(str(dim.size) for dim in placements.mesh),
+        names=_tuple(repr(dim.name) for dim in placements.mesh),
+        parameters=_table(parameters),
+        modules=_table(modules),
     )
-    return replace(module, inputs=inputs, outputs=outputs)
 
 
-def _grouped(entries: Iterable[Entry], alike: Callable[[Entry], object]) -> tuple[Entry, ...]:
-    """Return the entries with those merged whose paths differ only in numbers and that have the same key `alike`.
-
-    `path` is the pattern if all entries that match it are in the group, else the first path.
+def _table(entries: Mapping[str, tuple[object, str]]) -> str:
+    """Return the lines of a table: path and text of each entry. Of paths that differ in numbers only and have one key
+    the last text stands for all, with * for the numbers, in tensors' names too.
     """
-    by_path: dict[str, dict[object, list[Entry]]] = {}
-    for entry in entries:
-        by_path.setdefault(_general(entry.path), {}).setdefault(alike(entry), []).append(entry)
-    return tuple(
-        replace(
-            group[-1],  # what comes first is often read from elsewhere
-            path=pattern if len(groups) == 1 and len(group) > 1 else group[0].path,
-            paths=tuple(entry.path for entry in group),
-        )
-        for pattern, groups in by_path.items()
-        for group in groups.values()
-    )
+    patterns: dict[str, dict[str, tuple[object, str]]] = {}
+    for path, entry in entries.items():
+        patterns.setdefault(_NUMBER.sub("*", path), {})[path] = entry
+    lines = []
+    for pattern, some in patterns.items():
+        if len(some) > 1 and len({key for key, _ in some.values()}) == 1:
+            some = {pattern: (None, _NUMBER.sub("*", list(some.values())[-1][1]))}
+        lines += [f"    {path!r}: {text}" for path, (_, text) in some.items()]
+    return "\n".join(lines)
+
+
+def _tuple(items: Iterable[str]) -> str:
+    each = list(items)
+    return f"({', '.join(each)}{',' if len(each) == 1 else ''})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from symconfig.cost.partition.costs import Costs
 from symconfig.cost.partition.work import Rows
 
 Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 
 
@@ -30,34 +31,55 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """[choices of u, choices of v]: cost and bytes held of a pair. Several edges may join the same two nodes.
+    """Tables of two nodes' choices; choices that the pair cannot tell apart may share a row or a column.
 
-    rows, columns: of each choice the row or column of the tables, where choices that cost alike share one; None: each
-    has its own.
+    cost: infinite where they exclude each other. memory: bytes held; None if all zero. rows, columns: of each choice of
+    u and of v. Several edges may join the same two nodes.
     """
 
     u: int
     v: int
     cost: Array
-    memory: Array
-    rows: Ints | None = None
-    columns: Ints | None = None
+    memory: Array | None
+    rows: Ints
+    columns: Ints
+
+    @staticmethod
+    def of(u: int, v: int, cost: Array, memory: Array | None = None) -> Edge:
+        """Return an edge whose tables have a row for each choice of u and a column for each choice of v."""
+        rows, columns = map(np.arange, cost.shape)
+        return Edge(u, v, cost, memory if memory is not None and memory.any() else None, rows, columns)
 
     @property
-    def lines(self) -> tuple[Ints, Ints]:
-        """Return the table row of each choice of u and the table column of each choice of v."""
-        rows = np.arange(self.cost.shape[0]) if self.rows is None else self.rows
-        return rows, np.arange(self.cost.shape[1]) if self.columns is None else self.columns
+    def size(self) -> int:
+        return len(self.rows) * len(self.columns)
 
     def place(self, choice: Sequence[int]) -> tuple[int, int]:
-        """Return the row and column of the edge's tables for an assignment of all nodes."""
-        u, v = choice[self.u], choice[self.v]
-        return (u if self.rows is None else int(self.rows[u])), (v if self.columns is None else int(self.columns[v]))
+        """Return the row and column of the tables for an assignment of all nodes."""
+        return int(self.rows[choice[self.u]]), int(self.columns[choice[self.v]])
 
-    def full(self, table: Array) -> Array:
-        """Return a table expanded to one row and column per choice: [choices of u, choices of v]."""
-        table = table if self.rows is None else table.take(self.rows, axis=0)
-        return table if self.columns is None else table.take(self.columns, axis=1)
+    def priced(self, price: float) -> Array:
+        """Return the table of cost + price x memory."""
+        return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
+
+    def line(self, v: int, other: int, price: float) -> Array:
+        """Return cost + price x memory for each choice of v, given the index of the other node's choice."""
+        at_u = v == self.u
+        mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
+        cost = self.cost[line].take(mine)
+        return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
+
+    def cut(self, of_u: Bools, of_v: Bools) -> Edge:
+        """Return the edge with only the choices in two masks; table lines that no remaining choice uses are removed."""
+        rows, columns = self.rows[of_u], self.columns[of_v]
+        (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
+        if len(above) * len(left) == self.cost.size:
+            return replace(self, rows=rows, columns=columns)
+        cost, memory = (
+            None if of is None else of.take(above, axis=0).take(left, axis=1) for of in (self.cost, self.memory)
+        )
+        assert cost is not None
+        return Edge(self.u, self.v, cost, memory, first.reshape(-1), second.reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +97,7 @@ class Problem:
     def memory(self, choice: Sequence[int]) -> float:
         """Return an assignment's bytes at the peak: all that is held plus the largest transient."""
         held = sum(float(node.memory[c]) for node, c in zip(self.nodes, choice, strict=True))
-        held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges)
+        held += sum(float(edge.memory[edge.place(choice)]) for edge in self.edges if edge.memory is not None)
         return held + max(float(node.transient[c]) for node, c in zip(self.nodes, choice, strict=True))
 
     def fits(self, choice: Sequence[int]) -> bool:
@@ -102,10 +124,10 @@ def assemble(costs: Costs, rows: Sequence[Rows], memory_limit: float, gamma: flo
     memory_limit: bytes of tensors that a GPU may hold at once. gamma: divides Cost_mem in the costs of nodes.
     """
     nodes = tuple(_node(costs, i, rows[i], gamma) for i in range(len(costs.net.nodes)))
-    edges = (
-        Edge(link.producer, link.consumer, *costs.grouped(i, rows[link.producer], rows[link.consumer]))
-        for i, link in enumerate(costs.net.links)
-    )
+    edges = []
+    for i, link in enumerate(costs.net.links):
+        cost, memory, *lines = costs.grouped(i, rows[link.producer], rows[link.consumer])
+        edges.append(Edge(link.producer, link.consumer, cost, memory if memory.any() else None, *lines))
     return Problem(nodes, tuple(edges), memory_limit)
 
 

@@ -6,57 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from symconfig.solve.partition.problem import Array, Edge, Ints, Problem
-
-Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Tables of two nodes' choices, u < v; choices that the pair cannot tell apart may share a row or a column.
-
-    cost: infinite where they exclude each other. memory: None if all zero. rows, columns: of each choice of u and of v.
-    """
-
-    u: int
-    v: int
-    cost: Array
-    memory: Array | None
-    rows: Ints
-    columns: Ints
-
-    @property
-    def size(self) -> int:
-        return len(self.rows) * len(self.columns)
-
-    def place(self, choice: Sequence[int]) -> tuple[int, int]:
-        """Return the row and column of the pair's tables for an assignment of all nodes."""
-        return int(self.rows[choice[self.u]]), int(self.columns[choice[self.v]])
-
-    def priced(self, price: float) -> Array:
-        """Return the table of cost + price x memory."""
-        return self.cost if self.memory is None or price == 0 else self.cost + price * self.memory
-
-    def line(self, v: int, other: int, price: float) -> Array:
-        """Return cost + price x memory for each choice of v, given the index of the other node's choice."""
-        at_u = v == self.u
-        mine, line = (self.rows, np.s_[:, self.columns[other]]) if at_u else (self.columns, np.s_[self.rows[other]])
-        cost = self.cost[line].take(mine)
-        return cost if self.memory is None or price == 0 else cost + price * self.memory[line].take(mine)
-
-    def cut(self, of_u: Bools, of_v: Bools) -> Pair:
-        """Return the pair with only the choices in two masks; table lines that no remaining choice uses are removed."""
-        rows, columns = self.rows[of_u], self.columns[of_v]
-        (above, first), (left, second) = (np.unique(at, return_inverse=True) for at in (rows, columns))
-        if len(above) * len(left) == self.cost.size:
-            return replace(self, rows=rows, columns=columns)
-        cost, memory = (
-            None if of is None else of.take(above, axis=0).take(left, axis=1) for of in (self.cost, self.memory)
-        )
-        assert cost is not None
-        return Pair(self.u, self.v, cost, memory, first.reshape(-1), second.reshape(-1))
+from symconfig.solve.partition.problem import Array, Bools, Edge, Ints, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +21,7 @@ class Space:
     cost: tuple[Array, ...]
     memory: tuple[Array, ...]
     transient: tuple[Array, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[Edge, ...]
     around: tuple[tuple[tuple[int, int], ...], ...]
     limit: float
 
@@ -107,25 +58,24 @@ def space(problem: Problem) -> Space | None:
     Edges between the same two nodes are summed to one pair, edges of a node with itself are added to its own costs, and
     pairs of zeros are dropped.
     """
-    cost = [node.cost.astype(np.float64) for node in problem.nodes]
-    memory = [node.memory.astype(np.float64) for node in problem.nodes]
+    cost, memory = [node.cost for node in problem.nodes], [node.memory for node in problem.nodes]
     joined: dict[tuple[int, int], Edge] = {}
     for edge in problem.edges:
         if edge.u == edge.v:
-            every = [edge.place((c,) * len(cost)) for c in range(len(cost[edge.u]))]
-            cost[edge.u] = cost[edge.u] + np.array([edge.cost[at] for at in every])
-            memory[edge.u] = memory[edge.u] + np.array([edge.memory[at] for at in every])
+            cost[edge.u] = cost[edge.u] + edge.cost[edge.rows, edge.columns]
+            if edge.memory is not None:
+                memory[edge.u] = memory[edge.u] + edge.memory[edge.rows, edge.columns]
             continue
-        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, edge.memory.T, edge.columns, edge.rows)
+        held = None if edge.memory is None else edge.memory.T
+        turned = edge if edge.u < edge.v else Edge(edge.v, edge.u, edge.cost.T, held, edge.columns, edge.rows)
         key = turned.u, turned.v
         joined[key] = _sum(joined[key], turned) if key in joined else turned
-    made = (_pair(edge) for edge in joined.values())
-    pairs = tuple(pair for pair in made if pair.memory is not None or pair.cost.any())
+    pairs = tuple(edge for edge in joined.values() if edge.memory is not None or edge.cost.any())
     around: list[list[tuple[int, int]]] = [[] for _ in cost]
     for index, pair in enumerate(pairs):
         around[pair.u].append((index, pair.v))
         around[pair.v].append((index, pair.u))
-    transient = tuple(node.transient.astype(np.float64) for node in problem.nodes)
+    transient = tuple(node.transient for node in problem.nodes)
     finite = [np.isfinite(c) & np.isfinite(m) & np.isfinite(t) for c, m, t in zip(cost, memory, transient, strict=True)]
     kept = tuple(np.arange(len(c)) for c in cost)
     whole = Space(
@@ -190,29 +140,22 @@ def _supported(now: Space, keep: Sequence[Bools]) -> list[Bools]:
 
 def _sum(one: Edge, other: Edge) -> Edge:
     """Return the sum of two edges between the same nodes; choices share a line if they do so in both edges."""
-    (above, below), rows = _both(one.lines[0], other.lines[0])
-    (left, right), columns = _both(one.lines[1], other.lines[1])
+    (above, below), rows = _both(one.rows, other.rows)
+    (left, right), columns = _both(one.columns, other.columns)
 
     def table(first: Array, second: Array) -> Array:
         both: Array = first.take(above, axis=0).take(left, axis=1) + second.take(below, axis=0).take(right, axis=1)
         return both
 
-    return Edge(one.u, one.v, table(one.cost, other.cost), table(one.memory, other.memory), rows, columns)
+    kept = (np.zeros_like(edge.cost) if edge.memory is None else edge.memory for edge in (one, other))
+    memory = None if one.memory is None and other.memory is None else table(*kept)
+    return Edge(one.u, one.v, table(one.cost, other.cost), memory, rows, columns)
 
 
 def _both(first: Ints, second: Ints) -> tuple[Ints, Ints]:
     """Return the distinct pairs of entries, [2, pairs], and for each position the index of its pair."""
     pairs, places = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
     return pairs, places.reshape(-1)
-
-
-def _pair(edge: Edge) -> Pair:
-    """Return an edge as a pair: infinite memory becomes infinite cost, and a memory table of zeros None."""
-    cost, memory = np.ascontiguousarray(edge.cost, dtype=np.float64), edge.memory.astype(np.float64, copy=False)
-    finite = np.isfinite(memory)
-    if not finite.all():
-        cost, memory = np.where(finite, cost, np.inf), np.where(finite, memory, 0.0)
-    return Pair(edge.u, edge.v, cost, memory if memory.any() else None, *edge.lines)
 
 
 def undominated(now: Space) -> Space:
@@ -253,7 +196,7 @@ def _undominated(now: Space, v: int) -> Bools:
     return keep
 
 
-def side(pair: Pair, v: int) -> tuple[Array, Array | None]:
+def side(pair: Edge, v: int) -> tuple[Array, Array | None]:
     """Return a pair's cost and memory, [choices of v, distinct choices of the other node]; memory None if all zero."""
     at_u = pair.u == v
     mine, others = (pair.rows, pair.columns) if at_u else (pair.columns, pair.rows)

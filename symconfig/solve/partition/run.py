@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from time import monotonic
 
 import numpy as np
 
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
-from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
-from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.costs import Costs, Keep, Objective, Training, floor_bytes
 from symconfig.cost.partition.rates import Affine
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -24,7 +22,7 @@ from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
 from symconfig.solve.partition.adaptive import Adapted, Division, Strategy, adaptive
 from symconfig.solve.partition.milp import spent_s
-from symconfig.solve.partition.pinned import Pin, pinned
+from symconfig.solve.partition.pinned import NAMES, Named, Pin, pinned
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.rows import ROUNDING, spaces
 
@@ -59,31 +57,27 @@ class Ask:
     objective: Objective = Objective.TIME
     solver: Solver = Solver.AUTO
     gamma: float | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
     flat: bool = True
     turns: tuple[int, ...] = (1,)
     keeps: tuple[Keep, ...] = tuple(Keep)
     training: Training = field(default_factory=Training)
     precision: str = "bf16"
     between: Affine | None = None
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[Pin | Named, ...] = ()
     limit_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run of a solver on a case and a mesh shape. cost: infinite if it found nothing cheaper that fits.
+    """One run of a solver on a case and a mesh shape.
 
-    complete: whether `bound` is a lower bound for all strategies with this training on these axes.
+    bound: a lower bound for all strategies with this training on these axes; None: the adaptive solver knows none.
     """
 
     solver: str
     axes: tuple[Axis, ...]
     training: Training
-    cost: float
-    bound: float
-    complete: bool
-    seconds: float
+    bound: float | None = None
 
 
 @dataclass(frozen=True)
@@ -149,14 +143,9 @@ def cases(programs: Programs, ask: Ask) -> Iterator[Case]:
                 yield Case(once, replace(ask.training, turns=turns, keep=keep))
 
 
-def may_fit(case: Case, ask: Ask) -> bool:
-    """Return whether the lower bound on bytes per GPU, everything sharded over all GPUs, is within the memory limit."""
-    return floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) <= ask.memory_limit
-
-
 def costs_of(case: Case, ask: Ask, axes: Sequence[Axis]) -> Costs:
     timed = ask.objective is Objective.TIME
-    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes, ask.weights)
+    speeds = rates.seconds(axes, ask.mesh, ask.cluster) if timed else rates.elements(axes)
     gpu = machine(ask.cluster, ask.precision, gpus=ask.mesh.gpus)
     return Costs(case.net, speeds, gpu, case.training, ask.objective, ask.flat, ask.between)
 
@@ -171,7 +160,6 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
     search, tried = _Search(ask), list[tuple[float, Case, tuple[Axis, ...], Division | None]]()
     shapes = ask.mesh.shapes(FEW)
     turns, tight = 0, True
-    free: dict[Keep, float] = {}  # the least without a limit of memory, in fewer turns
     for case in cases(programs, ask):
         if ask.objective is Objective.SYMTENSOR and search.best is not None:
             search.left_out = True  # costs of different gammas cannot be compared: what keeps most, in the fewest turns
@@ -181,28 +169,32 @@ def partition(programs: Programs, ask: Ask) -> Partition | None:
                 search.left_out = True
                 break
             turns, tight = case.training.turns, False
-        fits, keep, least = may_fit(case, ask), case.training.keep, np.inf
-        for axes in shapes if fits else ():
-            if free.get(keep, 0.0) >= search.ceiling:  # more turns only add to what every strategy costs
-                tried.append((np.inf, case, axes, None))
-                continue
-            result, hindered, lowest = search.adapted(case, axes)
-            tight, least = tight or hindered, min(least, lowest)
+        if floor_bytes(costs_of(case, ask, ()), ask.mesh.gpus) > ask.memory_limit:
+            tight = True
+            continue
+        for axes in shapes:
+            result, hindered = search.adapted(case, axes)
+            tight = tight or hindered
             tried.append((result.cost if result is not None else np.inf, case, axes, result))
             if result is None and search.best is not None and ask.solver is Solver.ADAPTIVE:
                 break  # the ways of cutting one mesh differ by little
-        tight = tight or not fits
-        if least < np.inf:
-            free[keep] = least
     if ask.solver is not Solver.ADAPTIVE:
         tried.sort(key=lambda one: one[0])
         if ask.solver is Solver.AUTO and search.best is not None:
             best = search.best.costs.training
-            search.left_out = any(case.training != best for _, case, _, _ in tried) or search.left_out
+            search.left_out = search.left_out or any(case.training != best for _, case, _, _ in tried)
             tried = [one for one in tried if one[1].training == best]
         for index, (_, case, axes, result) in enumerate(tried):
-            search.searched(case, axes, result, len(tried) - index)
+            search.exact(case, axes, result, len(tried) - index)
     return search.result(len(shapes))
+
+
+def baselines(programs: Programs, found: Partition) -> dict[str, Partition | None]:
+    """Return, by name, what the adaptive solver finds if it keeps to a well-known strategy (see `Named`) instead of the
+    pins: the fastest of the microbatches and `keeps` asked for. None if no such strategy fits mesh and memory.
+    """
+    ask = replace(found.ask, solver=Solver.ADAPTIVE, gamma=None if found.costs.timed else found.gamma)
+    return {name: partition(programs, replace(ask, pins=(Named(name, ask.mesh.gpus),))) for name in NAMES}
 
 
 @dataclass(slots=True)
@@ -220,27 +212,11 @@ class _Search:
         return self.best.cost if self.best is not None else np.inf
 
     def adapted(self, case: Case, axes: tuple[Axis, ...]) -> Adapted:
-        """Run the adaptive solver on a case and record a trial.
-
-        Its partition becomes the incumbent if one below the ceiling was found.
-        """
-        started = monotonic()
+        """Run the adaptive solver on a case. A partition below the ceiling becomes the incumbent."""
         costs = costs_of(case, self.ask, axes)
         adapted = adaptive(costs, axes, self.ask.memory_limit, self.ask.gamma, self.ceiling)
-        cut = adapted.best
-        cost = cut.cost if cut is not None else np.inf
-        self.trials.append(
-            Trial(
-                solver="adaptive",
-                axes=axes,
-                training=case.training,
-                cost=cost,
-                bound=0.0,
-                complete=False,
-                seconds=monotonic() - started,
-            )
-        )
-        if cut is not None:
+        self.trials.append(Trial("adaptive", axes, case.training))
+        if (cut := adapted.best) is not None:
             self.best = Partition(
                 ask=self.ask,
                 costs=costs,
@@ -253,54 +229,39 @@ class _Search:
             )
         return adapted
 
-    def searched(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
-        """Run the exact solver on all rows of every node; record a trial and update the incumbent.
+    def exact(self, case: Case, axes: tuple[Axis, ...], first: Division | None, left: int) -> None:
+        """Run the exact solver on all rows of every node; record its bound and update the incumbent.
 
         first: the adaptive solver's partition on these axes, the start. left: number of searches that share the
         remaining time, with this one. Does nothing but set left_out if time is used up and there is an incumbent.
         """
-        started, began, ask = monotonic(), spent_s(), self.ask
+        began, ask, ceiling = spent_s(), self.ask, self.ceiling
         if self.best is not None and self.spent_s >= ask.limit_s:
             self.left_out = True
             return
-        costs = costs_of(case, ask, axes)
-        gamma = np.inf
+        costs, bound, gamma = costs_of(case, ask, axes), ceiling, np.inf
         if ask.objective is Objective.SYMTENSOR:
             gamma = ask.gamma or (self.best.gamma if self.best is not None else np.inf)
-        ceiling = self.ceiling
         rows = spaces(costs, axes, ceiling, gamma)
-        cost = bound = ceiling
         if rows is not None:
             problem = assemble(costs, rows, ask.memory_limit, gamma)
             start = _places(rows, first.rows) if first is not None else None
             limit_s = max((ask.limit_s - self.spent_s) / left, 1.0)
             solution = exact.solve(problem, start, limit_s, ceiling)
-            cost, bound = solution.cost, min(solution.bound, ceiling)  # rows that cost more are not in the problem
-            if solution.choice is not None and cost < ceiling:
-                chosen = tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True))
-                memory = problem.memory(solution.choice)
+            bound = min(solution.bound, ceiling)  # rows that cost more are not in the problem
+            if solution.choice is not None and solution.cost < ceiling:
                 self.best = Partition(
                     ask=ask,
                     costs=costs,
                     axes=axes,
-                    rows=chosen,
-                    cost=cost,
-                    memory=memory,
+                    rows=tuple(tuple(some[c].tolist()) for some, c in zip(rows, solution.choice, strict=True)),
+                    cost=solution.cost,
+                    memory=problem.memory(solution.choice),
                     gamma=gamma,
                     solver=solution.solver,
                 )
         self.spent_s += spent_s() - began
-        self.trials.append(
-            Trial(
-                solver=str(ask.solver),
-                axes=axes,
-                training=case.training,
-                cost=cost,
-                bound=bound,
-                complete=True,
-                seconds=monotonic() - started,
-            )
-        )
+        self.trials.append(Trial(str(ask.solver), axes, case.training, bound))
 
     def result(self, shapes: int) -> Partition | None:
         """Return the incumbent with its bound and what is proved, or None. shapes: number of shapes of the mesh.
@@ -310,12 +271,11 @@ class _Search:
         best = self.best
         if best is None:
             return None
-        complete = [trial for trial in self.trials if trial.complete]
-        bounds = [trial.bound for trial in complete if trial.training == best.costs.training]
+        every = [(trial.bound, trial.training) for trial in self.trials if trial.bound is not None]
+        bounds = [bound for bound, training in every if training == best.costs.training]
         bound = min([best.cost, *bounds]) if len(bounds) == shapes else 0.0
-        proved = all(trial.bound >= best.cost * (1 - ROUNDING) for trial in complete)
         optimal = bound >= best.cost * (1 - ROUNDING)
-        closed = optimal and proved and not self.left_out
+        closed = optimal and not self.left_out and all(one >= best.cost * (1 - ROUNDING) for one, _ in every)
         return replace(best, bound=bound, optimal=optimal, closed=closed, trials=tuple(self.trials))
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.machine import machine
-from symconfig.cost.partition.costs import Costs, Keep, Training
-from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.costs import Costs, Keep, Training, floor_bytes
 from symconfig.descriptor.load import load_cluster
 from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.problem import assemble

@@ -10,9 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from symconfig.cost.partition.change import Move, change, local
-from symconfig.cost.partition.change import moves as array_moves
-from symconfig.cost.partition.rates import elements
+from symconfig.cost.partition.rates import Move, change, elements, local
+from symconfig.cost.partition.rates import moves as array_moves
 from symconfig.descriptor.mesh import Axis
 from symconfig.graph.layout import FLAT, PARTIAL, WHOLE, Column, Kind, Layout, Place, moves
 from symconfig.graph.monomial import Monomial

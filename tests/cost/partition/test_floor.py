@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from symconfig.cost.partition.floor import floor_bytes
+from symconfig.cost.partition.costs import floor_bytes
 from symconfig.graph.program.net import net
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import solved

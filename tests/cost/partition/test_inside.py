@@ -97,6 +97,6 @@ def test_a_node_costs_its_work_and_what_it_exchanges(objective: Objective) -> No
     index, row = chosen(DENSE, "cross_entropy", d.VOCAB, d.SEQUENCE)
     amount = TOKENS / 4 * (MOMENT if costs.timed else 1)
     work = costs.passes(DENSE.nodes[index], row)
-    once = float(work.forward[0] + work.backward[0]) + 3 * speeds[0].all_reduce(np.array(amount))
+    once = float(work.forward[0] + work.backward[0]) + 3 * speeds[0].cost(Kind.ALL_REDUCE, np.array(amount))
     assert costs.node(index, row).cost == pytest.approx(3 * once)
     assert (float(work.forward[0]) > 0) == costs.timed

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from symconfig.graph.operator import Operator, Split, Tensor, Use, Work
-from symconfig.graph.program.build import ALL, FUNCTIONS, LINEAR, STATISTICS, Window, build
+from symconfig.graph.program.build import FUNCTIONS, LINEAR, STATISTICS, Window, build
 
 Array = NDArray[np.float64]
 SIZES = {"b": 4, "s": 6, "t": 6, "h": 8, "f": 10, "a": 4, "g": 2, "c": 3, "v": 12, "e": 2, "u": 12, "k": 1, "m": 24}
@@ -177,21 +177,6 @@ def test_parts_joined_as_the_split_says_are_the_whole(name: str, split: Split) -
     np.testing.assert_allclose(joined, whole, atol=1e-12)
 
 
-def test_what_an_operator_reduces_inside_is_no_partial_sum() -> None:
-    assert {split.loops[0]: split.sums for split in CASES["softmax"]().op.splits} == {"b": 0, "s": 0, "h": 2}
-    assert {split.loops[0]: split.sums for split in CASES["norm"]().op.splits} == {"b": 0, "s": 0, "h": 1}
-    assert {split.loops[0]: split.sums for split in CASES["cross_entropy"]().op.splits} == {"b": 0, "s": 0, "v": 3}
-
-
-def test_neither_keys_nor_channels_of_fused_attention_are_split() -> None:
-    assert [split.loops for split in attention().op.splits] == [("b",), ("s",), ("a", "g")]
-    shared = build("attention", "o", [use("q", "bsac"), use("k", "btc"), use("v", "btc")], [use("o", "bsac")],
-                   over=["t"], residues=[use("stats", "bsa")], attended=3.0, channels=6.0)  # fmt: skip
-    assert [split.loops for split in shared.splits] == [("b",), ("s",), ("a",)]
-    assert shared.work is Work.ATTENTION
-    assert shared.saved == ("q", "k", "v", "o", "stats")
-
-
 def test_a_convolution_of_parts_with_their_halo_is_that_of_the_whole() -> None:
     x, w = use("x", "bhi"), use("w", "fhr")
     for size, stride in ((3, 1), (5, 1), (1, 1), (2, 2), (7, 1)):
@@ -215,26 +200,6 @@ def strided(x: Array, kernel: Array, stride: int) -> Array:
     """x[b,h,i] * kernel[f,h,r], without padding."""
     windows = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[2], axis=2)[:, :, ::stride]
     return np.asarray(np.einsum("bhjr,fhr->bfj", windows, kernel))
-
-
-def test_a_window_that_overlaps_nothing_needs_no_neighbour() -> None:
-    assert Window(16, 16).halo == 0
-    assert Window(1, 2).halo == 0
-    assert Window(7, 2).halo == 3
-
-
-def test_slots_are_split_with_their_tokens_and_experts_by_themselves() -> None:
-    op = build("dispatch", "o", [use("x", "bsh"), use("r", "bsk", False)], [use("o", "euh")], slots="u")
-    assert {split.loops for split in op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
-    assert {split.loops for split in combine().op.splits} == {("b", "u"), ("s", "u"), ("h",), ("e",)}
-    assert op.saved == ("r",)
-
-
-def test_a_route_needs_the_logits_of_all_experts() -> None:
-    outputs = (use("p", "bsk"), use("r", "bsk", False))
-    op = build("route", "p", [use("logits", "bse")], outputs, over=["e"])
-    assert {split.loops for split in op.splits} == {("b",), ("s",)}
-    assert [operand.name for operand in op.outputs] == ["p", "r"]
 
 
 NUMERIC: dict[str, Callable[..., Array]] = {
@@ -267,13 +232,6 @@ def test_nothing_is_kept_where_nothing_flows_back() -> None:
     assert (normed.saved, normed.residues) == ((), ())
 
 
-def test_a_dropout_keeps_its_mask() -> None:
-    op = build("dropout", "o", [use("x", "bsh")], [use("o", "bsh")], residues=[use("mask", "bsh", False)])
-    assert op.saved == ("mask",)
-    assert [operand.name for operand in op.residues] == ["mask"]
-    assert not op.linear
-
-
 def test_a_look_up_reads_the_rows_that_it_takes_and_writes_the_gradient_of_all() -> None:
     op = gather().op
     elements = {"table": 12 * 8, "ids": 4 * 6, "o": 4 * 6 * 8}
@@ -292,11 +250,3 @@ def test_a_bias_is_added_in_registers_and_its_gradient_reads_that_of_the_result_
     assert op.traffic[1] * 2 * (4 * 6 * 8) == 4 * 6 * 8  # of the gradients of result and operand, which are counted
     assert op.saved == ()
     assert op.linear
-
-
-def test_a_view_moves_nothing_and_a_copy_all() -> None:
-    groups = [("b", "m"), ("h",)]
-    view = build("reshape", "o", [use("x", "bsh")], [use("o", "mh")], groups=groups)
-    copy = build("reshape", "o", [use("x", "bsh")], [use("o", "mh")], groups=groups, traffic=ALL)
-    assert view.traffic == (0.0, 0.0)
-    assert replace(copy, traffic=(0.0, 0.0)) == view

@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import pytest
-import yaml
 
 from symconfig.cost.flops import block_flops
 from symconfig.descriptor.load import load_model, zoo_models
@@ -36,6 +35,10 @@ EAGER = changed(
     weighted_experts=False, gathered_logits=True,
 )  # fmt: skip
 MASKED = changed(Implementation(), attention="masked", loss="fused", whole_look_up=True)
+
+# Every model in the fused form, every fourth in the others.
+HOWS = [(name, Implementation()) for name in zoo_models()]
+HOWS += [(name, how) for how in (EAGER, MASKED) for name in list(zoo_models())[::4]]
 
 
 @cache
@@ -77,8 +80,7 @@ def test_parameters_are_those_that_the_graph_counts(name: str) -> None:
     assert sum(found.elements(p.tensor.name) for p in found.parameters if p.trainable) == expected.trainable
 
 
-@pytest.mark.parametrize("name", zoo_models())
-@pytest.mark.parametrize("how", [Implementation(), EAGER, MASKED], ids=["fused", "eager", "masked"])
+@pytest.mark.parametrize(("name", "how"), HOWS)
 def test_matrix_products_are_those_that_the_cost_room_counts(name: str, how: Implementation) -> None:
     model = load_model(name)
     numbers = dim_sizes(model) | {
@@ -111,9 +113,8 @@ def test_whatever_frameworks_split_can_be_split(name: str) -> None:
                 assert any(set(loops) & one for one in mine), (op.name, axis, loops)
 
 
-@pytest.mark.parametrize("name", zoo_models())
-@pytest.mark.parametrize("how", [None, EAGER, MASKED], ids=["fused", "eager", "masked"])
-def test_programs_have_no_problems(name: str, how: Implementation | None) -> None:
+@pytest.mark.parametrize(("name", "how"), HOWS)
+def test_programs_have_no_problems(name: str, how: Implementation) -> None:
     assert problems(of(name, how)) == []
 
 
@@ -127,25 +128,6 @@ def test_flash_attention_is_split_by_batch_queries_and_whole_heads() -> None:
     assert attention.channels == 2 * 128
     fused = operator(found, "layers.7.qkv_proj")
     assert (d.QKV, d.HEADS, d.KV_HEADS) in splits(fused)
-
-
-def test_unfused_attention_can_split_keys_too() -> None:
-    found = of("llama3.1-70b", EAGER)
-    assert splits(operator(found, "layers.0.softmax"))[d.KEYS,] == 2
-    context = operator(found, "layers.0.context")
-    assert context.contracted == (d.KEYS,)
-    assert (d.KEYS,) in splits(context)
-    assert splits(operator(found, "layers.0.repeat_keys")).keys() >= {(d.HEADS, d.KV_HEADS), (d.HEAD_DIM,)}
-    assert (d.HEADS, d.KV_HEADS) in splits(operator(of("llama3.1-70b", MASKED), "layers.0.scores"))
-
-
-def test_a_norm_reduces_inside_itself_and_a_look_up_leaves_partial_sums() -> None:
-    found = of("llama2-7b")
-    assert splits(operator(found, "layers.0.input_norm")) == {(d.BATCH,): 0, (d.SEQUENCE,): 0, (d.HIDDEN,): 1}
-    assert splits(operator(of("gpt3-175b"), "layers.0.input_norm"))[d.HIDDEN,] == 2
-    assert splits(operator(found, "word_embedding"))[d.VOCAB,] == 0
-    assert splits(operator(found, "cross_entropy"))[d.VOCAB,] == 3
-    assert (d.POSITIONS,) not in splits(operator(of("gpt3-175b"), "position_embedding"))
 
 
 def test_slots_lie_where_their_tokens_lie() -> None:
@@ -195,20 +177,6 @@ def test_layers_of_multi_token_prediction_use_the_heads_weight_and_end_with_thei
     assert (("mtp_width", d.HIDDEN)) in splits(operator(found, "mtp.0.mtp_concat"))
 
 
-def test_both_branches_of_a_parallel_layer_read_its_input() -> None:
-    found = program(changed("llama2-13b", parallel_residual=True), BATCH, SEQUENCE)
-    assert {operator(found, f"layers.3.{name}").inputs[0].name for name in ("input_norm", "mlp_norm")} == {
-        "layers.2.mlp_residual"
-    }
-
-
-def test_windows_shorten_what_a_query_attends_to() -> None:
-    found = of("gpt-oss-120b")
-    near, far = (operator(found, f"layers.{layer}.flash_attention").attended for layer in (0, 1))
-    assert far == SEQUENCE / 2
-    assert near == (128 * 128 / 2 + (SEQUENCE - 128) * 128) / SEQUENCE
-
-
 def test_the_vocabulary_is_padded_and_a_look_up_reads_its_rows_only() -> None:
     model = sample_model("llama2-13b").model_copy(update={"vocab_size": 32001})
     found = program(model, 2, 16, vocab_multiple=128)
@@ -218,40 +186,9 @@ def test_the_vocabulary_is_padded_and_a_look_up_reads_its_rows_only() -> None:
     assert moved == pytest.approx(2 * 16 * 8 + 2 * rows)
 
 
-def test_parameters_have_paths_that_a_person_recognises() -> None:
-    paths = {parameter.path for parameter in of("qwen3-30b-a3b").parameters}
-    assert {
-        "word_embedding.weight",
-        "layers.3.self_attn.qkv_proj.weight",
-        "layers.3.mlp.router.weight",
-        "layers.3.mlp.experts.expert_down_proj.weight",
-        "layers.3.mlp_norm.weight",
-        "lm_head.weight",
-    } <= paths
-    assert "layers.3.mlp.up_proj.weight" in {p.path for p in of("llama2-7b", EAGER).parameters}
-    assert operator(of("llama2-7b"), "layers.3.rope_q").path == "layers.3.self_attn"
-    assert operator(of("llama2-7b"), "layers.3.o_proj").path == "layers.3.self_attn.o_proj"
-
-
-def test_elements_have_the_bytes_of_what_they_are() -> None:
-    found = of("llama2-7b")
-    assert found.tensors["tokens"].element_bytes == 8
-    assert not found.tensors["tokens"].gradient
-    assert found.tensors["layers.0.softmax_statistics"].element_bytes == 4
-    assert found.tensors["layers.0.q"].element_bytes == 2
-
-
 def test_a_deep_model_is_unrolled_quickly() -> None:
     model = load_model("llama3.1-405b")
     assert quickest_s(lambda: program(model, BATCH, SEQUENCE)) < 0.2  # 0.02 when nothing else runs
-
-
-def test_published_counts() -> None:
-    with open("tests/published/parameter_counts.yaml", encoding="utf-8") as file:
-        published = yaml.safe_load(file)["models"]
-    for name in ("llama3.1-405b", "mixtral-8x22b"):
-        found = of(name)
-        assert sum(found.elements(p.tensor.name) for p in found.parameters) == published[name]["total"]
 
 
 @pytest.mark.parametrize(("name", "experts"), [("glm-4.5", 160), ("kimi-k2", 384), ("deepseek-v3", 256)])

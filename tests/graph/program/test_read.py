@@ -101,25 +101,6 @@ def test_wide_resnet_has_the_weights_and_products_that_torchvision_counts() -> N
     assert flops(program) / 2 / program.sizes["n"] == pytest.approx(11.398e9, rel=1e-3)  # its GFLOPS are multiply-adds
 
 
-def test_a_product_sums_over_what_its_result_lacks(file: Path) -> None:
-    op = one(file, "loss[b,s,f] = x[b,s,h] * w[h,f]", ", w: [h, f]")
-    assert op.work is Work.MATMUL
-    assert op.contracted == ("h",)
-    assert loops(op) == {("b",), ("s",), ("h",), ("f",)}
-    assert op.saved == ("x", "w")
-
-
-def test_a_tensor_may_be_read_along_dims_of_other_names(file: Path) -> None:
-    op = one(file, "loss[b,s,t] = x * x[b,t,h]")
-    assert [operand.loops for operand in op.inputs] == [("b", "s", "h"), ("b", "t", "h")]
-    assert op.contracted == ("h",)
-
-
-def test_an_element_before_the_name_is_that_of_the_result(file: Path) -> None:
-    program = read(file, "", "fp32 y[b,s,h] = gelu(x)\nloss[b,s,h] = relu(y)")
-    assert [program.tensors[name].element_bytes for name in ("x", "y", "loss")] == [2.0, 4.0, 4.0]
-
-
 def test_what_is_frozen_has_no_gradient_and_keeps_nothing(file: Path) -> None:
     program = read(file, ", w: {dims: [h, f], frozen: true}, u: [h, f]", "y[b,s,f] = x * w\nloss[b,s,f] = gelu(y)\n"
                    "z[b,s,f] = x * u", "[loss, z]")  # fmt: skip
@@ -168,14 +149,6 @@ def test_a_convolution_walks_its_spatial_dims_in_strides(file: Path) -> None:
     assert {split.loops[0]: split.halo for split in conv.splits} == {"b": 0, "3": 0, "i2": 3, "j2": 2, "o": 0}
     assert {split.halo for split in down.splits} == {0}
     assert {split.loops[0]: split.halo for split in pool.splits} == {"b": 0, "o": 0, "i2": 1, "j2": 1}
-
-
-def test_reshapes_merge_and_take_apart_by_size(file: Path) -> None:
-    head = HEAD.replace("u: b * s * k / e", "m: b * s")
-    op = read(file, "", "loss[m,a,c] = reshape(x)", head=head).operators[-1]
-    assert loops(op) == {("b", "m"), ("h", "a")}
-    assert op.traffic == (0.0, 0.0)
-    assert read(file, "", "loss[m,a,c] = reshape(x, copy)", head=head).operators[-1].traffic == (1.0, 1.0)
 
 
 def test_experts_get_slots_and_give_them_back(file: Path) -> None:

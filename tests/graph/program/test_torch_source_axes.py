@@ -11,21 +11,6 @@ from hypothesis import strategies as st
 from symconfig.graph.program.torch_source.axes import Axes
 
 
-def test_axes_of_equal_size_are_one_only_where_related() -> None:
-    axes = Axes()
-    a, b, c = (axes.new(8) for _ in range(3))
-    assert axes.relate((a,), (b,))
-    assert axes.leaves((a,)) == axes.leaves((b,)) != axes.leaves((c,))
-
-
-def test_a_factored_axis_is_factored_wherever_it_is() -> None:
-    axes = Axes()
-    wide, other = axes.new(32), axes.new(32)
-    axes.relate((wide,), (other,))
-    heads, channels = axes.regroup((wide,), [4, 8]) or []
-    assert axes.leaves((other,)) == (*heads, *channels)
-
-
 def test_two_factorings_are_refined_into_one() -> None:
     axes = Axes()
     one, other = axes.new(24), axes.new(24)

@@ -53,25 +53,6 @@ def last(made: Program, work: Work = Work.MATMUL) -> Operator:
     return [op for op in made.operators if op.work is work][-1]
 
 
-@pytest.mark.parametrize(("length", "taken"), [(8, [6, 8]), (5, [6, 5])])
-def test_narrow_takes_so_many_of_a_dim(length: int, taken: list[int]) -> None:
-    made = program(lambda m, x: m.a(torch.narrow(x.relu(), 1, 0, length)), (6, 8), a=lambda: nn.Linear(length, 4))
-    assert of_size(made, last(made).inputs[0].name) == taken
-
-
-def test_dims_of_equal_size_are_not_one_by_their_size() -> None:
-    made = program(lambda m, x: m.b(m.a(x)), (8, 8), a=lambda: nn.Linear(8, 8), b=lambda: nn.Linear(8, 8))
-    assert len(made.sizes) == 4  # rows, and three widths
-    assert made.tensors["a.weight"].dims[0] == made.tensors["b.weight"].dims[1]
-
-
-def test_a_view_of_rows_vanishes_and_both_dims_stay_splittable() -> None:
-    made = program(lambda m, x: m.a(x.view(-1, 8)).view(4, 6, 16), (4, 6, 8), a=lambda: nn.Linear(8, 16, bias=False))
-    (op,) = made.operators
-    assert op.work is Work.MATMUL
-    assert sorted(made.sizes[split.loops[0]] for split in op.splits) == [4, 6, 8, 16]
-
-
 def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
     made = program(lambda m, x: m.a(x) @ x.transpose(1, 2), (4, 6, 8), a=lambda: nn.Linear(8, 8, bias=False))
     scores = last(made)
@@ -81,39 +62,16 @@ def test_a_sequence_that_meets_itself_is_two_loops_over_one_dim() -> None:
     assert len(set(scores.outputs[0].tensor.dims)) == 3
 
 
-def test_a_view_across_borders_is_a_copy() -> None:
-    def crossed(m: Any, x: Any) -> Any:
-        y = m.a(x)
-        return y.view(5, 3, 4).relu().sum() + y.view(5, 4, 3).relu().sum()
-
-    made = program(crossed, (5, 8), a=lambda: nn.Linear(8, 12, bias=False))
-    (copy,) = [op for op in made.operators if op.name.endswith(".copy")]
-    assert [made.sizes[split.loops[0]] for split in copy.splits] == [5, 3]
-
-
-def test_halves_of_channels_are_rows_of_an_outer_dim_and_the_inner_one_splits() -> None:
-    def gated(m: Any, x: Any) -> Any:
-        gate, up = m.a(x).chunk(2, dim=-1)
-        return m.b(torch.nn.functional.silu(gate) * up)
-
-    made = program(gated, (4, 8), a=lambda: nn.Linear(8, 32, bias=False), b=lambda: nn.Linear(16, 8, bias=False))
-    product, gate, down = made.operators
-    assert of_size(made, "a.weight") == [2, 16, 8]
-    assert [made.sizes[split.loops[0]] for split in gate.splits] == [4, 16]
-    assert gate.outputs[0].loops == down.inputs[0].loops
-    assert product.splits
-
-
-def test_a_rotation_of_channels_does_not_leave_its_halves_behind() -> None:
+def test_a_rotation_of_channels_is_split_by_rows_and_within_its_halves() -> None:
     def rotated(m: Any, x: Any) -> Any:
         y = m.a(x)
         one, other = y[..., :8], y[..., 8:]
         return m.b(y * 2 + torch.cat([-other, one], dim=-1))
 
     made = program(rotated, (4, 8), a=lambda: nn.Linear(8, 16, bias=False), b=lambda: nn.Linear(16, 8, bias=False))
-    assert of_size(made, "a.weight") == [16, 8]
+    assert of_size(made, "a.weight") == [2, 8, 8]
     rotation = made.operators[1]
-    assert [made.sizes[split.loops[0]] for split in rotation.splits] == [4]
+    assert {made.sizes[split.loops[0]] for split in rotation.splits} == {4, 8}
 
 
 def test_a_norm_in_steps_is_one_operator_that_reduces_inside() -> None:
@@ -126,27 +84,6 @@ def test_a_norm_in_steps_is_one_operator_that_reduces_inside() -> None:
     _, op, _ = made.operators
     assert [(made.sizes[split.loops[0]], split.sums) for split in op.splits] == [(4, 0), (8, 1)]
     assert len(op.residues) == 1  # the scale of each row; x is kept as what it is
-
-
-def test_a_residual_addition_stays_alone_since_it_may_run_on_partial_sums() -> None:
-    def block(m: Any, x: Any) -> Any:
-        x = m.a(x)
-        return m.norm(x + m.c(m.b(x))).sum()
-
-    wide, narrow = (lambda: nn.Linear(8, 16)), (lambda: nn.Linear(16, 8))
-    made = program(block, (4, 8), a=lambda: nn.Linear(8, 8), b=wide, c=narrow, norm=lambda: nn.LayerNorm(8))
-    addition, norm = made.operators[-2:]
-    assert addition.linear
-    assert [operand.name for operand in addition.inputs] == ["c.linear.product", "c.bias", "a.linear"]
-    assert not norm.linear
-    assert {made.sizes[split.loops[0]]: split.sums for split in norm.splits} == {4: 0, 8: 3}  # two of the norm, its sum
-
-
-def test_a_square_weight_on_a_residual_keeps_its_two_dims_apart() -> None:
-    made = program(lambda m, x: x + m.a(x), (4, 8), a=lambda: nn.Linear(8, 8, bias=False))
-    addition = made.operators[-1]
-    assert len(set(made.tensors["a.weight"].dims)) == 2
-    assert addition.inputs[0].loops == addition.inputs[1].loops
 
 
 def test_joining_changes_neither_bytes_moved_nor_bytes_kept() -> None:
@@ -199,26 +136,6 @@ def test_a_frozen_weight_has_no_gradient_and_its_product_keeps_no_input_for_it()
     assert [weight.trainable for weight in made.parameters] == [True, False]
     assert first.saved == ("input",)
     assert second.saved == ("1.weight",)
-
-
-def test_a_constant_is_an_input_without_a_gradient() -> None:
-    made = program(
-        lambda m, x: (m.a(x) + torch.arange(6)[:, None].float().sin()).relu(), (4, 6, 8), a=lambda: nn.Linear(8, 8)
-    )
-    (table,) = set(made.inputs) - {"inputs_0"}
-    assert of_size(made, table) == [6]
-    assert not made.tensors[table].gradient
-
-
-def test_what_reads_its_input_in_place_repeats_nothing() -> None:
-    made = program(
-        lambda m, x: (m.a(x)[:, None].expand(4, 6, 8) * m.b(x)[:, None]).sum(),
-        (4, 8),
-        a=lambda: nn.Linear(8, 8),
-        b=lambda: nn.Linear(8, 8),
-    )
-    assert max(prod(of_size(made, name)) for name, tensor in made.tensors.items() if tensor.gradient) <= 4 * 6 * 8
-    assert not any(op.name.startswith("expand") for op in made.operators)
 
 
 def linear(given: int = 8, made: int = 8) -> Callable[[], nn.Module]:
@@ -366,14 +283,6 @@ def test_operators_that_are_one_kernel_belong_to_the_module_that_holds_them_all(
     assert [op.path for op in made.operators] == ["a", "outer.b"]
 
 
-def test_nothing_flows_back_through_what_is_detached() -> None:
-    made = program(lambda m, x: m.a(x).detach() * m.b(x), (4, 8), a=linear(), b=linear())
-    detached = next(op for op in made.operators if op.name == "detach")
-    assert not detached.backward
-    assert not made.tensors["detach"].gradient
-    assert made.tensors[made.outputs[0]].gradient
-
-
 def test_what_a_module_returns_beside_tensors_is_left_out_and_its_forward_left_as_it_was() -> None:
     with torch.device("meta"):
         module = Of(lambda m, x: {"logits": m.a(x), "cache": object()}, a=nn.Linear(8, 4))
@@ -393,18 +302,6 @@ def test_all_operators_without_a_rule_are_named_at_once_with_where_to_add_one(mo
     assert "aten.linalg_matrix_exp.default" in texts[1]
     assert all("symconfig/graph/program/torch_source/rules/" in text for text in texts)
     assert error.value.exit_code == 2
-
-
-def test_the_module_of_an_unknown_operator_is_named() -> None:
-    def odd(m: Any, x: Any) -> Any:
-        return torch.linalg.matrix_exp(m.a(x))
-
-    with pytest.raises(InputError, match=r"module odd uses"):
-        program(
-            lambda m, x: m.odd(x),
-            (4, 8, 8),
-            odd=lambda: Of(lambda m, x: torch.linalg.matrix_exp(m.a(x)), a=nn.Linear(8, 8)),
-        )
 
 
 def test_what_cannot_be_traced_is_said_with_the_modules_line(monkeypatch: pytest.MonkeyPatch) -> None:

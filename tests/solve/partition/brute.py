@@ -6,28 +6,16 @@ from math import prod
 
 import numpy as np
 
-from symconfig.errors import InputError
-from symconfig.errors import Problem as Fault
 from symconfig.solve.partition.problem import Array, Problem, Solution
 
 MOST = 2_000_000  # assignments; the arrays of all of them stay below 100 MB
 
 
 def solve(problem: Problem) -> Solution:
-    """Return the cheapest assignment that fits; of equal ones the first in the order of their tuples. Raises above MOST
-    assignments.
-    """
+    """Return the cheapest assignment that fits; of equal ones the first in the order of their tuples."""
     sizes = tuple(len(node.cost) for node in problem.nodes)
     count = prod(sizes)
-    if count > MOST:
-        raise InputError(
-            Fault(
-                "the problem is too large to try every assignment",
-                got=f"{count:.3g} assignments",
-                need=f"at most {MOST:,}",
-                hint="take another solver, or a smaller graph or mesh",
-            )
-        )
+    assert count <= MOST, f"{count:.3g} assignments are too many to try"
     free = tuple(v for v, size in enumerate(sizes) if size > 1)  # NumPy has no arrays of very many axes
     cost, memory = _all(problem, sizes, free)
     cost = np.where(memory <= problem.memory_limit, cost, np.inf)
@@ -52,7 +40,8 @@ def _all(problem: Problem, sizes: tuple[int, ...], free: tuple[int, ...]) -> tup
         np.maximum(transient, node.transient.reshape(shape), out=transient)
     for edge in problem.edges:
         for total, table in ((cost, edge.cost), (held, edge.memory)):
-            total += _spread(edge.full(table), edge.u, edge.v, sizes, free)
+            if table is not None:
+                total += _spread(table[np.ix_(edge.rows, edge.columns)], edge.u, edge.v, sizes, free)
     return cost, held + transient
 
 

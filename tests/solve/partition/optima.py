@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,10 +18,10 @@ from symconfig.graph.program.net import Net, Node
 from symconfig.graph.program.of_model import program
 from symconfig.graph.program.program import Program
 from symconfig.solve.partition import exact
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.problem import Problem, assemble
+from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.rows import spaces
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from tests.solve.partition.strategies import named_rows
 
 CLUSTER = load_cluster("h100")
 NODE = of_cluster(CLUSTER, 8)
@@ -95,9 +95,9 @@ def optimum(
 
 def named(costs: Costs, name: str, axes: tuple[Axis, ...] = WHOLE_NODE) -> Weighed:
     """The strategy of a name."""
-    found = baseline(costs.net, axes, name)
-    assert found.rows is not None, found.why
-    return priced(costs, axes, found.rows)
+    rows = named_rows(costs.net, axes, name)
+    assert rows is not None
+    return priced(costs, axes, rows)
 
 
 def priced(costs: Costs, axes: tuple[Axis, ...], rows: Rows) -> Weighed:
@@ -111,25 +111,3 @@ def in_parts(node: Node, rows: Rows) -> np.ndarray:
         return np.ones(len(rows), dtype=bool)
     able = np.array([bool(option.parts) or option.zero == 3 for option in node.options])
     return np.asarray(able[rows].all(axis=1))
-
-
-def least_memory(problem: Problem) -> float:
-    """The least peak of all choices of finite cost: of every largest transient, what is held below it at least."""
-
-    def as_cost(cost: np.ndarray, memory: np.ndarray) -> np.ndarray:
-        return np.where(np.isfinite(cost), memory, np.inf)
-
-    edges = tuple(replace(e, cost=as_cost(e.cost, e.memory), memory=np.zeros_like(e.memory)) for e in problem.edges)
-    least, free = np.inf, -np.inf
-    for largest in np.unique(np.concatenate([node.transient for node in problem.nodes])).tolist()[::-1]:
-        if free + largest >= least and free > -np.inf:
-            continue
-        nodes = tuple(
-            replace(n, cost=np.where(n.transient <= largest, as_cost(n.cost, n.memory), np.inf), memory=0 * n.memory)
-            for n in problem.nodes
-        )
-        if all(np.isfinite(node.cost).any() for node in nodes):
-            held = exact.solve(replace(problem, nodes=nodes, edges=edges, memory_limit=np.inf)).cost
-            free = held if free == -np.inf else free
-            least = min(least, held + largest)
-    return least

@@ -48,7 +48,7 @@ def small(seed: int) -> Problem:
 
     def edge(u: int, v: int) -> Edge:
         shape = (int(sizes[u]), int(sizes[v]))
-        return Edge(u, v, costs(*shape), random.integers(0, 10, shape) * float(heavy))
+        return Edge.of(u, v, costs(*shape), random.integers(0, 10, shape) * float(heavy))
 
     nodes = tuple(map(node, range(count)))
     edges = tuple(edge(u, v) for u, v in ends(shape, count, random))
@@ -84,7 +84,7 @@ def network(seed: int, count: int, options: int, levels: int, slack: float = np.
         move[0] = 0.0  # from whole to anything: a slice
         np.fill_diagonal(move, 0.0)
         by_level = sum(move[rows[:, k][:, None], rows[:, k]] / speeds[k] for k in range(levels))
-        edges.append(Edge(u, v, by_level * bytes_ / 20 / np.sqrt(pieces)[:, None], np.zeros((len(rows), len(rows)))))
+        edges.append(Edge.of(u, v, by_level * bytes_ / 20 / np.sqrt(pieces)[:, None]))
     limit = slack * sum(float((n.memory + 0.0).min()) for n in nodes)
     limit += max(float(n.transient.min()) for n in nodes) if np.isfinite(limit) else 0.0
     return Problem(tuple(nodes), tuple(edges), limit)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from symconfig.cost.machine import machine
 from symconfig.cost.partition import rates
 from symconfig.cost.partition.costs import Costs, Objective, Training
-from symconfig.descriptor.mesh import Mesh, MeshLevel
+from symconfig.descriptor.mesh import Axis, Mesh, MeshLevel
 from symconfig.graph.program.net import Net
-from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.reasons import Solved
+from symconfig.solve.partition.adaptive import Strategy, adaptive
 from tests.sample_models import sample_cluster
+
+
+class Solved(NamedTuple):
+    costs: Costs
+    axes: tuple[Axis, ...]
+    rows: Strategy
+
 
 MESH = Mesh((MeshLevel("nvlink", 4, 4e11, 1e-6), MeshLevel("rail", 2, 5e10, 1e-5)))
 
@@ -27,4 +35,4 @@ def solved(
     costs = Costs(net, speeds, machine(cluster, "bf16"), training or Training(), objective)
     found = adaptive(costs, axes, memory_limit).best
     assert found is not None
-    return Solved(costs, axes, found.rows, found.cost, memory_limit, found.gamma)
+    return Solved(costs, axes, found.rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, prod
 
 import numpy as np
@@ -10,12 +9,14 @@ import pytest
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.load import load_cluster
+from symconfig.graph import dims as d
+from symconfig.graph.program.program import Program
 from symconfig.solve.partition.account import spent
-from symconfig.solve.partition.baselines import NAMES, baseline, compared, of_baseline
 from symconfig.solve.partition.problem import assemble
-from symconfig.solve.partition.run import Ask, Case, costs_of, folded
+from symconfig.solve.partition.run import Ask, Solver, baselines, folded, partition
 from tests.solve.partition.programs import transformer
 from tests.solve.partition.solved import MESH, solved
+from tests.solve.partition.strategies import named_rows
 
 NET = folded(transformer(3))
 AXES = MESH.axes()
@@ -23,7 +24,7 @@ PARAMETERS = sum(prod(NET.program.sizes[dim] for dim in one.tensor.dims) for one
 
 
 def rows(name: str) -> list[list[int]]:
-    found = baseline(NET, AXES, name).rows
+    found = named_rows(NET, AXES, name)
     assert found is not None
     return found.tolist()
 
@@ -89,48 +90,29 @@ def test_what_runs_forward_again_is_computed_once_more() -> None:
 
 def test_what_work_hides_is_not_what_communication_shows() -> None:
     plain, beside = (spent(solved(NET, training=Training(hide=hide)).costs, AXES, rows("data")) for hide in (0.0, 0.8))
-    assert plain.hidden == 0.0 < beside.hidden
-    assert beside.communication + beside.hidden == pytest.approx(plain.communication)
+    assert plain.overlapped == 0.0 < beside.overlapped
+    assert beside.communication + beside.overlapped == pytest.approx(plain.communication)
 
 
-def cases() -> list[Case]:
-    """Two microbatches of half the batch hold less, but take longer."""
-    return [
-        Case(NET, Training(keep=Keep.USED)), Case(folded(transformer(3, batch=8)), Training(2, Keep.SHARDS))
-    ]  # fmt: skip
+def test_well_known_strategies_keep_to_their_definition_and_cost_no_less_than_what_is_free() -> None:
+    """Of two layers and eight examples on eight GPUs; of four examples no data parallelism has enough."""
 
+    def programs(turns: int, batch: int = 8) -> Program:
+        return transformer(2, batch=batch // turns)
 
-def test_what_takes_all_of_the_limit_fits() -> None:
-    ask, case = Ask(MESH, load_cluster("h100"), inf), cases()[:1]
-    memory = next(one.memory for one in compared(case, ask, AXES) if one.name == "data")
-    for limit, fits in ((memory, True), (np.nextafter(memory, 0.0), False)):
-        found = compared(case, replace(ask, memory_limit=float(limit)), AXES)
-        assert next(one.fits for one in found if one.name == "data") == fits
-
-
-@pytest.mark.parametrize("room", [inf, 0.9, 0.1])
-def test_a_strategy_is_shown_at_its_best_that_fits_or_at_its_leanest(room: float) -> None:
-    ask = Ask(MESH, load_cluster("h100"), inf)
-    each = [
-        {name: of_baseline(costs_of(case, ask, AXES), baseline(case.net, AXES, name), inf) for name in NAMES}
-        for case in cases()
-    ]
-    limit = room * each[0]["data"].memory if room < inf else inf
-    found = compared(cases(), replace(ask, memory_limit=limit), AXES)
-    assert [one.name for one in found] == list(NAMES)
-    for one in found:
-        able = [some[one.name] for some in each if some[one.name].rows is not None]
-        if not able:
-            assert one.why
-            assert (one.cost, one.memory, one.fits, one.rows) == (inf, inf, False, None)
-            continue
-        fitting = [some.cost for some in able if some.memory <= limit]
-        assert one.fits == bool(fitting)
-        if fitting:
-            assert one.cost == pytest.approx(min(fitting))
-        else:
-            assert one.memory == pytest.approx(min(some.memory for some in able))
-        best = next(n for n, some in enumerate(each) if some[one.name].cost == pytest.approx(one.cost))
-        assert (one.training.turns, one.training.keep) == ((1, Keep.USED), (2, Keep.SHARDS))[best]
-        assert one.way == each[best][one.name].way
-    assert compared([], ask, AXES)[0].why == ""
+    free = partition(programs, Ask(MESH, load_cluster("h100"), inf, solver=Solver.ADAPTIVE))
+    assert free is not None
+    found = baselines(programs, free)
+    assert list(found) == ["data", "zero1", "zero2", "zero3", "tensor"]
+    for name, one in found.items():
+        assert one is not None
+        assert one.cost >= free.cost * (1 - 1e-9)
+        for node, row in zip(one.net.nodes, one.rows, strict=True):
+            taken = {node.options[option].name for option in row}
+            if node.operator is not None:
+                assert (d.BATCH not in taken) if name == "tensor" else taken == {d.BATCH}
+            elif node.parameter is not None and name != "tensor":
+                assert taken == {"whole" if name == "data" else name}
+    few = partition(lambda turns: programs(turns, 4), free.ask)
+    assert few is not None
+    assert [one is None for one in baselines(lambda turns: programs(turns, 4), few).values()] == [True] * 4 + [False]

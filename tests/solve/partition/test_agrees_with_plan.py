@@ -21,10 +21,9 @@ from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.of_model import program
 from symconfig.resources import data_dir
 from symconfig.solve.partition.account import Spent, spent
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import way
 from symconfig.solve.partition.run import Ask, Case, cases, costs_of
 from tests.cost.support import cost, seconds
+from tests.solve.partition.strategies import named_rows, way
 
 CLUSTERS = sorted(path.stem for path in (data_dir("model_zoo") / "clusters").glob("*.yaml"))
 MODEL, SEQ, TURNS = load_model("llama3.1-8b"), 4096, 16  # turns: enough to outweigh what is once a step
@@ -47,7 +46,7 @@ def strategy(
     """Megatron's, with its costs."""
     of, ask = case(tp, dp, kernel), Ask(of_cluster(cluster, tp * dp), cluster, 1e15, precision=precision)
     axes = ask.mesh.axes()
-    rows = baseline(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1)).rows
+    rows = named_rows(of.net, axes, "megatron-tp-sp", way(tp=tp, dp=dp, sequence_parallel=tp > 1, zero=1))
     assert rows is not None
     return replace(costs_of(of, ask, axes), machine=machine(cluster, precision)), axes, rows.tolist()
 

@@ -10,9 +10,8 @@ import pytest
 from benchmarks.alpa import alpa_space, alpa_spaces
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.net import net
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Way, way
 from tests.solve.partition.programs import transformer
+from tests.solve.partition.strategies import Way, named_rows, way
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 4, 1e10, 1e-5))).axes()
 NET = net(transformer(1))
@@ -35,7 +34,7 @@ def test_tensor_and_data_parallel_are_in_it_and_three_kinds_at_once_are_not() ->
     space = alpa_space(AXES)
 
     def all_allowed(degrees: Way) -> bool:
-        rows = baseline(NET, AXES, "megatron-tp", degrees).rows
+        rows = named_rows(NET, AXES, "megatron-tp", degrees)
         assert rows is not None
         return all(space.allows(node, row[None])[0] for node, row in zip(NET.nodes, rows, strict=True))
 

@@ -15,9 +15,8 @@ from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, net
-from symconfig.solve.partition.baselines import NAMES, baseline, random_rows
-from symconfig.solve.partition.degrees import Way
 from tests.solve.partition.programs import SIZES, convolutions, transformer
+from tests.solve.partition.strategies import NAMES, Way, named_rows, random_rows
 
 RANKS = 4
 AXES = Mesh((MeshLevel("nvlink", RANKS, 1e11, 1e-6),)).axes(((RANKS,),))
@@ -30,16 +29,16 @@ def moved(of: Net, rows: Rows, weights: bool, keep: Keep = Keep.SHARDS) -> float
     """Elements that leave a rank in one step for activations and their gradients, or for weights and theirs."""
     costs = Costs(of, elements(AXES), MACHINE, Training(keep=keep), Objective.SYMTENSOR)
     return sum(
-        float(costs.pairwise(index, rows[link.producer][None], rows[link.consumer][None]).cost[0])
+        costs.link(index, rows[link.producer][None], rows[link.consumer][None]).cost.item()
         for index, link in enumerate(of.links)
         if (of.nodes[link.producer].parameter is not None) == weights
     )
 
 
 def rows_of(of: Net, name: str, degrees: Way | None = None) -> Rows:
-    found = baseline(of, AXES, name, degrees)
-    assert found.rows is not None, found.why
-    return found.rows
+    rows = named_rows(of, AXES, name, degrees)
+    assert rows is not None
+    return rows
 
 
 def a_layer(name: str, keep: Keep = Keep.SHARDS) -> float:
@@ -94,7 +93,7 @@ def test_every_strategy_has_a_price(program: str, name: str) -> None:
     of = net(
         {"dense": transformer(1), "experts": transformer(1, experts=True), "convolutions": convolutions()}[program]
     )
-    rows = baseline(of, AXES, name).rows
+    rows = named_rows(of, AXES, name)
     if rows is not None:
         assert np.isfinite(moved(of, rows, True) + moved(of, rows, False))
 
@@ -104,4 +103,4 @@ def test_random_rows_have_a_price_also_where_nothing_lies_flat() -> None:
     costs = Costs(of, elements(AXES), MACHINE, Training(), Objective.SYMTENSOR, flat=False)
     rows = random_rows(of, AXES, 5, flat=False)
     pairs = ((index, rows[link.producer][None], rows[link.consumer][None]) for index, link in enumerate(of.links))
-    assert all(np.isfinite(costs.pairwise(*pair).cost[0]) for pair in pairs)
+    assert all(np.isfinite(costs.link(*pair).cost).all() for pair in pairs)

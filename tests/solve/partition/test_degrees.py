@@ -28,9 +28,8 @@ from symconfig.graph.model import blocks, dim_sizes, sequence
 from symconfig.graph.monomial import Monomial
 from symconfig.graph.operator import Work
 from symconfig.graph.scheme import Scheme
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Way, way
 from tests.solve.partition.optima import model, of, weights
+from tests.solve.partition.strategies import Way, named_rows, way
 
 MESH = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),))
 BATCH, SEQ = 8, 4096
@@ -77,12 +76,12 @@ class Laid:
 def laid(name: str, asked: Way, objective: Objective = Objective.SYMTENSOR) -> Laid:
     described, axes = model(name), axes_of(asked)
     costs = weights(of(described, BATCH, SEQ), axes, MESH, objective, keep=Keep.SHARDS)
-    found = baseline(costs.net, axes, "megatron-tp", asked)
-    assert found.rows is not None, found.why
+    rows = named_rows(costs.net, axes, "megatron-tp", asked)
+    assert rows is not None
     scheme = Scheme(asked.sequence_parallel, "a2a" if asked.cp_comm == "a2a" else "all_gather")
     every = {kind: derive(block, scheme) for kind, block in blocks(described).items()}
     chosen = tuple(every[kind] for kind in sequence(described))
-    return Laid(axes, costs, found.rows, chosen, _numbers(described, asked, costs))
+    return Laid(axes, costs, rows, chosen, _numbers(described, asked, costs))
 
 
 def _numbers(described: ModelDescriptor, asked: Way, costs: Costs) -> dict[str, float]:
@@ -99,7 +98,7 @@ def activations(of: Laid) -> float:
     for index, link in enumerate(of.costs.net.links):
         if of.costs.net.nodes[link.producer].parameter is None:
             pair = (of.rows[link.producer][None], of.rows[link.consumer][None])
-            total += float(of.costs.pairwise(index, *pair).cost[0])
+            total += of.costs.link(index, *pair).cost.item()
     for index, node in enumerate(of.costs.net.nodes):
         if node.operator is not None:
             total += float(of.costs.node(index, of.rows[index][None]).cost[0])
@@ -139,7 +138,7 @@ def test_states_take_what_the_closed_form_says(name: str, asked: Way, zero: int)
     """Of each weight: its part of the tensor- and expert-parallel split, and of that, of the stages that are sharded,
     the part of the ranks with data of their own."""
     here = laid(name, asked, Objective.TIME)
-    rows = baseline(here.costs.net, here.axes, "megatron-tp", replace(asked, zero=zero)).rows
+    rows = named_rows(here.costs.net, here.axes, "megatron-tp", replace(asked, zero=zero))
     assert rows is not None
     found = expected = 0.0
     for index, node in enumerate(here.costs.net.nodes):

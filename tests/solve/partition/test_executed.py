@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="modules run in torch")
 pytest.importorskip("transformers", reason="the modules of these tests come from transformers")
 
-from tests.solve.partition.executed_cases import FOUR, MODULES, NAMED, REAL, built, dtype, files, run, write
+from tests.solve.partition.executed_cases import CUT, FOUR, MODULES, NAMED, REAL, built, dtype, files, run, write
 
 # Rounding of float32: sums in another order. ReLUs of a ResNet turn at zero, and it has no fp32 inside: in float64.
 # Rounding of float32: sums in another order, which AdamW's epsilon of 1e-4 at a rate of 1e-2 makes up to 100 times as
@@ -36,7 +36,7 @@ def ran(written: dict[str, Path]) -> dict[str, Any]:
 
 
 CASES = [
-    *(f"{name}_{kind}" for name in REAL for kind in ("solved_2", "solved_4", "random_4")),
+    *(f"{name}_solved_4" for name in REAL), *(f"{name}_random_4" for name in CUT), "llama_solved_2",
     *(f"{name}_{strategy.replace('-', '_')}_4" for name, strategy in NAMED.items()),
     *(f"rows_{seed}_4" for seed in range(8)), "odd_zero3_4", "odd_data_4",
 ]  # fmt: skip
@@ -51,9 +51,8 @@ def test_a_step_is_that_of_one_rank(ran: Mapping[str, Any], case: str) -> None:
         assert found[what] <= most, (what, found)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_dropout_draws_the_same_where_ranks_compute_the_same(ran: Mapping[str, Any], seed: int) -> None:
-    found = ran[f"masked_{seed}_4"]
+def test_dropout_draws_the_same_where_ranks_compute_the_same(ran: Mapping[str, Any]) -> None:
+    found = ran["masked_0_4"]
     assert found["ranks"] == found["replicas"] == 0.0
     assert found["loss"] > 1e-3  # another mask than one rank draws
 
@@ -79,7 +78,7 @@ def test_inputs_of_another_shape_are_refused_with_both(ran: Mapping[str, Any]) -
 
 
 def test_the_file_needs_torch_alone_and_the_table_is_words_and_numbers(written: Mapping[str, Path]) -> None:
-    path = written["mixtral_solved_2"]
+    path = written["mixtral_solved_4"]
     nodes = list(ast.walk(ast.parse(path.read_text())))
     roots = {
         (node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name).split(".")[0]
@@ -113,6 +112,3 @@ def test_what_parameters_cannot_be_is_said() -> None:
     assert states[0] == "Every operator runs as the solver split it."
     # Of 28: all but the table of positions, whose ids are the same on every rank.
     assert states[1].startswith("The optimizer's states of 27 parameters lie as the weights do")
-    within = built(MODULES + "gpt2_plain", "megatron-tp", FOUR).sentences()
-    elements = 2 * (64 * 192 + 192)  # of two layers' projections of three in one
-    assert within[1].startswith(f"4 parameters, {elements:,} elements on each rank, are kept whole")

@@ -41,19 +41,3 @@ def test_a_line_has_the_costs_of_its_rows(of: str, keep: Keep, objective: Object
             found = costs.link(number, some[link.producer], some[link.consumer])
             np.testing.assert_allclose(cost, found.cost)
             np.testing.assert_allclose(memory, found.memory)
-
-
-@pytest.mark.parametrize("of", NETS)
-@pytest.mark.parametrize("keep", Keep)
-def test_a_link_costs_what_is_exchanged_over_it(of: str, keep: Keep) -> None:
-    costs, source = weighed(NETS[of], keep=keep), np.random.default_rng(2)
-    nodes = costs.net.nodes
-    for number, link in enumerate(costs.net.links):
-        given, taken = (
-            source.integers(len(nodes[end].options), size=(50, len(AXES))) for end in (link.producer, link.consumer)
-        )
-        cost = costs.pairwise(number, given, taken).cost
-        listed = sum(np.zeros(50) + exchange.cost for exchange in costs.exchanges(number, given, taken))
-        sensible = np.isfinite(cost)
-        np.testing.assert_allclose(cost[sensible], link.times * listed[sensible])
-        assert sensible.any()

@@ -18,8 +18,7 @@ from symconfig.graph.program.net import Net, net
 from symconfig.graph.program.of_model import program
 from symconfig.graph.scheme import Scheme
 from symconfig.resources import data_dir
-from symconfig.solve.partition.baselines import baseline
-from symconfig.solve.partition.degrees import Way, way
+from tests.solve.partition.strategies import Way, named_rows, way
 
 AXES = Mesh((MeshLevel("nvlink", 8, 1e11, 1e-6),)).axes()
 MODELS = sorted(path.stem for path in (data_dir("model_zoo") / "models").glob("*.yaml"))
@@ -67,13 +66,13 @@ def test_every_operator_is_split_as_the_graphs_rule_says(model: str) -> None:
         tp, cp = degrees.degrees.tp, degrees.degrees.cp
         if of.program.sizes.get("n_groups", tp * cp) % (tp * cp):
             continue  # no layout of the solver cuts one group of heads in two
-        found = baseline(of, AXES, "megatron-tp", degrees)
-        if found.rows is None:  # heads over both, of which there are too few
+        rows = named_rows(of, AXES, "megatron-tp", degrees)
+        if rows is None:  # heads over both, of which there are too few
             assert scheme.cp_comm == "a2a"
             heads = gcd(loaded.num_key_value_heads, mixer_pieces(loaded))
-            assert heads % (tp * cp), found.why
+            assert heads % (tp * cp)
             continue
-        for node, row in zip(of.nodes, found.rows, strict=True):
+        for node, row in zip(of.nodes, rows, strict=True):
             if node.operator is None:
                 continue
             name = re.sub(r"^layers\.(\d+)", lambda found: loaded.layer_kinds[int(found[1])], node.name)
@@ -89,8 +88,8 @@ def test_whole_and_folded_agree() -> None:
     made = program(load_model("llama2-7b"), 16, 4096, vocab_multiple=128)
     found = fold(made)
     whole, small = net(made), net(made, found.of, [(run.start, run.period, run.times) for run in found.runs])
-    for name in ("zero3", "megatron-tp-sp", "ulysses", "matmul-2d"):
-        a, b = baseline(whole, AXES, name).rows, baseline(small, AXES, name).rows
+    for name in ("zero3", "megatron-tp-sp", "ulysses"):
+        a, b = named_rows(whole, AXES, name), named_rows(small, AXES, name)
         assert a is not None
         assert b is not None
         assert all(np.array_equal(a[x], b[y]) for x, y in zip(whole.node_of, small.node_of, strict=True))

@@ -12,8 +12,8 @@ from symconfig.descriptor.mesh_source import of_cluster
 from symconfig.graph import dims as d
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.read import load_program
+from symconfig.solve.partition.account import collectives
 from symconfig.solve.partition.adaptive import adaptive
-from symconfig.solve.partition.collectives import collectives
 from tests.solve.partition.optima import (
     CLUSTER,
     NODE,

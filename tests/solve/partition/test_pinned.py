@@ -17,9 +17,8 @@ from symconfig.graph.program.program import Program
 from symconfig.solve.partition.pinned import read
 from symconfig.solve.partition.pipeline.run import pipeline
 from symconfig.solve.partition.problem import Solution, assemble
-from symconfig.solve.partition.rows import spaces
+from symconfig.solve.partition.rows import does, layout, spaces
 from symconfig.solve.partition.run import Ask, Solver, cases, costs_of, net_of, partition
-from symconfig.solve.partition.strategy import does, layout
 from tests.solve.partition import brute
 from tests.solve.partition.pipeline.brute import least_step_s
 from tests.solve.partition.pipeline.graphs import ask as ask_for
@@ -160,14 +159,18 @@ def test_a_pin_that_cannot_be_is_refused_with_what_can(pin: str, words: tuple[st
 
 def test_pins_of_one_operator_that_exclude_each_other_are_refused_and_those_of_several_are_named() -> None:
     with pytest.raises(InputError, match="cannot be split in all these ways at once"):
-        symconfig.partition("llama2-7b", "h100", 8, 8, pins={"layers.*.down_proj": "B/8", "layers.*.mlp_out.D": 8})
+        symconfig.partition(
+            "llama2-7b", "h100", 8, 8, num_microbatches=1, pins={"layers.*.down_proj": "B/8", "layers.*.mlp_out.D": 8}
+        )
     pins = {"layers.*.down_proj": "F/8", "layers.*.mlp.down_proj.weight.D": 8}
     with pytest.raises(InfeasibleError, match="no pipeline of 2 stages keeps to layers"):
         symconfig.pipeline(
             "llama3.2-1b", "h100", 2, 2, stages=2, num_microbatches=1, recompute="none", pins=["layers.*.o_proj=D/2"]
         )
     with pytest.raises(InfeasibleError, match="pin"):
-        symconfig.partition("llama2-7b", "h100", 8, 8, pins=pins, solver="adaptive", recompute="none")
+        symconfig.partition(
+            "llama2-7b", "h100", 8, 8, pins=pins, solver="adaptive", recompute="none", num_microbatches=1
+        )
 
 
 def test_a_dim_whose_name_has_dots_is_pinned() -> None:

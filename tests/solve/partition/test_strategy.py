@@ -7,7 +7,7 @@ import pytest
 from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph import dims as d
 from symconfig.graph.program.net import Net, Node, net
-from symconfig.solve.partition.strategy import Part, alike, does, gains, layout, worded
+from symconfig.solve.partition.rows import Part, does, layout, worded
 from tests.solve.partition.programs import transformer
 
 AXES = Mesh((MeshLevel("nvlink", 4, 1e11, 1e-6), MeshLevel("rail", 3, 1e10, 1e-5))).axes()  # 2 x 2 and 3
@@ -61,17 +61,3 @@ def test_a_row_is_told_option_by_option_with_what_is_whole_last() -> None:
     assert worded(UP, chosen, AXES) == f"{d.BATCH} over 3·rail, {d.FFN} over 2·nvlink, the same over 2·nvlink"
     assert worded(UP, chosen, AXES, str.upper).startswith("BATCH over 3·rail")
     assert worded(UP, [], ()) == "one rank"
-
-
-def test_rows_are_alike_that_give_each_option_as_many_ranks_of_every_level() -> None:
-    first, second = row(UP, d.FFN, d.BATCH, d.BATCH), row(UP, d.BATCH, d.FFN, d.BATCH)
-    assert alike(first, AXES) == alike(second, AXES)
-    assert alike(first, AXES) != alike(row(UP, d.FFN, d.FFN, d.BATCH), AXES)
-    assert alike(first, AXES) != alike(row(UP, d.BATCH, d.BATCH, d.FFN), AXES)
-
-
-def test_what_another_row_gains_is_what_it_does_along_more_ranks() -> None:
-    before = row(UP, d.FFN, d.BATCH, "whole")
-    assert gains(UP, before, row(UP, d.FFN, d.FFN, d.BATCH), AXES) == f"{d.FFN} over 2·nvlink, {d.BATCH} over 3·rail"
-    assert gains(UP, before, row(UP, d.BATCH, d.FFN, "whole"), AXES) == ""
-    assert gains(UP, before, row(UP, "whole", "whole", "whole"), AXES) == "the same over 4·nvlink"

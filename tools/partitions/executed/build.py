@@ -82,7 +82,7 @@ class _Walk:
         return Executed(self.lowering, mesh, self.placements, ran, tuple(gathered))
 
     def _placeholders(self, layouts: Layouts) -> None:
-        placed = {path: entry.placements for entry in self.placements.parameters for path in entry.paths}
+        placed = {path: entry.placements for path, entry in self.placements.parameters.items()}
         specs = {spec.arg.name: spec for spec in self.lowering.exported.graph_signature.input_specs}
         for node in self.lowering.exported.graph.nodes:
             if node.op != "placeholder":
@@ -149,9 +149,7 @@ def data(one: Executed) -> dict[str, Any]:
         "mesh": {"shape": [dim.size for dim in one.mesh], "names": [dim.name for dim in one.mesh]},
         "inputs": {node.name: list(node.meta["val"].shape) for node in inputs(one.lowering)},
         "parameters": {
-            path: [str(placed) for placed in entry.placements]
-            for entry in one.placements.parameters
-            for path in entry.paths
+            path: [str(placed) for placed in entry.placements] for path, entry in one.placements.parameters.items()
         },
         "layouts": [layout.entry() for layout in numbers],
         "nodes": {

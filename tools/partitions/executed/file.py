@@ -134,8 +134,8 @@ def sentences(one: Executed) -> list[str]:
 
 def _kept(one: Executed) -> Iterator[str]:
     """Yield the parameters that cannot be DTensors."""
-    entries = one.placements.parameters
-    states = sum(len(entry.paths) for entry in entries if "stage" in entry.note)
+    entries = one.placements.parameters.values()
+    states = sum("stage" in entry.note for entry in entries)
     if states:
         yield (
             f"The optimizer's states of {states} parameters lie as the weights do, where the solver cuts them further "
@@ -143,10 +143,9 @@ def _kept(one: Executed) -> Iterator[str]:
         )
     within = [entry for entry in entries if WITHIN in entry.note]
     if within:
-        counted = sum(len(entry.paths) for entry in within)
-        elements = sum(len(entry.paths) * prod(entry.local) for entry in within)
+        elements = sum(prod(entry.local) for entry in within)
         yield (
-            f"{counted} parameters, {elements:,} elements on each rank, are kept whole where the solver cuts them "
+            f"{len(within)} parameters, {elements:,} elements on each rank, are kept whole where the solver cuts them "
             "within a stored dim; operators use their parts."
         )
 

@@ -19,7 +19,7 @@ from symconfig.graph.layout import PARTIAL, WHOLE
 from symconfig.graph.program.net import Option, Place
 from symconfig.solve.partition.placements import MeshDim
 from tools.partitions.executed.kernels import bias_of, cannot, makes, mean
-from tools.partitions.executed.nodes import Dims, Leaf, NodeSeen, Seen, tensors
+from tools.partitions.executed.nodes import Dims, NodeSeen, Seen, tensors
 
 # A place here is the number of an axis that is cut, or WHOLE, or PARTIAL: forward, and of the gradient.
 EVERYWHERE = Place(WHOLE, WHOLE)
@@ -216,7 +216,7 @@ class Layouts:
                 starts[position].add(index)
                 parts[at[axis]] = parts.get(at[axis], 1) * self.mesh[number].size
                 assert dims is not None
-                size = self._size(dims[position], index)
+                size = dims[position][index].size
                 if size % parts[at[axis]]:
                     raise _Unsayable(number, f"{size} do not divide into {parts[at[axis]]} parts")
         counted: dict[tuple[int, int], int] = {}
@@ -239,15 +239,6 @@ class Layouts:
             tuple(word(place.backward) for place in places),
             tuple(factors),
         )
-
-    def _size(self, leaves: Sequence[Leaf], index: int) -> int:
-        """Return the size of a leaf with all that the program counts as one with it."""
-        inner, size = set(self.seen.inside.get(leaves[index].loop, ())), leaves[index].size
-        for leaf in leaves[index + 1 :]:
-            if leaf.loop not in inner:
-                break
-            size *= leaf.size
-        return size
 
 
 def _cut(dims: Dims | None, loops: frozenset[str]) -> int | None:

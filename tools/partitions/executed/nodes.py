@@ -18,7 +18,7 @@ from symconfig.graph.program.program import Program
 from symconfig.graph.program.torch_source.axes import Axes
 from symconfig.graph.program.torch_source.lower import Lowering
 from symconfig.graph.program.torch_source.recorder import Recorded, Value
-from symconfig.graph.program.torch_source.tidy import joined, leaders, merging
+from symconfig.graph.program.torch_source.tidy import leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,15 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """inside: dims of the program that lie within another one, in the trace's own names."""
-
     nodes: Mapping[str, NodeSeen]
     parameters: Mapping[str, Dims]
-    inside: Mapping[str, tuple[str, ...]]
 
 
 def seen(lowering: Lowering) -> Seen:
     """Return what each node of the traced graph is in the program."""
     program = lowering.program
     look = _Look(lowering, program, _operators(program))
-    return Seen(look.nodes(), look.parameters(), merging(joined(program))[1])
+    return Seen(look.nodes(), look.parameters())
 
 
 def tensors(node: Node) -> list[Node]:

@@ -24,34 +24,24 @@ from symconfig.graph.program.torch_source.rules import IN_PLACE, RULES
 from symconfig.graph.program.torch_source.rules.arithmetic import FILLED
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """Hold the result of walking a traced graph.
+@dataclass(slots=True)
+class Walk:
+    """Hold the state and the result of walking a traced graph.
 
     inputs: tensors that the user feeds. outputs: the losses (differentiable single numbers) or, without any, all
     differentiable outputs. values: what each traced node stands for. steps: for each node, the range of its recorded
-    steps.
+    steps. constants: nodes that depend on no parameter and no input; as tensors they become inputs of the program where
+    something reads them. times: how often each operator name was used.
     """
 
-    recorder: Recorder
-    inputs: tuple[Value, ...]
-    parameters: Mapping[str, Value]
-    outputs: tuple[Value, ...]
-    values: Mapping[Node, Any]
-    steps: Mapping[Node, range]
-
-
-@dataclass(slots=True)
-class _Walk:
-    """Hold the state of a walk. constants: nodes that depend on no parameter and no input; as tensors they become
-    inputs of the program where something reads them. times: how often each operator name was used.
-    """
-
-    recorder: Recorder
+    recorder: Recorder = field(default_factory=Recorder)
+    inputs: list[Value] = field(default_factory=list)
+    parameters: dict[str, Value] = field(default_factory=dict)
+    outputs: tuple[Value, ...] = ()
     values: dict[Node, Any] = field(default_factory=dict)
+    steps: dict[Node, range] = field(default_factory=dict)
     constants: dict[Node, str] = field(default_factory=dict)
     times: Counter[str] = field(default_factory=Counter)
-    steps: dict[Node, range] = field(default_factory=dict)
 
     def value(self, arg: Any) -> Any:
         """Return an argument with nodes replaced by their values, also inside lists and tuples; anything else is
@@ -153,29 +143,27 @@ class _Walk:
         return name if self.times[name] == 1 else f"{name}_{self.times[name]}"
 
 
-def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
+def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walk:
     """Return the recorded operators of a traced graph. Raises nothing for operators without a rule: they are recorded
     as missing.
 
     paths: for every name of a parameter the one name that stands for it (tied parameters have several).
     """
-    steps = _Walk(Recorder())
+    steps = Walk()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
-    inputs: list[Value] = []
-    parameters: dict[str, Value] = {}
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             spec = specs[node.name]
             made = node.meta["val"]
             if spec.kind is InputKind.USER_INPUT and isinstance(made, torch.Tensor):
                 steps.values[node] = value = steps.recorder.fed(node.name, made.shape, float(made.dtype.itemsize))
-                inputs.append(value)
+                steps.inputs.append(value)
             elif spec.kind is InputKind.PARAMETER:
                 path = paths[str(spec.target)]
-                if path not in parameters:
+                if path not in steps.parameters:
                     width = float(made.dtype.itemsize)
-                    parameters[path] = steps.recorder.fed(path, made.shape, width, made.requires_grad)
-                steps.values[node] = parameters[path]
+                    steps.parameters[path] = steps.recorder.fed(path, made.shape, width, made.requires_grad)
+                steps.values[node] = steps.parameters[path]
             else:
                 steps.constants[node] = str(spec.target or node.name)
         elif node.op == "call_function":
@@ -188,8 +176,8 @@ def walk(exported: ExportedProgram, paths: Mapping[str, str]) -> Walked:
     ]
     flows = [(value, made) for value, made in outputs if isinstance(value, Value) and value.gradient]
     losses = [value for value, made in flows if made.numel() == 1]
-    ends = tuple(losses or [value for value, _ in flows])
-    return Walked(steps.recorder, tuple(inputs), parameters, ends, steps.values, steps.steps)
+    steps.outputs = tuple(losses or [value for value, _ in flows])
+    return steps
 
 
 def name_of(node: Node) -> str:
@@ -225,7 +213,7 @@ class Lowering:
     """
 
     exported: ExportedProgram
-    walked: Walked
+    walked: Walk
     paths: Mapping[str, str]
     program: Program
     names: Mapping[int, str]
@@ -251,7 +239,7 @@ def lowered(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str
     return Lowering(exported, walked, paths, _program(walked, namer, name, notes), namer.names)
 
 
-def _program(walked: Walked, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
+def _program(walked: Walk, namer: _Namer, name: str, notes: Sequence[str]) -> Program:
     """Return the program of the recorded steps, with names for all dims. All parameters are in it, also those that no
     operator reads.
 

@@ -1,135 +1,18 @@
-"""A program as small as it can be said."""
+"""A traced program with chains of element-wise operators as single operators, as compilers fuse them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise, takewhile
+from itertools import takewhile
 
 from symconfig.graph.operator import Operator, Split, Use, Work
 from symconfig.graph.program.program import Program
 
 
 def tidy(program: Program) -> Program:
-    """Return an equivalent program with chains of element-wise operators joined, dims that always occur together
-    merged, and unused dims removed.
-    """
-    result = merging(joined(program))[0]
-    used = {dim for tensor in result.tensors.values() for dim in tensor.dims}
-    used |= {loop for op in result.operators for loop in op.loops}
-    return replace(result, sizes={dim: size for dim, size in result.sizes.items() if dim in used})
-
-
-def merging(program: Program) -> tuple[Program, Mapping[str, tuple[str, ...]]]:
-    """Return the program with adjacent dims merged wherever possible, and for each dim that remains the dims merged
-    into it; dims without any are absent.
-    """
-    inside: dict[str, tuple[str, ...]] = {}
-    while pairs := _mergeable_pairs(program):
-        for outer, inner in pairs.items():
-            inside[outer] = (*inside.get(outer, ()), inner, *inside.pop(inner, ()))
-        program = _renamed(program, pairs)
-    return program, inside
-
-
-def _mergeable_pairs(program: Program) -> dict[str, str]:
-    """Return disjoint pairs {outer dim: inner dim} that can be merged in all tensors and operators; empty if there are
-    none. Batch dims are never merged.
-    """
-    pairs = _neighbours(program)
-    for loops, dims in _along(program):  # windows, that go over a dim in steps
-        for loop, dim in zip(loops, dims, strict=True):
-            if program.sizes[loop] != program.sizes[dim]:
-                pairs.pop(loop, None)
-    for op in program.operators:
-        for outer in [loop for loop in op.loops if loop in pairs]:
-            if not _can_merge(op, outer, pairs[outer]):
-                del pairs[outer]
-    for outer in [outer for outer in pairs if {outer, pairs[outer]} & program.batch]:
-        del pairs[outer]
-    inner = set(pairs.values())
-    pairs = {outer: inside for outer, inside in pairs.items() if outer not in inner}
-    while wrong := {  # where loops would become one and their dims not, or the reverse
-        loop if loop in pairs else dim
-        for loops, dims in _along(program)
-        for loop, dim in zip(loops, dims, strict=True)
-        if (loop in pairs) != (dim in pairs)
-    }:
-        pairs = {outer: inside for outer, inside in pairs.items() if outer not in wrong}
-    return pairs
-
-
-def _neighbours(program: Program) -> dict[str, str]:
-    """Return {dim: next dim} where the two are always adjacent, in this order, in all tensors and in all operands'
-    loops.
-    """
-    after: dict[str, set[str]] = {}
-    before: dict[str, set[str]] = {}
-    for row in (*(tensor.dims for tensor in program.tensors.values()), *(loops for loops, _ in _along(program))):
-        for one, other in pairwise(("", *row, "")):
-            after.setdefault(one, set()).add(other)
-            before.setdefault(other, set()).add(one)
-    followers = {dim: next(iter(follows)) for dim, follows in after.items() if dim and len(follows) == 1}
-    return {outer: inner for outer, inner in followers.items() if inner and before[inner] == {outer}}
-
-
-def _along(program: Program) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Yield (loops, dims of its tensor) for each operand and residue of the program."""
-    for op in program.operators:
-        for operand in (*op.inputs, *op.outputs, *op.residues):
-            yield operand.loops, operand.tensor.dims
-
-
-def _can_merge(op: Operator, outer: str, inner: str) -> bool:
-    """Return whether merging two loops leaves the operator unchanged: both are in it, both or neither contracted, and
-    split alike by splits of one loop without halo.
-    """
-    if inner not in op.loops or (outer in op.contracted) != (inner in op.contracted):
-        return False
-    one, other = ([split for split in op.splits if loop in split.loops] for loop in (outer, inner))
-    if any(len(split.loops) > 1 or split.halo for split in (*one, *other)):
-        return False
-    return not one or (bool(other) and replace(other[0], loops=one[0].loops) == one[0])
-
-
-def _renamed(program: Program, pairs: dict[str, str]) -> Program:
-    """Return the program with each pair of dims merged under the outer one's name, whose size is the product."""
-    gone = set(pairs.values())
-    sizes = {dim: size * program.sizes[pairs[dim]] if dim in pairs else size for dim, size in program.sizes.items()}
-
-    def kept(dims: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dim for dim in dims if dim not in gone)
-
-    tensors = {name: replace(tensor, dims=kept(tensor.dims)) for name, tensor in program.tensors.items()}
-
-    def operands(some: tuple[Use, ...]) -> tuple[Use, ...]:
-        return tuple(Use(tensors[operand.name], kept(operand.loops)) for operand in some)
-
-    def splits(op: Operator) -> Iterator[Split]:
-        for split in op.splits:
-            if not set(split.loops) & gone:
-                yield split
-
-    operators = tuple(
-        replace(
-            op,
-            loops=kept(op.loops),
-            inputs=operands(op.inputs),
-            outputs=operands(op.outputs),
-            saves=operands(op.saves),
-            splits=tuple(splits(op)),
-            contracted=kept(op.contracted),
-        )
-        for op in program.operators
-    )
-    parameters = tuple(replace(p, tensor=tensors[p.tensor.name]) for p in program.parameters)
-    left: Mapping[str, int] = {dim: size for dim, size in sizes.items() if dim not in gone}
-    return replace(program, sizes=left, tensors=tensors, parameters=parameters, operators=operators)
-
-
-def joined(program: Program) -> Program:
-    """Return the program with each chain of element-wise operators as one operator, without the tensors
-    inside a chain.
+    """Return an equivalent program with each chain of element-wise operators as one operator, without the tensors
+    inside a chain and without unused dims.
     """
     operators = program.operators
     leader = leaders(program)
@@ -140,7 +23,9 @@ def joined(program: Program) -> Program:
     seen = {operand.name for op in made for operand in (*op.inputs, *op.outputs, *op.residues)}
     seen |= {parameter.tensor.name for parameter in program.parameters} | set(program.outputs)
     tensors = {name: tensor for name, tensor in program.tensors.items() if name in seen}
-    return replace(program, operators=made, tensors=tensors)
+    used = {dim for tensor in tensors.values() for dim in tensor.dims} | {loop for op in made for loop in op.loops}
+    sizes = {dim: size for dim, size in program.sizes.items() if dim in used}
+    return replace(program, operators=made, tensors=tensors, sizes=sizes)
 
 
 def leaders(program: Program) -> list[int]:

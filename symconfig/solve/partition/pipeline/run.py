@@ -15,8 +15,7 @@ from symconfig.graph.program.net import net
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.repeats import Run, crossing
 from symconfig.solve.partition.pipeline.search import Bounds, Chosen, search
-from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages
-from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.pipeline.stage import Place, Stage, Stages, submeshes
 from symconfig.solve.partition.run import Ask, Case, Programs, Solver, costs_of
 
 LAYERS = 32  # that a program is grouped into at most

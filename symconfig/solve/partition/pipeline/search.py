@@ -113,7 +113,7 @@ def _fastest(stages: Stages, places: Sequence[Place], bounds: Bounds, least: int
                     stage = stages.known(place, min(behind + 1, turns))
                     if stage is not None:
                         rows[behind].append(_entry(bounds, place, unit, stage))
-        sum_s, chosen = _Table(rows, count, bounds.gpus[-1] // unit).best(least, most)
+        sum_s, chosen = _cheapest(rows, count, bounds.gpus[-1] // unit, least, most)
         if not chosen:
             return None
         made = [entry.stage for entry in chosen if entry.stage is not None]
@@ -142,66 +142,50 @@ def _entry(bounds: Bounds, place: Place, unit: int, stage: Stage | float) -> _En
     return _Entry(place, gpus // unit, least_s, stage * (turns - 1) / turns, None)
 
 
-class _Table:
-    """Solved stages by how many are behind them, and the least sum of seconds of stages from a layer on."""
+def _cheapest(
+    rows: Sequence[Sequence[_Entry]], layers: int, gpus: int, least: int, most: int
+) -> tuple[float, list[_Entry]]:
+    """Return the least step in seconds of `least` to `most` stages and these stages, or (inf, []) if there is none.
 
-    def __init__(self, rows: Sequence[Sequence[_Entry]], layers: int, gpus: int) -> None:
-        self.rows, self.gpus = [sorted(some, key=lambda entry: entry.place) for some in rows], gpus
-        self.every = [entry for some in rows for entry in some]
-        self.arrays = [
-            (
-                np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3),
-                np.array([(e.turn_s, e.busy_s) for e in some], np.float64).reshape(-1, 2),
-            )
-            for some in self.rows
-        ]
-        self.none = np.full((layers + 1, gpus + 1), np.inf)
-        self.sums: list[Array] = []  # by number of stages: [first layer, GPUs that they have]
-        self.terms: list[Array] = []  # [entries, GPUs]
+    Enumerates the slowest stage; the least sum of the stages below that limit is a dynamic programme over the number of
+    stages, the first layer and the GPUs. rows: the stages by how many are behind them. gpus: of the mesh, in units.
+    """
+    rows = [sorted(some, key=lambda entry: entry.place) for some in rows]
+    places = [np.array([(e.place.first, e.place.stop, e.gpus) for e in some], np.int64).reshape(-1, 3) for some in rows]
+    seconds = [np.array([(e.turn_s, e.busy_s) for e in some], np.float64).reshape(-1, 2) for some in rows]
 
-    def best(self, least: int, most: int) -> tuple[float, list[_Entry]]:
-        """Return the least step in seconds and its stages, or (inf, []) if there is none.
-
-        Enumerates the slowest stage.
+    def sums(slowest_s: float) -> tuple[list[Array], list[Array]]:
+        """Return, by number of stages, the least sum from a layer on with a number of GPUs, [layers + 1, gpus + 1], and
+        that with each entry as the first stage, [entries, gpus + 1]. slowest_s: limit of each stage's busy seconds.
         """
-        best, chosen = np.inf, list[_Entry]()
-        free, _ = self.least_s(np.inf, least, most)
-        rising = sorted({entry.busy_s for entry in self.every})
-        first = bisect_left(rising, True, key=lambda slowest_s: self.least_s(slowest_s, least, most)[0] < np.inf)
-        for slowest_s in rising[first:]:
-            if slowest_s + free >= best:
-                break
-            sum_s, number = self.least_s(slowest_s, least, most)
-            if sum_s + slowest_s < best:
-                best, chosen = sum_s + slowest_s, self.path(number)
-        return best, chosen
+        none = np.full((layers + 1, gpus + 1), np.inf)
+        result, terms = [none.copy()], list[Array]()
+        result[0][-1, 0] = 0.0
+        for (first, stop, used), of in zip((some.T for some in places), seconds, strict=True):
+            left = np.arange(gpus + 1) - used[:, None]
+            each = np.where(left >= 0, result[-1][stop[:, None], np.maximum(left, 0)], np.inf) + of[:, :1]
+            each[of[:, 1] > slowest_s] = np.inf
+            terms.append(each)
+            result.append(none.copy())
+            np.minimum.at(result[-1], first, each)
+        return result, terms
 
-    def least_s(self, slowest_s: float, least: int, most: int) -> tuple[float, int]:
-        """Return the least sum of stages that cover all layers and GPUs, and their number; infinite if impossible.
+    def least_s(slowest_s: float) -> tuple[float, int]:
+        """Return the least sum of stages that cover all layers and GPUs, and their number."""
+        each = [float(of[0, gpus]) for of in sums(slowest_s)[0][least : most + 1]]
+        return min(each), least + int(np.argmin(each))
 
-        slowest_s: upper limit of each stage's busy seconds. Overwrites `sums` and `terms`, which `path` reads.
-        """
-        self.sums, self.terms = [self.none.copy()], []
-        self.sums[0][-1, 0] = 0.0
-        for places, seconds in self.arrays:
-            first, stop, gpus = places.T
-            left = np.arange(self.gpus + 1) - gpus[:, None]
-            terms = np.where(left >= 0, self.sums[-1][stop[:, None], np.maximum(left, 0)], np.inf) + seconds[:, :1]
-            terms[seconds[:, 1] > slowest_s] = np.inf
-            sums = self.none.copy()
-            np.minimum.at(sums, first, terms)
-            self.sums.append(sums)
-            self.terms.append(terms)
-        least_sums = [float(sums[0, self.gpus]) for sums in self.sums[least : most + 1]]
-        number = int(np.argmin(least_sums))
-        return least_sums[number], least + number
-
-    def path(self, number: int) -> list[_Entry]:
-        """Return the stages, first to last, of the latest `least_s` with this number of stages."""
-        chosen, layer, gpus = list[_Entry](), 0, self.gpus
-        for behind in reversed(range(number)):
-            mine = self.arrays[behind][0][:, 0] == layer
-            entry = self.rows[behind][int(np.argmin(np.where(mine, self.terms[behind][:, gpus], np.inf)))]
-            chosen.append(entry)
-            layer, gpus = entry.place.stop, gpus - entry.gpus
-        return chosen
+    rising = sorted({entry.busy_s for some in rows for entry in some})
+    free, best, limit_s, number = least_s(np.inf)[0], np.inf, np.inf, 0
+    for slowest_s in rising[bisect_left(rising, True, key=lambda limit: least_s(limit)[0] < np.inf) :]:
+        if slowest_s + free >= best:
+            break
+        sum_s, count = least_s(slowest_s)
+        if sum_s + slowest_s < best:
+            best, limit_s, number = sum_s + slowest_s, slowest_s, count
+    terms, chosen, layer, left = sums(limit_s)[1], list[_Entry](), 0, gpus
+    for behind in reversed(range(number)):
+        mine = places[behind][:, 0] == layer
+        chosen.append(rows[behind][int(np.argmin(np.where(mine, terms[behind][:, left], np.inf)))])
+        layer, left = chosen[-1].place.stop, left - chosen[-1].gpus
+    return best, chosen

@@ -1,6 +1,7 @@
 """What a stretch of a program takes as one stage of a pipeline on a part of the mesh: the tensor solver's answer.
 
-Stretches that are alike in all but names are solved once.
+Stretches that are alike in all but names are solved once. A stage may have 1, 2, 4, … GPUs of a node, or 1, 2, 4, …
+whole nodes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symconfig.cost.partition.costs import Keep
-from symconfig.descriptor.mesh import Mesh
+from symconfig.descriptor.mesh import Mesh, MeshLevel
 from symconfig.graph.program.fold import Parts, gradient_elements
 from symconfig.solve.partition.pinned import touched
 from symconfig.solve.partition.problem import price
@@ -160,3 +161,22 @@ class Stages:
             once_s += float(answer.ask.between(amount / gpus))
         ask = replace(self.ask, mesh=answer.ask.mesh)
         return Stage(replace(answer, ask=ask), turn_s, once_s, answer.memory, memory - answer.memory, alive)
+
+
+def submeshes(mesh: Mesh) -> tuple[Mesh, ...]:
+    """Return the sub-meshes of one GPU up to the whole mesh, in ascending order of GPUs.
+
+    Inner levels are whole, and the outermost has a divisor of its size. Powers of two that add up to the whole always
+    have room in it (Alpa, OSDI 2022, appendix A).
+    """
+    meshes = [Mesh(())]
+    for index, level in enumerate(mesh.levels):
+        sizes = [size for size in range(2, level.size + 1) if level.size % size == 0]
+        meshes += [Mesh((*mesh.levels[:index], _part(level, size))) for size in sizes]
+    return tuple(meshes)
+
+
+def _part(level: MeshLevel, size: int) -> MeshLevel:
+    """Return a level with fewer domains. Without a switch its bandwidth shrinks to the links within the part."""
+    links = (size - 1) / (level.size - 1) if level.mesh else 1.0
+    return replace(level, size=size, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * links)

@@ -12,7 +12,7 @@ import numpy as np
 from symconfig.cost.partition import rates
 from symconfig.graph.program.fold import Parts
 from symconfig.graph.program.program import Program
-from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.pipeline.stage import submeshes
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, partition
 

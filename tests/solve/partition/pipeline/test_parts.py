@@ -14,7 +14,7 @@ from symconfig.graph.program.fold import Parts, structure
 from symconfig.graph.program.repeats import Run
 from symconfig.resources import data_dir
 from symconfig.solve.partition.pipeline.run import layers
-from symconfig.solve.partition.pipeline.submeshes import submeshes
+from symconfig.solve.partition.pipeline.stage import submeshes
 from tests.solve.partition.pipeline.graphs import chain
 from tests.solve.partition.programs import transformer
 
