@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from symconfig.errors import InfeasibleError, InputError, Problem
@@ -97,7 +98,10 @@ def fallback(plan: Plan, lost: Sequence[int], *, top: int, progress: Progress | 
 
 
 def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Progress | None) -> Smaller:
-    """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it."""
+    """Return the best plan without `lost` nodes, and whether the full plan's checkpoint loads in it.
+
+    Its ZeRO stage is the full plan's if any plan has that. If nothing fits, the result has `problems` and no plan.
+    """
     left = nodes.count - lost
     gpus = left * nodes.gpus
 
@@ -105,9 +109,14 @@ def _without(plan: Plan, nodes: summary.Nodes, lost: int, top: int, progress: Pr
         if progress is not None:
             progress(f"{left} of {nodes.count} nodes, {phase}", share)
 
+    job, stage = plan.job.model_copy(update={"gpus": gpus}), plan.best.options.zero_stage
     try:
-        rest = best_plan(plan.model, plan.cluster, plan.job.model_copy(update={"gpus": gpus}), top=top, progress=of)
+        rest = best_plan(plan.model, plan.cluster, job, top=top, progress=of)
     except InfeasibleError as error:
         return Smaller(lost, left, gpus, None, (), error.problems)
+    if rest.best.options.zero_stage != stage:  # the optimizer's state loads only where it is sharded as it was saved
+        kept = job.model_copy(update={"pins": {**job.pins, "zero": str(stage)}})
+        with suppress(InputError, InfeasibleError):
+            rest = best_plan(plan.model, plan.cluster, kept, top=top, progress=of)
     loads = tuple(loadable(plan, rest, way.kind) for way in savings(plan))
     return Smaller(lost, left, gpus, replace(rest, history=plan.history), loads, other_batch=batch_nearby(rest))

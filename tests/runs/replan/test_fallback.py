@@ -22,7 +22,8 @@ from tests.render.bash import bash, shellcheck, words
 from tests.sample_plans import sample_plan
 
 # On four nodes of eight GPUs; no split of 24 GPUs by tp 8 divides 32 sequences.
-JOB = {"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 32, "global_batch_size": 32, "pins": {"tp": 8, "pp": 1}}
+JOB = {"model": "llama2-7b", "cluster": "a100-80gb", "gpus": 32, "global_batch_size": 32,
+       "pins": {"tp": 8, "pp": 1, "zero": 1}}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +244,7 @@ def test_a_whole_folder_or_none(result: FallbackResult, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def grids() -> FallbackResult:
     """With one node there is a single replica."""
-    pins = {"tp": 4, "pp": 2, "zero": 1}
+    pins = {"tp": 4, "pp": 2}
     plan = symconfig.plan("qwen2.5-7b", "h100", gpus=16, global_batch_size=64, pins=pins, top=1).plan
     return symconfig.replan_lost_nodes(plan, 1, top=1)
 
