@@ -101,11 +101,11 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def _check_megatron(reading: Reading) -> None:
-    """Raise InputError for a configuration of Megatron-Bridge, NeMo, --yaml-cfg or DeepSpeed, which a Megatron plan
+    """Raise InputError for a configuration of Megatron-Bridge, NeMo or DeepSpeed, which a Megatron plan
     cannot go into.
     """
-    if reading.recipe is not None or reading.format in ("overrides", "megatron yaml"):
-        what = "is of Megatron-Bridge, NeMo or --yaml-cfg, and only options of Megatron-LM's own are adapted"
+    if reading.recipe is not None or reading.format == "overrides":
+        what = "is of Megatron-Bridge or NeMo, and only options of Megatron-LM's own are adapted"
         hint = "symconfig render PLAN.json --out DIR, which writes new files"
         raise InputError(what, file=reading.file, hint=hint)
     if reading.deepspeed is None and not reading.json_alone:

@@ -48,7 +48,7 @@ _OF_A_RECIPE = (
 _DISTINCTIVE = words(
     """
     --micro-batch-size --tensor-model-parallel-size --pipeline-model-parallel-size --use-mcore-models
-    --encoder-num-layers --train-iters --yaml-cfg --use-distributed-optimizer
+    --encoder-num-layers --train-iters --use-distributed-optimizer
     """
 )
 UNKNOWN = "unknown"  # the backend of a trainer that is not known

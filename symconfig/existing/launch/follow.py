@@ -1,4 +1,4 @@
-"""Files that a command names and that say how it trains: DeepSpeed's JSON, Megatron-LM's YAML, hydra's, a model's."""
+"""Files that a command names and that say how it trains: DeepSpeed's JSON, Accelerate's, hydra's, a model's."""
 
 from __future__ import annotations
 
@@ -66,7 +66,6 @@ def followed(reading: Reading, around: Around) -> Reading:
             _fsdp,
             _deepspeed,
             _model,
-            _megatron_yaml,
             recipe,
             overrides,
         )
@@ -213,26 +212,3 @@ def _model(reading: Reading, around: Around) -> Reading:
     if path is None or not path.is_file() or path.suffix != ".json":
         return reading
     return replace(reading, model_config=str(path))
-
-
-def _megatron_yaml(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of --yaml-cfg alone.
-
-    Other options are noted as ignored, as Megatron-LM does.
-    """
-    setting = given(reading, ("--yaml-cfg",))
-    if setting is None:
-        return reading
-    tree = tree_of(setting, around, reading.texts)
-    if isinstance(tree, Unread):
-        return with_unread(reading, tree)
-    filed = read_document(tree, around.variables)
-    if filed is None:
-        return with_unread(reading, dark(setting, "names a file without anything of Megatron-LM's"))
-    why = "does nothing beside --yaml-cfg, which replaces it"
-    ignored = tuple(
-        Unread(other.place, other.spelled, why, Hides.NOTHING)
-        for other in reading.settings
-        if other is not setting and other.name
-    )
-    return with_unread(joined(reading, filed, (*filed.settings, setting)), *ignored)

@@ -179,14 +179,6 @@ deepspeed --num_gpus 8 train.py --deepspeed_config $CONFIG
     assert (stage.value.line, tree.text.at(stage.value)) == (1, "2")
 
 
-def test_yaml_cfg_goes_before_all_that_stands_beside_it(tmp_path: Path) -> None:
-    write(tmp_path, "conf/gpt.yaml", "language_model:\n  num_layers: 6\nmicro_batch_size: 2\n")
-    reading = read(write(tmp_path, "run.sh", "torchrun pretrain_gpt.py --yaml-cfg conf/gpt.yaml --num-layers 9\n"))
-    assert reading.format == "megatron yaml"
-    assert options(reading)[:2] == ["--num-layers 6", "--micro-batch-size 2"]
-    assert unread(reading, matters=False) == ["1 --num-layers: does nothing beside --yaml-cfg, which replaces it"]
-
-
 def test_hydra_s_file_under_its_overrides(tmp_path: Path) -> None:
     write(
         tmp_path, "own/conf/gpt.yaml", "model:\n  num_layers: 6\ndata: {micro_batch_size: 2}\ntrainer: {devices: 8}\n"

@@ -1,4 +1,4 @@
-"""YAML files of Megatron-LM, Megatron-Bridge and NeMo 2: which dialect one speaks, and what it says."""
+"""YAML files of Megatron-Bridge, NeMo 2, NeMo-RL and of the Trainer's arguments: which format one has, and its settings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.existing.launch.dialects import nemo_rl
-from symconfig.existing.launch.dialects.interpolation import Path, expanded, interpolated
+from symconfig.existing.launch.dialects.interpolation import Path, interpolated
 from symconfig.existing.launch.dialects.override import Entry, entries
 from symconfig.existing.launch.dialects.translate import by_path, table_with, translated
-from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, Word, World
+from symconfig.existing.launch.reading import JSON_ALONE, Reading, Setting, Tree, World
 from symconfig.formats.tuners import TUNERS
 
-Dialect = Literal["megatron yaml", "overrides", "trainer", "nemo-rl"]
+Dialect = Literal["overrides", "trainer", "nemo-rl"]
 _ENOUGH_KEYS = 3  # of Megatron-LM's, for a section to be Megatron-LM's or of those who build on it
 # Of a flat file of arguments of Transformers' Trainer, or of a program around it: two or more.
 _TRAINER_KEYS = words(
@@ -33,11 +33,7 @@ def dialect_of(data: Any) -> Dialect | None:
         return nemo_rl.FORMAT
     if sum(key in data for key in _TRAINER_KEYS) > 1 and not sections & {"model"}:
         return "trainer"
-    if sections & {"language_model", "model_parallel"}:
-        return "megatron yaml"
-    if sections & {"model", "train", "trainer", "ddp", "mixed_precision"}:
-        return "overrides"
-    return "megatron yaml" if sets_megatron(data) else None
+    return "overrides" if sections & {"model", "train", "trainer", "ddp", "mixed_precision"} else None
 
 
 def sets_megatron(section: Any) -> bool:
@@ -54,10 +50,6 @@ def read_document(tree: Tree, variables: Mapping[str, str]) -> Reading | None:
     NeMo-RL's settings are empty at first, as the files that it inherits are read later.
     """
     match dialect_of(tree.data):
-        case "megatron yaml":
-            by_key = by_path(_expanded(tree, variables))
-            settings, unread = translated(by_key)
-            return Reading("megatron yaml", (tree.text,), settings, tree=tree, unread=(*tree.unread, *unread))
         case "overrides":
             return read_sections(tree, variables, ())
         case "trainer":
@@ -72,18 +64,12 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
 
     Its keys become options, null ones are left out.
     """
+    given = (entry for entry in interpolated(by_path(entries(tree)), variables).values() if entry.value is not None)
     settings = tuple(
         Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
-        for entry in _expanded(tree, variables)
-        if entry.value is not None
+        for entry in given
     )
     return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
-
-
-def _expanded(tree: Tree, variables: Mapping[str, str]) -> list[Entry]:
-    top = tree.spans[()].value
-    given = {name: Word.of(value, top) for name, value in variables.items()}
-    return [expanded(entry, given) for entry in entries(tree)]
 
 
 def read_sections(tree: Tree | None, variables: Mapping[str, str], overrides: Sequence[Entry]) -> Reading:

@@ -1,4 +1,4 @@
-"""`${model.hidden_size}` as OmegaConf means it, `${HOME}` as envsubst does: resolved in the file, never beyond it."""
+"""OmegaConf's references such as `${model.hidden_size}`, resolved in the file and from given variables only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from symconfig.existing.launch.text import Place
 
 Path = tuple[str, ...]
 _REFERENCE = re.compile(r"\$\{([^${}]*)\}")
-_SHELL_NAME = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 _MISSING = "???"  # OmegaConf's mark of a value that must be given
 # NeMo-RL, nemo_rl/utils/config.py, registers these.
 _FUNCTIONS: dict[str, Callable[[list[int]], int]] = {
@@ -161,34 +160,3 @@ def _absolute(reference: str, here: Path) -> Path:
 def _through(word: Word, names: Path, place: Place) -> Word:
     pieces = tuple(replace(piece, variables=(*names, *piece.variables)) for piece in word.pieces)
     return Word(pieces, place, word.unknown)
-
-
-def expanded(entry: Entry, variables: Mapping[str, Word]) -> Entry:
-    """Return the entry with environment variables replaced as by envsubst.
-
-    One that is not given makes its word unknown.
-    """
-    words = tuple(_shell_expanded(word, variables) for word in entry.words)
-    if words == entry.words:
-        return entry
-    return replace(entry, words=words, value=entry.value if isinstance(entry.value, list) else _value(words[0]))
-
-
-def _shell_expanded(word: Word, variables: Mapping[str, Word]) -> Word:
-    """Return the word with `$NAME` and `${NAME}` replaced; unknown if a variable is not given or unknown."""
-    pieces: list[Piece] = []
-    unknown = word.unknown
-    done = 0
-    for match in _SHELL_NAME.finditer(word.text):
-        name = match[1] or match[2]
-        got = variables.get(name)
-        if got is None:
-            unknown = unknown or f"depends on the environment variable {name}"
-        else:
-            unknown = unknown or got.unknown
-            through = _through(got, (name,), word.place).pieces
-        pieces += [Piece(word.text[done : match.start()]), *(through if got is not None else ())]
-        done = match.end()
-    if not done:
-        return word
-    return Word(tuple(piece for piece in (*pieces, Piece(word.text[done:])) if piece.text), word.place, unknown)
