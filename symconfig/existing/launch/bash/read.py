@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -98,7 +98,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
     """Return the initial state: variables, arguments, Slurm's variables of the script's directives, and the folder."""
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
-    state = State({**given}, set(given), given=given)
+    state = State({**given}, set(given))
     state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
     for option, word in _directives(text).items():
         for name in _SLURM.get(option, ()):
@@ -133,7 +133,6 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         *_notes(best, log, splits, source),
         *made.unread,
         *_dark_files(made, files),
-        *_unused(text, state),
     ]
     runs, others = _other_commands(best, splits, log)
     reading = replace(
@@ -248,34 +247,6 @@ def _differing(best: Split, other: Split) -> str:
     differ = [at for at, word in enumerate(words) if mine[at : at + 1] != [word]]
     named = (words[at - 1 : at + 1] if at and words[at - 1].startswith("-") else words[at : at + 1] for at in differ)
     return " ".join(word for pair in named for word in pair)
-
-
-def _unused(text: Text, state: State) -> Iterator[Unread]:
-    """Yield a note for each given variable or argument that the script does not use or overwrites."""
-    for name in state.given:
-        now = state.variables.get(name)
-        own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
-        if name in state.taken:
-            continue
-        if now is state.given[name]:
-            yield Unread(
-                text.place(0, 0),
-                name,
-                "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
-                Hides.NOTHING,
-            )
-        else:
-            yield Unread(
-                own or text.place(0, 0),
-                name,
-                "is given from outside, and the script sets it itself before it reads it",
-                Hides.NOTHING,
-            )
-    for argument in state.arguments:
-        if argument.place.file == GIVEN and argument.place not in state.taken:
-            yield Unread(
-                text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING
-            )
 
 
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:

@@ -1,4 +1,4 @@
-"""YAML files of Megatron-Bridge, NeMo 2, NeMo-RL and of the Trainer's arguments: which format one has, and its settings."""
+"""YAML files of Megatron-Bridge, NeMo 2, NeMo-RL and Transformers' Trainer: which format one has, and its settings."""
 
 from __future__ import annotations
 
@@ -65,10 +65,7 @@ def _trainer(tree: Tree, variables: Mapping[str, str]) -> Reading:
     Its keys become options, null ones are left out.
     """
     given = (entry for entry in interpolated(by_path(entries(tree)), variables).values() if entry.value is not None)
-    settings = tuple(
-        Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place)
-        for entry in given
-    )
+    settings = tuple(Setting("--" + ".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in given)
     return Reading(JSON_ALONE, (tree.text,), settings, tree=tree, unread=tree.unread)
 
 
