@@ -8,7 +8,8 @@ from typing import Any
 
 from symconfig.descriptor.layers import NO_MIXER
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.existing.recover.args import Args, Fields
+from symconfig.existing.recover.fields import Fields
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.formats.layer_pattern import all_but, layer_pattern
 from symconfig.frameworks.megatron import hybrid, sparse
 
@@ -155,15 +156,15 @@ def _indexer(out: Fields) -> None:
     same.
     """
     args = out.args
-    missing = [args.option(dest) for dest in sparse.SIZES if not args.whole(dest)]
+    missing = [args.spelled(dest) for dest in sparse.SIZES if not args.integer(dest)]
     if not out.latent or missing:
         needs = ", ".join(["--multi-latent-attention", *missing] if not out.latent else missing)
         out.refuse("sparse attention is not described without its sizes and latent attention", VARIANT, need=needs)
         return
     for dest, name in sparse.SIZES.items():
-        out.put(f"indexer.{name}", args.whole(dest), dest)
+        out.put(f"indexer.{name}", args.integer(dest), dest)
     out.put("indexer.loss_coef", args.number(0.0, sparse.LOSS), sparse.LOSS)
-    frequency, offset = args.whole(sparse.FREQUENCY) or 1, args.whole(sparse.OFFSET) or 0
+    frequency, offset = args.integer(sparse.FREQUENCY) or 1, args.integer(sparse.OFFSET) or 0
     own = sparse.choosing_layers(frequency, offset, out.layers)
     out.put("indexer.layers", None if all(own) else own, sparse.FREQUENCY, sparse.OFFSET)
     if not args.switch(sparse.OF_CHOSEN) and args.number(0.0, sparse.LOSS) > 0:
@@ -187,14 +188,14 @@ def _mixer(out: Fields, block: str, layers: tuple[bool, ...]) -> dict[str, Any]:
     return fields
 
 
-def _sizes(args: Args, block: str) -> Iterator[tuple[str, int]]:
+def _sizes(args: Namespace, block: str) -> Iterator[tuple[str, int]]:
     """Yield (name, size) of a block from its arguments, 0 if not given.
 
     Mamba's heads are then 2 x hidden size / head width.
     """
     for dest, name in hybrid.SIZES[block].items():
-        size = args.whole(dest)
+        size = args.integer(dest)
         if size is None and dest == "mamba_num_heads":
-            width = args.whole("mamba_head_dim") or 1
-            size = _EXPANDED * (args.whole("hidden_size") or width) // width
+            width = args.integer("mamba_head_dim") or 1
+            size = _EXPANDED * (args.integer("hidden_size") or width) // width
         yield name, size or 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.strict import MAX_LAYERS
-from symconfig.existing.recover.args import Fields
+from symconfig.existing.recover.fields import Fields
 from symconfig.formats import links
 from symconfig.formats.layer_pattern import Pattern, all_but, layer_pattern
 from symconfig.formats.megatron import EXPERTS
@@ -19,7 +19,7 @@ def has_experts(out: Fields) -> bool:
     The named model decides if the options leave it open.
     """
     if out.holds(*NUMBER):
-        return bool(out.args.whole(*NUMBER))
+        return bool(out.args.integer(*NUMBER))
     return out.base is not None and out.base.experts is not None
 
 
@@ -30,12 +30,12 @@ def expert_fields(out: Fields) -> None:
     """
     args = out.args
     if not has_experts(out):
-        if args.whole("moe_latent_size"):
+        if args.integer("moe_latent_size"):
             out.refuse("there are no experts on a smaller hidden size", "moe_latent_size", hint="--num-experts")
         return
     links.read(EXPERTS, out)
     biased = args.switch("add_bias_linear")
-    out.put("experts.latent_bias", bool(args.whole("moe_latent_size")) and biased, "add_bias_linear")
+    out.put("experts.latent_bias", bool(args.integer("moe_latent_size")) and biased, "add_bias_linear")
     # Biases of experts and router came with core_v0.15.
     for field in ("experts.expert_bias", "experts.router_bias"):
         out.put(field, biased and args.table.at_least("core_v0.15.0"), "add_bias_linear")
@@ -91,7 +91,7 @@ def _router(out: Fields) -> None:
     Megatron-LM scores a group by its best topk / topk_group experts, DeepSeek-V3 by two, DeepSeek-V2 by one.
     """
     args = out.args
-    top_k, sigmoid = args.whole("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
+    top_k, sigmoid = args.integer("moe_router_topk") or 1, args.word("moe_router_score_function") == "sigmoid"
     renormalised = not sigmoid and not args.switch("moe_router_pre_softmax")
     if top_k == 1 and renormalised and out.holds("moe_router_pre_softmax", "moe_router_score_function"):
         out.refuse(
