@@ -116,7 +116,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
     if isinstance(tree, Unread) and preset is not None:
         tree = parse_yaml(
@@ -150,7 +150,7 @@ def _arguments(reading: Reading, around: Around) -> Reading:
     named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
-            tree = tree_of(Setting("", word.text, (word,), word.place), around, reading.texts)
+            tree = tree_of(Setting("", word.text, (word,), word.place), around)
             if isinstance(tree, Unread):
                 return with_unread(reading, tree)
             filed = read_document(tree, around.variables)
@@ -167,7 +167,7 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
     return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
@@ -182,7 +182,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
         return reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     if isinstance(tree, Unread):
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
         return reading if own else with_unread(reading, tree)

@@ -87,7 +87,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
         if setting is None:
             word = Word.of(str(Path(below, "configs", usual or "")), reading.start)
             setting = Setting("--config", "--config", (word,), reading.start)
-        read = tree_of(setting, around, reading.texts, below)
+        read = tree_of(setting, around, below)
         top = read if isinstance(read, Tree) else None
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, around, unread), top]
@@ -113,7 +113,7 @@ def _inherited(tree: Tree, around: Around, unread: list[Unread], depth: int = 0)
     here = replace(around, folder=Path(tree.text.file).parent)
     place = tree.place((nemo_rl.DEFAULTS,)) or tree.spans[()].value
     for name in nemo_rl.bases(tree.data) if depth < _MOST_BASES else ():
-        read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here, ())
+        read = tree_of(Setting(nemo_rl.DEFAULTS, nemo_rl.DEFAULTS, (Word.of(name, place),), place), here)
         if isinstance(read, Tree):
             yield from _inherited(read, around, unread, depth + 1)
             yield read
@@ -143,14 +143,14 @@ def _sections_file(reading: Reading, around: Around, program: str) -> tuple[Tree
         return None, (dark(name, "its folder or its name is not known"),)
     if file is None:
         return None, ()
-    tree = tree_of(file, around, reading.texts, program)
+    tree = tree_of(file, around, program)
     return (None, (tree,)) if isinstance(tree, Unread) else (tree, ())
 
 
 def _own_sections(reading: Reading, around: Around, program: str) -> Tree | None:
     """Return the file of --config if it has Megatron-Bridge's sections, for the user's own programs; None otherwise."""
     setting = given(reading, ARGUMENTS) if tuners.program(reading) is None else None
-    tree = None if setting is None else tree_of(setting, around, reading.texts, program)
+    tree = None if setting is None else tree_of(setting, around, program)
     if not isinstance(tree, Tree) or dialect_of(tree.data) != "overrides":
         return None
     return tree if sets_megatron(tree.data.get("model")) else None

@@ -235,7 +235,6 @@ def test_files_that_the_script_writes_are_kept() -> None:
     )
     assert bash.virtual["ds.json"].data == b'{"stage": 2, "x": 3}\n'
     assert bash.virtual["raw.json"].data == b'{"a": "$Z"}\n'
-    assert "".join(piece.text for piece in bash.origins["ds.json"]) == '{"stage": 2, "x": 3}\n'
     assert [what for what, _ in dark(bash)] == ["made.json"]
 
 
