@@ -23,7 +23,6 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
-from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
 from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
@@ -54,7 +53,6 @@ _DISTINCTIVE = words(
 UNKNOWN = "unknown"  # the backend of a trainer that is not known
 # What reads each trainer's scripts, by what recognises them, the first that does.
 _READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], Script]], ...] = (
-    (lambda reading: reading.format == verl.FORMAT and verl.tunes(reading), VerlTuning),
     (lambda reading: reading.format == verl.FORMAT, VerlReader),
     (slime.applies, SlimeReader),
     (openrlhf.applies, OpenRlhfReader),

@@ -150,6 +150,7 @@ PROGRAMS = (
         file=r"(.*/)?deepy\.py",
         keys=words("pipe_parallel_size pos_emb gpt_j_residual output_layer_parallelism no_weight_tying"),
     ),
+    Program("verl's fine-tuning", file=r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)?"),
     Program("Megatron-LM's --yaml-cfg", keys=words("language_model model_parallel"), options=words("yaml_cfg")),
     Program("Megatron-DeepSpeed", options=words(f"{_JSON} num_layers hidden_size num_attention_heads")),
 )

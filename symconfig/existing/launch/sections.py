@@ -70,7 +70,7 @@ def of_verl(reading: Reading, around: Around) -> Reading:
         tree=tree,
         texts=with_texts(reading, *(() if tree is None else (tree.text,))),
         unread=(*reading.unread, *missing),
-        world=reading.world if verl.tunes(reading) and reading.world.gpus else verl.world(settings),
+        world=verl.world(settings),
     )
 
 

@@ -19,7 +19,7 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
-from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
+from symconfig.existing.recover.zoo import by_name, zoo_match
 from symconfig.frameworks.deepspeed.adapters import target_modules
 
 Validated = TypeVar("Validated", bound=BaseModel)
@@ -53,12 +53,7 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     adapter = _adapter(arguments, base, assumed, problems)
     if adapter is None:
         name = zoo_match(base)
-        return Described(
-            load_model(name) if name and supplied.model is None else base,
-            name,
-            tuple(assumed),
-            None if name else zoo_near(base),
-        )
+        return Described(load_model(name) if name and supplied.model is None else base, name, tuple(assumed))
     model = _adapted(base, adapter, problems)
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
@@ -209,12 +204,9 @@ def _zoo_of(model: ModelDescriptor) -> str | None:
 
 @cache
 def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
-    return tuple(model for model in map(load_model, _with_base(zoo_models())) if model.adapter is not None)
-
-
-def _with_base(names: Iterable[str]) -> list[str]:
-    known = {name for name, _ in hub.of_zoo()}
-    return [name for name in names if name not in known]
+    bases = {name for name, _ in hub.of_zoo()}
+    models = (load_model(name) for name in zoo_models() if name not in bases)
+    return tuple(model for model in models if model.adapter is not None)
 
 
 def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:

@@ -259,8 +259,7 @@ def described(
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     """Return the described model, replaced by the named model or the zoo's if it means the same.
 
-    The longest position is raised to `seq_length`, except with learned positions. Without a match in the zoo the
-    nearest model is noted.
+    The longest position is raised to `seq_length`, except with learned positions.
     """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
@@ -271,7 +270,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
         model = (
             same if same.position is Position.LEARNED else same.model_copy(update={"max_position_embeddings": longest})
         )
-    return Described(model, match, tuple(out.assumed), zoo.zoo_near(model) if match is None else None)
+    return Described(model, match, tuple(out.assumed))
 
 
 def _attention(out: Fields) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,36 +267,3 @@ def test_verls_overrides_are_read_under_their_own_keys() -> None:
     said = {setting.name: setting.values[-1].text for setting in reading.settings if setting.values}
     assert said["actor_rollout_ref.rollout.n"] == "4"
     assert said["actor_rollout_ref.actor.ppo_max_token_len_per_gpu"] == "6144"
-
-
-TUNING = """torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer \\
-    data.train_files=train.parquet data.train_batch_size=128 data.max_length=2048 data.max_token_len_per_gpu=8192 \\
-    model.path=Qwen/Qwen3-8B MORE
-"""
-
-
-def test_fine_tuning_by_verl_is_read_with_its_own_defaults() -> None:
-    """Micro-batches have as many of the longest sequences as their tokens have room for, on all ranks of a sequence."""
-    found = existing.audit(TUNING.replace("MORE", "engine.ulysses_sequence_parallel_size=2 model.lora_rank=8"), "h100")
-    assert found.judged is not None, found.unpredicted
-    best = found.judged.plan.best
-    assert not found.findings
-    assert (best.parallel.dp, best.parallel.cp, best.batch.micro, best.batch.global_) == (4, 2, 8, 128)
-    assert best.batch.seq_length == 2048
-    assert best.options.recompute.granularity == "full"
-    adapter = found.judged.plan.model.adapter
-    assert adapter is not None
-    assert (adapter.r, adapter.lora_alpha) == (8, 16)
-
-
-@pytest.mark.parametrize(
-    ("program", "more", "why"),
-    [
-        ("sft_trainer", "engine=megatron", "workers of this kind is not predicted"),
-        ("fsdp_sft_trainer", "", r"first trainer of fine-tuning, with keys of its own \(before 0.8\)"),
-    ],
-)
-def test_fine_tuning_by_verl_that_is_not_predicted_has_one_reason(program: str, more: str, why: str) -> None:
-    found = existing.audit(TUNING.replace("sft_trainer", program).replace("MORE", more), "h100")
-    (problem,) = found.unpredicted
-    assert re.search(why, str(problem))

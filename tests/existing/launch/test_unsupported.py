@@ -23,6 +23,10 @@ SCRIPTS = {
         "python3 main.py training=llama/llama2_13b training.trainer.num_nodes=2",
     ),
     "GPT-NeoX": ("python deepy.py train.py -d conf 20b.yml", "deepspeed train.py --deepspeed_config 20b.yml"),
+    "verl's fine-tuning": (
+        "torchrun -m verl.trainer.sft_trainer data.train_batch_size=128 model.path=Qwen/Qwen3-8B optim.lr=1e-5",
+        "torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a",
+    ),
     "Megatron-LM's --yaml-cfg": ("torchrun pretrain_gpt.py --yaml-cfg gpt.yaml --micro-batch-size 1",),
     "Megatron-DeepSpeed": (
         f"deepspeed pretrain_gpt.py {MODEL} --deepspeed --deepspeed_config missing.json",

@@ -21,18 +21,11 @@ _ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's 
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
-_TUNING = re.compile(r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)?")
 
 
 def applies(reading: Reading) -> bool:
-    """Return whether overrides of verl's actor are among the words, or its SFT trainer is started."""
-    actors = (_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
-    return any(actors) or tunes(reading)
-
-
-def tunes(reading: Reading) -> bool:
-    """Return whether verl's SFT trainer is started."""
-    return reading.program is not None and _TUNING.fullmatch(reading.program.text) is not None
+    """Return whether overrides of verl's actor are among the words."""
+    return any(_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
 
 
 def own(configuration: str) -> bool:

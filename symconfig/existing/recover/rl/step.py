@@ -34,7 +34,6 @@ class Alone:
         preference: loss and pairs, if it trains on preferences.
         classifies: whether the model classifies sequences.
         reference: where the frozen copy is that also reads the pairs.
-        fill: share of the micro-batches' room that holds tokens, 0 to 1.
     """
 
     trainer: Trainer
@@ -42,7 +41,6 @@ class Alone:
     preference: Preference | None = None
     classifies: bool = False
     reference: ReferencePlace = "resident"
-    fill: float = 1.0
 
     @property
     def scores(self) -> bool:
