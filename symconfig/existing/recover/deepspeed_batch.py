@@ -56,21 +56,19 @@ def sizes(
 ) -> tuple[Sizes | None, tuple[Assumed, ...]]:
     """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
 
-    Without a number of GPUs it follows from all three sizes (runtime/config.py, _set_batch_related_parameters, 0.19.8),
-    else from one node of the launcher. A missing accumulation without train_batch_size counts as 1.
+    Any two of the three sizes give the third; without train_batch_size a missing one is 1. Without a number of GPUs it
+    follows from all three (runtime/config.py, _set_batch_related_parameters, 0.19.8), else from the launcher's node.
+    Data ranks are the GPUs over the Ulysses degree: AutoTP ranks count.
     """
-    before = len(problems)
-    micro, accumulated = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION))
-    train = None if tree.get(TRAIN) == AUTO else _number(tree, TRAIN, problems)
+    before, assumed = len(problems), list[Assumed]()
+    micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
     dark = uses_trainer(arguments) and arguments.given(*_SAID_BY[MICRO])  # its value is what is wrong then
     if train is None and micro is None and len(problems) == before and not dark:
-        problems.append(
-            tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=_said_by(f"{MICRO} in it", MICRO, arguments))
-        )
-    assumed: list[Assumed] = []
+        hint = _hint(f"{MICRO} in it", MICRO, arguments)
+        problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=hint))
     gpus = grid.gpus
-    if gpus is None and train and micro and accumulated and train % (micro * accumulated) == 0:
-        gpus = train // (micro * accumulated) * grid.sequence
+    if gpus is None and train and micro and steps and train % (micro * steps) == 0:
+        gpus = train // (micro * steps) * grid.sequence
         why = f"{TRAIN} over micro-batch and accumulation"
         assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
     if gpus is None and grid.of_node:
@@ -78,86 +76,48 @@ def sizes(
         assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
     if gpus is None:
         problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
-    if gpus is None or len(problems) > before:
-        return None, ()
-    if accumulated is None and train is None:
-        assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
-    return _resolved(tree, train, micro=micro, accumulated=accumulated, gpus=gpus, grid=grid, problems=problems), tuple(
-        assumed
-    )
-
-
-def _resolved(
-    tree: Tree,
-    train: int | None,
-    micro: int | None,
-    accumulated: int | None,
-    gpus: int,
-    grid: Grid,
-    problems: list[Problem],
-) -> Sizes | None:
-    """Return the sizes with the third computed from the other two; without a train batch, missing ones are 1.
-
-    None, with a problem recorded, if the GPUs do not divide by AutoTP x Ulysses, or the train batch is not micro x
-    steps x data ranks. Data ranks are the GPUs over Ulysses only.
-    """
-    if gpus % (grid.tensor * grid.sequence):
+    elif len(problems) == before and gpus % (grid.tensor * grid.sequence):
         what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
         problems.append(Problem(what, file=tree.text.file))
-        return None
+    if gpus is None or len(problems) > before:
+        return None, ()
+    if steps is None and train is None:
+        assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
     ranks = gpus // grid.sequence
-    if train is None:
-        return Sizes(micro or 1, accumulated or 1, gpus)
-    micro = micro or (train // (ranks * (accumulated or 1)))
-    steps = accumulated or (train // (ranks * micro) if micro else 0)
-    if micro * steps * ranks != train:
-        product = f"{micro or '?'} x accumulation {steps or '?'} x {ranks} data ranks"
-        problems.append(
-            tree.problem(
-                (TRAIN,),
-                f"is not micro-batch {product}",
-                got=str(train),
-                need=str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}",
-                hint=f"leave {TRAIN} out, and DeepSpeed multiplies it out",
-            )
-        )
-        return None
-    return Sizes(micro, steps, gpus)
+    if train is not None:
+        micro = micro or train // (ranks * (steps or 1))
+        steps = steps or (train // (ranks * micro) if micro else 0)
+        if micro * steps * ranks != train:
+            what = f"is not micro-batch {micro or '?'} x accumulation {steps or '?'} x {ranks} data ranks"
+            need = str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}"
+            hint = f"leave {TRAIN} out, and DeepSpeed multiplies it out"
+            problems.append(tree.problem((TRAIN,), what, got=str(train), need=need, hint=hint))
+            return None, ()
+    return Sizes(micro or 1, steps or 1, gpus), tuple(assumed)
 
 
 def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
     """Return a size from the JSON, or from the Trainer's arguments if the JSON has "auto" or no value.
 
-    None if neither has it; a problem is recorded if the JSON says "auto" and nothing fills it in, but for the
-    accumulation, which has a default.
+    None if neither has it. A problem is recorded if the value is no size, or if it is "auto" and nothing fills it in,
+    but for the accumulation, which has a default, and train_batch_size, which DeepSpeed computes.
     """
-    value = tree.get(key)
-    if value not in (None, AUTO):
-        return _number(tree, key, problems)
-    trainer = uses_trainer(arguments)
-    if trainer and arguments.given(*_SAID_BY[key]):
-        return arguments.whole(*_SAID_BY[key])
-    if value == AUTO and not (trainer and key == ACCUMULATION and arguments.settings):
-        what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
-        problems.append(tree.problem((key,), what, hint=_said_by("a number", key, arguments)))
+    value, names, trainer = tree.get(key), _SAID_BY.get(key, ()), uses_trainer(arguments)
+    if value in (None, AUTO):
+        if trainer and arguments.given(*names):
+            return arguments.whole(*names)
+        if value == AUTO and names and not (trainer and key == ACCUMULATION and arguments.settings):
+            what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
+            problems.append(tree.problem((key,), what, hint=_hint("a number", key, arguments)))
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS:
+        return value
+    what, need = "is no size of a batch", "a whole number above zero"
+    problems.append(tree.problem((key,), what, got=shorten(repr(value)), need=need))
     return None
 
 
-def _said_by(in_json: str, key: str, arguments: Arguments) -> str:
+def _hint(in_json: str, key: str, arguments: Arguments) -> str:
     """Return a hint that says where to set a size: in the JSON, and by an argument if the Trainer reads any."""
     read = uses_trainer(arguments) and arguments.settings
     return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
-
-
-def _number(tree: Tree, key: str, problems: list[Problem]) -> int | None:
-    """Return a positive integer of the JSON; None if it is absent.
-
-    Other values are recorded in `problems` and give None.
-    """
-    value = tree.get(key)
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS):
-        return value
-    problems.append(
-        tree.problem((key,), "is no size of a batch", got=shorten(repr(value)), need="a whole number above zero")
-    )
-    return None
