@@ -20,7 +20,7 @@ from symconfig.existing.launch.reading import Reading, Tree
 from symconfig.existing.launch.text import Edit, Place
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.deepspeed import run
-from symconfig.existing.recover.deepspeed_auto import at
+from symconfig.existing.recover.deepspeed_json import at
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.existing.rules.rule import Finding
 from symconfig.formats.deepspeed import KEYS

@@ -16,7 +16,7 @@ from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.launch.text import Edit
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
 from symconfig.existing.recover.deepspeed import RECOMPUTE
-from symconfig.existing.recover.deepspeed_auto import uses_trainer
+from symconfig.existing.recover.deepspeed_json import uses_trainer
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION
 

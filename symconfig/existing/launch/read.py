@@ -17,11 +17,11 @@ from symconfig.existing.launch.detect import (
     is_arguments,
     is_deepspeed,
     parse,
+    read_document,
     refused,
     syntax_of,
     unreadable,
 )
-from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed

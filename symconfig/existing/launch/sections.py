@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from symconfig.existing.launch.detect import dialect_of, read_sections, sets_megatron
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.documents import dialect_of, read_sections, sets_megatron
-from symconfig.existing.launch.dialects.interpolation import interpolated
-from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, key_of
+from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, key_of
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.named import Around, dark, given, joined, tree_of, with_texts, with_unread
 from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word

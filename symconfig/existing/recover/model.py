@@ -10,8 +10,7 @@ from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
 from symconfig.existing.recover.fields import Fields, merged
-from symconfig.existing.recover.mixers import PATTERN, mixer_fields
-from symconfig.existing.recover.moe import expert_fields, has_experts
+from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary

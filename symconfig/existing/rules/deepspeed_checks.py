@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import OVERWRITTEN, autos, fills
-from symconfig.existing.recover.deepspeed_auto import mismatches as trainer_mismatches
+from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, autos, fills
+from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import Check
 from symconfig.frameworks.deepspeed.keys import (

@@ -9,8 +9,7 @@ from math import inf
 
 from symconfig.cost.machine import machine
 from symconfig.errors import Problem
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Read
+from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.rl import PlannedReward
 from symconfig.render.learning import WORTH_READING
 from symconfig.runs.rl.division import Division

@@ -12,9 +12,9 @@ import pytest
 from symconfig.errors import InputError
 from symconfig.existing.adapt.files import adapted
 from symconfig.existing.adapt.outcome import Adapted
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.read import read
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.deepspeed import run
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.plans.plan import Plan, Recompute

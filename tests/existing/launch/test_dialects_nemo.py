@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.existing.launch.dialects.documents import dialect_of, read_sections
+from symconfig.existing.launch.detect import dialect_of, read_sections
 from symconfig.existing.launch.dialects.override import entries_of, is_override, parted
 from symconfig.existing.launch.dialects.translate import READ, table_with
 from symconfig.existing.launch.reading import Setting, Word

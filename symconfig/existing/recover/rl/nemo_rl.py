@@ -22,8 +22,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.keys import Keys

@@ -17,8 +17,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES

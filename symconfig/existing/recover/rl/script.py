@@ -7,15 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from pydantic import ValidationError
+
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import RewardModel, Rl
+from symconfig.descriptor.rl import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.deepspeed_model import named_targets, unnamed, with_adapter
 from symconfig.existing.recover.namespace import version_of
 from symconfig.existing.recover.rl import bridged
-from symconfig.existing.recover.rl.sequences import lengths, section
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.values import Trainer, Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
@@ -75,6 +76,27 @@ def _unknown(reading: Reading, setting: Setting | None) -> Problem:
 
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
+_MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
+
+
+def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
+    """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
+
+    Without a mean half of the longest is taken, and recorded in `assumed`. what: "prompt" or "response".
+    """
+    if mean is None:
+        why = f"half of the longest; --{what}-length says another mean"
+        assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+    return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
+
+
+def section(file: str, **fields: object) -> Rl:
+    """Return the fields as a job's section of reinforcement learning. Raises InputError if they are invalid."""
+    try:
+        return Rl.model_validate(fields, strict=False)
+    except ValidationError as error:
+        sentences = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
+        raise InputError([Problem(f"makes no step: {text}", file=file) for text in sentences]) from None
 
 
 @dataclass(slots=True)

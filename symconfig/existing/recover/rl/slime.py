@@ -16,8 +16,7 @@ from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.script import MANY, Script, described
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes

@@ -10,8 +10,7 @@ from math import ceil, log2
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
 from symconfig.existing.recover.rl.values import TUNERS, Trainer
 from symconfig.existing.recover.run import Assumed, Described, Run

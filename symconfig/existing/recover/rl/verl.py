@@ -21,8 +21,7 @@ from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Step
+from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import VERL, Trainer, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
