@@ -331,13 +331,10 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "A=xx\n" + "A=$A$A\n" * 64 + "python train.py --x $A",
-        "for ((i=0;i<1000000;i++)); do A=$((A+i)); done\npython train.py --x $A",
         "f() { f; f; }\nf\npython train.py --x 1",
         "A=" + "${A:-" * 500 + "}" * 500 + "\npython train.py --x $A",
         "A=$((" + "(" * 5000 + "1" + ")" * 5000 + "))\npython train.py --x $A",
         "(" * 3000 + "\npython train.py --x 1",
-        "while true; do A+=x; done\npython train.py --x $A",
         "A=" + "{a,b}" * 30 + "\npython train.py --x {a,b}" + "{a,b}" * 30,
         "A=" + "a" * 5000 + "\nB=${A//*a*b/c}\npython train.py --x $B",
         "eval eval eval " + "'" * 101 + "\npython train.py --x 1",
