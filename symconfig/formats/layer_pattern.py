@@ -1,7 +1,7 @@
 """Values per layer as Megatron-LM writes them: a number, or a list expression such as ([0]*3+[1]*58).
 
-Megatron-LM gives such an expression to Python's `eval` (arguments.py, _eval_pattern); here Python's parser reads it, and only
-numbers, lists, + and * are evaluated.
+Megatron-LM gives such an expression to Python's `eval` (arguments.py, _eval_pattern); here Python's parser reads it,
+and only numbers, lists, + and * are evaluated.
 """
 
 from __future__ import annotations

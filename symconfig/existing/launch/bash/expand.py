@@ -178,13 +178,6 @@ class Words:
             literals: whether unquoted characters are loose as well.
             doubles: whether a double quote is special.
         """
-        with self.budget.deeper():
-            stream = self._scan(start, end, quoted, loose, literals, doubles)
-            self.budget.spend(len(stream) / 16)
-            return stream
-
-    def _scan(self, start: int, end: int, quoted: bool, loose: bool, literals: bool, doubles: bool) -> Stream:
-        """Return the parts of the bytes; parameters as of `scan`, which limits the depth."""
         pieces: Stream = []
         at = start
         while at < end:
@@ -216,6 +209,7 @@ class Words:
                     # A hole of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
+        self.budget.spend(len(pieces) / 16)
         return pieces
 
     def _literal(self, start: int, end: int) -> Parts:

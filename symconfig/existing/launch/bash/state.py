@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,23 +27,21 @@ from symconfig.existing.launch.text import Place, Text
 
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
 CHARACTERS = 512  # of a value, kept in a step
-DEPTH = 60  # of statements, expansions and calls in each other
 SHOWN = 80  # characters of the source in a message
 MESSAGES = 200  # of one script
 
 
 class Exhausted(Exception):
-    """The script needs more work or depth than the reading may take. place: where it was noticed."""
+    """The script needs more work than the reading may take. place: where it was noticed."""
 
     place: Place | None = None
 
 
 class Budget:
-    """The work (steps) and the nesting depth that one reading may use."""
+    """The work (steps) that one reading may use."""
 
     def __init__(self) -> None:
         self._steps: float = STEPS
-        self._depth = 0
 
     def spend(self, steps: float = 1) -> None:
         """Subtract the steps from the budget. Raises Exhausted if none are left."""
@@ -59,17 +56,6 @@ class Budget:
         elif value:
             self.spend(len(value) + sum(len(part.text) for part in value) / CHARACTERS)
         return value
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Increase the nesting depth inside the block. Raises Exhausted at 60."""
-        if self._depth >= DEPTH:
-            raise Exhausted(f"is nested more than {DEPTH} deep")
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
 
 
 class Leave(Exception):
