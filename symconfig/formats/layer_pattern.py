@@ -102,8 +102,8 @@ def _evaluated(node: ast.expr) -> _Nested:
                 raise ValueError("a list times a number")
             if isinstance(one, int) and isinstance(other, int):
                 return min(one * other, MAX_LAYERS + 1)
-            items, times = (one, other) if isinstance(one, list) else (other, one)
-            return _bounded(items, len(items) * times) * times  # type: ignore[arg-type, operator]
+            repeated, times = (one, other) if isinstance(one, list) else (other, one)
+            return _bounded(repeated, len(repeated) * times) * times  # type: ignore[arg-type, operator]
     raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
 
 
