@@ -154,7 +154,9 @@ def _step(judged: Judged, step: Step) -> str:
 
 
 def model(described: Described) -> str:
-    """Return the text describing a model's shape and parameters, with the zoo model that computes the same, if any."""
+    """Return the text describing a model's shape and parameters, with the zoo model that computes the same, or the
+    most similar one.
+    """
     own, total = described.model, parameters(described.model).total
     heads = f"{own.num_attention_heads} heads on {own.num_key_value_heads} of keys"
     shape = (
@@ -163,8 +165,15 @@ def model(described: Described) -> str:
     )
     if own.experts is not None:
         shape += f", {own.experts.num_experts} experts of which {own.experts.num_experts_per_tok} work"
-    name = f"the zoo's {described.zoo}" if described.zoo else "none of the zoo's"
+    name = f"the zoo's {described.zoo}" if described.zoo else _resemblance(described)
     return f"model: {name}, {total / 1e9:.2f} billion parameters ({shape})"
+
+
+def _resemblance(described: Described) -> str:
+    if described.nearest is None:
+        return "none of the zoo's"
+    name, fields = described.nearest
+    return f"like the zoo's {name} but for {', '.join(fields)}".replace("rope_scaling.rope_type", "rope_scaling")
 
 
 def findings(audit: Audit) -> str:

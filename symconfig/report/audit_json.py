@@ -53,6 +53,9 @@ def to_dict(audit: Audit) -> dict[str, Any]:
         if described is None
         else {
             "zoo": described.zoo,
+            "near": None
+            if described.nearest is None
+            else {"zoo": described.nearest[0], "fields": list(described.nearest[1])},
             "descriptor": described.model.model_dump(mode="json", by_alias=True),
         },
         "assumed": []

@@ -179,7 +179,7 @@ def refused(tree: Tree) -> InputError:
         what = "describes a model and not how it is trained"
         hint = "the script that starts the training, with --model and this file"
     else:
-        hint = "a bash script, YAML of Megatron-LM, Megatron-Bridge or NeMo 2, or DeepSpeed's JSON"
+        hint = "a bash script, YAML of Megatron-Bridge, NeMo 2, NeMo-RL or the Trainer, or DeepSpeed's JSON"
     return InputError(what, file=tree.text.file, hint=hint)
 
 

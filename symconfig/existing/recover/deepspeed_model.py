@@ -19,7 +19,7 @@ from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import problem_at
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.run import Assumed, Described, Supplied
-from symconfig.existing.recover.zoo import by_name, zoo_match
+from symconfig.existing.recover.zoo import by_name, zoo_match, zoo_near
 from symconfig.frameworks.deepspeed.adapters import target_modules
 
 Validated = TypeVar("Validated", bound=BaseModel)
@@ -53,7 +53,8 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     adapter = _adapter(arguments, base, assumed, problems)
     if adapter is None:
         name = zoo_match(base)
-        return Described(load_model(name) if name and supplied.model is None else base, name, tuple(assumed))
+        same = load_model(name) if name and supplied.model is None else base
+        return Described(same, name, tuple(assumed), None if name else zoo_near(base))
     model = _adapted(base, adapter, problems)
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 

@@ -269,7 +269,7 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
         model = (
             same if same.position is Position.LEARNED else same.model_copy(update={"max_position_embeddings": longest})
         )
-    return Described(model, match, tuple(out.assumed))
+    return Described(model, match, tuple(out.assumed), None if match else zoo.zoo_near(model))
 
 
 def _attention(out: Fields) -> None:

@@ -74,11 +74,14 @@ class Described:
     Args:
         zoo: name of the zoo's model that computes the same; None if there is none.
         assumed: assumptions made about the model.
+        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here;
+            None if none is similar.
     """
 
     model: ModelDescriptor
     zoo: str | None = None
     assumed: tuple[Assumed, ...] = ()
+    nearest: tuple[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
