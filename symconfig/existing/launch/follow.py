@@ -10,9 +10,22 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.dialects.override import parted
-from symconfig.existing.launch.named import Around, both, dark, given, joined, tree_of, with_texts, with_unread
 from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
-from symconfig.existing.launch.sections import ARGUMENTS, of_nemo_rl, of_verl, overrides, recipe
+from symconfig.existing.launch.sections import (
+    ARGUMENTS,
+    Around,
+    both,
+    dark,
+    given,
+    joined,
+    of_nemo_rl,
+    of_verl,
+    overrides,
+    recipe,
+    tree_of,
+    with_texts,
+    with_unread,
+)
 from symconfig.existing.launch.text import Text
 from symconfig.existing.launch.trees import parse_yaml
 from symconfig.existing.launch.world import launcher_options, of_hosts

@@ -25,8 +25,8 @@ from symconfig.existing.launch.detect import (
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
-from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
+from symconfig.existing.launch.sections import Around
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn
 

@@ -16,8 +16,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, launched
 from symconfig.existing.recover.deepspeed_json import Grid, filled, of_one_node, sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied

@@ -187,6 +187,10 @@ STATEMENTS = st.one_of(
 )
 
 
+def test_a_slice_that_is_not_followed_may_leave_nothing() -> None:
+    compare('A=1\nA=("${A[@]:1}")', "${A:+y z}")
+
+
 @settings(max_examples=250, deadline=None)
 @given(st.lists(STATEMENTS, max_size=5), st.lists(WORDS, min_size=1, max_size=3))
 def test_whatever_it_claims_to_know_is_so(statements: list[str], words: list[str]) -> None:

@@ -127,6 +127,8 @@ class Expander(Words):
         unset = value is None or empty
         if kind == "?" or (not unset and kind != "+"):
             return [*self.get(name, place, loose=braced.loose, subscript=subscript)]
+        if kind == "+" and value and all(part.unknown and part.loose for part in value):  # perhaps no word at all
+            return [hole(unknown_of(value) or "", place, name, loose=True)]
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)

@@ -14,8 +14,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.accelerate import Launched, launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, Launched, launched
 from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.namespace import Namespace
