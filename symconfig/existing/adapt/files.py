@@ -87,7 +87,7 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
     """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
-        name = configuration.reader.TRAINER.name
+        name = configuration.reader.trainer.name
         what = f"starts a program of {name}, and only scripts of Megatron-LM and DeepSpeed are adapted"
         hint = f"symconfig plan JOB.yaml --target {name} --out DIR, which writes new files"
         if name not in targets():

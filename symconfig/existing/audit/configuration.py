@@ -271,11 +271,11 @@ class RlConfiguration(MegatronConfiguration):
         self.reader, self.version_given = reader, supplied.megatron_version is not None
         self.version = reader.version()
         self.settings = reader.megatron()
-        self.label = f"{reader.TRAINER.name} with {reader.workers.name} workers"
+        self.label = f"{reader.trainer.name} with {reader.workers.name} workers"
         if reader.workers.options:
             self.label += f" of {MEGATRON.label}"
         else:
-            self.backend, self.version, self.version_given = reader.workers.name, reader.TRAINER.release, True
+            self.backend, self.version, self.version_given = reader.workers.name, reader.trainer.release, True
         self.version_guessed = not self.version_given
 
     @property
@@ -315,7 +315,7 @@ class RlConfiguration(MegatronConfiguration):
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""
-        problem, trainer = finding.problem, self.reader.TRAINER
+        problem, trainer = finding.problem, self.reader.trainer
 
         def spelled(text: str | None) -> str | None:
             return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)

@@ -49,7 +49,6 @@ class Bash:
     reading: Reading
     runs: tuple[Reading, ...]
     virtual: Mapping[str, Text]
-    folder: Path | None
 
 
 def read_bash(
@@ -89,7 +88,7 @@ def read_bash(
         place = (error.place if isinstance(error, Exhausted) else None) or text.place(0, 0)
         why = str(error) if isinstance(error, Exhausted) else "is nested too deeply"
         log.add(place, log.written(place) or text.file, f"{why}: what comes after it was not read")
-    return _result(text, folder, log, shell.state)
+    return _result(text, log, shell.state)
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
@@ -111,7 +110,7 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
     return state
 
 
-def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
+def _result(text: Text, log: Log, state: State) -> Bash:
     """Return the reading of the interpreted script. Raises InputError if no command trains."""
     texts = {each.file: each for each in log.texts}
 
@@ -138,7 +137,7 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
     )
     readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
     known = {name: text_of(parts) for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(reading, readings, {name: Text(name, content.encode()) for name, content in known.items()}, folder)
+    return Bash(reading, readings, {name: Text(name, content.encode()) for name, content in known.items()})
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:

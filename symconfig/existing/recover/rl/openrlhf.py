@@ -8,8 +8,7 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
@@ -35,7 +34,7 @@ _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = OPENRLHF
+    trainer: Trainer = field(default=OPENRLHF, init=False)
 
     @property
     def workers(self) -> Workers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -108,23 +108,22 @@ class Script:
         cluster: None until a run is asked for.
     """
 
-    TRAINER: ClassVar[Trainer]
-
     reading: Reading
     supplied: Supplied
     gpus: int = 0
     cluster: ClusterDescriptor | None = None
+    trainer: Trainer = field(init=False)
     values: Values = field(init=False)
     problems: list[Problem] = field(default_factory=list)
     assumed: list[Assumed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.values = Values(self.TRAINER, self.reading.options, self.keys)
+        self.values = Values(self.trainer, self.reading.options, self.keys)
 
     @property
     def keys(self) -> Keys:
         """Return the table of the trainer's keys."""
-        return self.TRAINER.keys
+        return self.trainer.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
         """Return a problem about an option, with its place, or the script's file if it is not given.

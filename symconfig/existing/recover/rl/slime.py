@@ -5,9 +5,8 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from posixpath import basename
-from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
@@ -46,7 +45,7 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = SLIME
+    trainer: Trainer = field(default=SLIME, init=False)
 
     @property
     def whole(self) -> bool:

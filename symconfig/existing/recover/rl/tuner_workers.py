@@ -20,7 +20,7 @@ from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script, adapted, without_images
-from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, TUNERS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
@@ -66,7 +66,8 @@ class TunerWorkers(Script):
         options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
-        self.values = Values(self.TRAINER, tuple(options), self.tuner.keys)
+        self.trainer = TUNERS[self.tuner.name]
+        self.values = Values(self.trainer, tuple(options), self.tuner.keys)
         own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
         if own:  # Axolotl's, or the Trainer's in a YAML
             sharded = {name.removeprefix("fsdp_"): _SWITCHES.get(each.text, each.text) for name, each in own.items()}

@@ -7,9 +7,8 @@ and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
@@ -44,7 +43,7 @@ _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name
 class Reader(Script):
     """Reader of verl's actor, critic and step on `gpus` GPUs in total; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = VERL
+    trainer: Trainer = field(default=VERL, init=False)
 
     @property
     def keys(self) -> Keys:
@@ -168,7 +167,7 @@ class Reader(Script):
         parts = {"weights": "actor.away.weights", "optimizer state": "actor.away.states"}
         place: ReferencePlace = "offloaded" if values.switch("reference.offloaded") else "resident"
         return Step(
-            trainer=self.TRAINER,
+            trainer=self.trainer,
             workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=fill,
