@@ -90,15 +90,6 @@ def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed])
     return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
 
 
-def section(file: str, **fields: object) -> Rl:
-    """Return the fields as a job's section of reinforcement learning. Raises InputError if they are invalid."""
-    try:
-        return Rl.model_validate(fields, strict=False)
-    except ValidationError as error:
-        sentences = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
-        raise InputError([Problem(f"makes no step: {text}", file=file) for text in sentences]) from None
-
-
 @dataclass(slots=True)
 class Script:
     """Base of the readers of one script; collects problems and assumptions in lists.
@@ -187,9 +178,10 @@ class Script:
             "response_length": lengths(response, mean.response_length, "response", self.assumed),
         }
         try:
-            return section(self.reading.file, **fields)
-        except InputError as error:
-            self.problems += error.problems
+            return Rl.model_validate(fields, strict=False)
+        except ValidationError as error:
+            texts = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
+            self.problems += [Problem(f"makes no step: {text}", file=self.reading.file) for text in texts]
             return None
 
     def step_section(
