@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from symconfig.errors import InputError
 from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.dialects.override import parted
-from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
+from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
 from symconfig.existing.launch.sections import (
     ARGUMENTS,
     Around,
@@ -140,18 +140,15 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
     gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
     numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
-    words = tuple(Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in _counts(tree))
+    counts = ((name, tree.get(name)) for name in ("num_processes", "num_machines"))
+    words = tuple(
+        Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in counts if type(value) is int
+    )
     each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
     filed = World(numbers[0], numbers[1], each, words)
     world = both(filed, reading.world) if reading.world.gpus is None else reading.world
     texts = reading.texts if preset is not None else with_texts(reading, tree.text)
     return replace(reading, accelerate=tree, texts=texts, world=world)
-
-
-def _counts(tree: Tree) -> Iterator[tuple[str, int]]:
-    for name in ("num_processes", "num_machines"):
-        if type(value := tree.get(name)) is int:
-            yield name, value
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:

@@ -58,7 +58,11 @@ def letters(text: str, base: ModelDescriptor | None = None) -> Letters:
     predictions = len([part for part in predicted if part])
     if base is not None and (alike := _as_base(stages, base)) is not None:
         return Letters(alike, predictions)
-    step = 2 if all(len(stage) % 2 == 0 and _pairs(stage) for stage in stages) else 1
+    paired = all(
+        len(stage) % 2 == 0 and all((letter in _MLPS) == bool(at % 2) for at, letter in enumerate(stage))
+        for stage in stages
+    )
+    step = 2 if paired else 1
     cut = tuple(tuple(stage[at : at + step] for at in range(0, len(stage), step)) for stage in stages)
     return Letters(cut, predictions)
 
@@ -75,10 +79,6 @@ def _as_base(stages: list[str], base: ModelDescriptor) -> tuple[tuple[str, ...],
             return None
         mixers.append(tuple(mine))
     return None if rest else tuple(mixers)
-
-
-def _pairs(stage: str) -> bool:
-    return all((letter in _MLPS) == bool(place % 2) for place, letter in enumerate(stage))
 
 
 def spelled(names: Mapping[str, Any]) -> str:

@@ -182,10 +182,6 @@ def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
     return replace(STARTED, why=why)
 
 
-def _pwd(shell: Shell, words: Words, place: Place) -> Truth:
-    return _print(shell, shell.state.folder or (hole("depends on the current folder", place),))
-
-
 def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `echo` with `-n`, `-e` and `-E`: print the words joined by blanks."""
     flags = ""
@@ -336,7 +332,9 @@ _OWN: dict[str, Own] = {
     "shift": _shift,
     "exec": _exec,
     "eval": nested.run_code,
-    "pwd": _pwd,
+    "pwd": lambda shell, words, place: _print(
+        shell, shell.state.folder or (hole("depends on the current folder", place),)
+    ),
     "echo": _echo,
     "printf": _printf,
     "dirname": _path(_dirname),

@@ -106,7 +106,8 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
                 state.variables[name] = (Part(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
-        state.variables["0"] = plain(_script_name(folder, text), place=nowhere)
+        name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
+        state.variables["0"] = plain(str(folder / name) if folder.is_absolute() else f"./{name}", place=nowhere)
     return state
 
 
@@ -281,9 +282,3 @@ def _directives(text: Text) -> dict[str, Word]:
             value = pair.group(2).decode("utf-8", "replace")
             options[pair.group(1).decode()] = Word.of(value, place, literal=True)
     return options
-
-
-def _script_name(folder: Path, text: Text) -> str:
-    """Return the value of $0: the absolute path if the folder is absolute, else "./name"."""
-    name = Path(text.file).name
-    return str(folder / name) if folder.is_absolute() else f"./{name}"

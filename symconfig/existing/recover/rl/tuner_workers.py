@@ -256,7 +256,9 @@ class TunerWorkers(Script):
             words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
             words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
             words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
-        given = [each for each in values.settings if words or not _of_adapters(each)]
+        own = ("use_peft", "finetuning_type")
+        plain = ((each, tuners.plain(each)) for each in values.settings)
+        given = [each for each, name in plain if words or not (name.startswith("lora_") or name in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
         model = of_arguments(self.reading, arguments, self.supplied, self.problems)
         self.problems += arguments.problems
@@ -355,10 +357,6 @@ class TunerWorkers(Script):
         program = self.tuner.name if model.model.adapter is not None and self.tuner is SWIFT else None
         wrong = partial(self.problem, "lora_r")
         return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
-
-
-def _of_adapters(setting: Setting) -> bool:
-    return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:
