@@ -12,7 +12,7 @@ from pathlib import Path
 from symconfig.errors import InputError
 from symconfig.existing.launch.detect import dialect_of, parse, read_sections, sets_megatron, syntax_of
 from symconfig.existing.launch.dialects import nemo_rl, tuners, verl
-from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, key_of
+from symconfig.existing.launch.dialects.override import RECIPE, entries, entries_of, interpolated, kept, key_of
 from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.reading import Reading, Setting, Tree, Unread, Word, World
@@ -173,7 +173,7 @@ def of_verl(reading: Reading, around: Around) -> Reading:
     filed = () if tree is None else (entry for entry in entries(tree) if entry.path[0] != "hydra")
     resolved = interpolated(by_path((*filed, *entries_of(reading.settings, False))), around.variables)
     rest = tuple(setting for setting in reading.settings if not key_of(setting))
-    settings = (*verl.kept(resolved.values()), *rest)
+    settings = (*kept(by_path(resolved.values()).values()), *rest)
     return replace(
         reading,
         format=verl.FORMAT,
@@ -204,7 +204,7 @@ def of_nemo_rl(reading: Reading, around: Around) -> Reading:
         unread += [read] if isinstance(read, Unread) and not nemo_rl.comes_with_it(setting.text) else []
     trees = [] if top is None else [*_inherited(top, around, unread), top]
     made = nemo_rl.inherited(trees, list(entries_of(reading.settings, False)))
-    settings = nemo_rl.kept(interpolated(by_path(made), around.variables).values())
+    settings = kept(interpolated(by_path(made), around.variables).values())
     world = nemo_rl.world(settings)
     return replace(
         reading,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -176,6 +176,11 @@ def parted(settings: Sequence[Setting], *, any_section: bool = False) -> Iterato
         elif rest:
             yield replace(setting, values=tuple(rest))
         yield from apart
+
+
+def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
+    """Return the entries as settings named by their dotted keys."""
+    return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
 
 
 def entries_of(settings: Sequence[Setting], runner: bool) -> Iterator[Entry]:

@@ -6,11 +6,9 @@ Source: verl 0.9.1, verl/trainer/config/ppo_trainer.yaml and ppo_megatron_traine
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from symconfig.existing.launch.dialects.override import Entry
-from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, World
 
 FORMAT: Final = "verl"  # the format of a reading of it
@@ -31,13 +29,6 @@ def applies(reading: Reading) -> bool:
 def own(configuration: str) -> bool:
     """Return whether a configuration has the name of one that verl ships."""
     return _OWN.fullmatch(configuration) is not None
-
-
-def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
-    """Return the overrides as settings named by their keys, the last of each key."""
-    return tuple(
-        Setting(".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in by_path(overrides).values()
-    )
 
 
 def workers(settings: Sequence[Setting]) -> str:
