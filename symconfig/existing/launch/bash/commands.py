@@ -101,10 +101,10 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
 
 def _sets(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `mapfile`, `let` or `getopts`: every variable that a word may name becomes unknown, and so is the status."""
-    hidden = hole("is set by a command that is not followed", place, loose=True)
-    for name in ("MAPFILE", *(match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))):
-        shell.state.variables[name] = Array({0: Field((hidden,), place)})
-    return replace(STARTED, why="depends on a command that is not followed")
+    hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
+    names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
+    shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
+    return STARTED
 
 
 def _set(shell: Shell, words: Words, place: Place) -> Truth:
