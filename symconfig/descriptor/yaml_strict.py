@@ -1,6 +1,6 @@
 """YAML as a person means it: YAML 1.2 scalars, no duplicate keys, no aliases, no tags, with the place of every key.
 
-`Builder` is also what reads files of other programs (`launch.yaml_tree`), which do have aliases and tags.
+`Builder` is also what reads files of other programs (`launch.trees`), which do have aliases and tags.
 """
 
 from __future__ import annotations

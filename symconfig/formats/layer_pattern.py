@@ -1,18 +1,19 @@
 """Values per layer as Megatron-LM writes them: a number, or a list expression such as ([0]*3+[1]*58).
 
-Megatron-LM gives such an expression to Python's `eval` (arguments.py, _eval_pattern); here its grammar is read:
-numbers, lists, + and *.
+Megatron-LM gives such an expression to Python's `eval` (arguments.py, _eval_pattern); here Python's parser reads it,
+and only numbers, lists, + and * are evaluated.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 
 from symconfig.descriptor.strict import MAX_LAYERS
 from symconfig.frameworks.megatron.flags import Value
 
-_TOKEN = re.compile(r"\s*(\d{1,9}|[][(),+*])")
-_LONGEST, _DEEPEST = 100_000, 20
+_SIGNS = re.compile(r"[\d\s\[\](),+*]+", re.ASCII)
+_LONGEST, _LARGEST = 10_000, 10**9  # characters, and a number
 
 Pattern = int | tuple[int, ...]
 _Nested = int | list[int]
@@ -29,10 +30,13 @@ def layer_pattern(value: Value) -> Pattern:
         return value
     if isinstance(value, tuple):
         return tuple(_whole(item) for item in value)
-    parser = _Parser(str(value))
-    parsed = parser.sum(0)
-    if parser.peek():
-        raise ValueError("a list expression such as ([0]*3+[1]*58)")
+    text = str(value).strip()
+    if len(text) > _LONGEST or not _SIGNS.fullmatch(text):
+        raise ValueError("a list expression of numbers, [ ], ( ), + and * only, such as ([0]*3+[1]*58)")
+    try:
+        parsed = _evaluated(ast.parse(text, mode="eval").body)
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError("a list expression such as ([0]*3+[1]*58)") from None
     return parsed if isinstance(parsed, int) else tuple(parsed)
 
 
@@ -72,113 +76,39 @@ def _whole(item: Value) -> int:
     raise ValueError("a list of 0 and 1")
 
 
-class _Parser:
-    """A recursive-descent parser of list expressions.
+def _evaluated(node: ast.expr) -> _Nested:
+    """Return the number or list of a syntax tree. Raises ValueError for anything that is no such expression.
 
-    Grammar: sum: product {+ product}; product: item {* item}; item: number, [sum, …] or (sum).
+    Sums and products of numbers are capped just above the largest number of layers.
     """
-
-    def __init__(self, text: str) -> None:
-        if len(text) > _LONGEST:
-            raise ValueError("a shorter list expression")
-        self._tokens: list[str] = []
-        position, text = 0, text.rstrip()
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
-            self._tokens.append(match[1])
-            position = match.end()
-        self._next = 0
-
-    def peek(self) -> str:
-        return self._tokens[self._next] if self._next < len(self._tokens) else ""
-
-    def _take(self, wanted: str) -> bool:
-        if self.peek() != wanted:
-            return False
-        self._next += 1
-        return True
-
-    def sum(self, depth: int) -> _Nested:
-        """Parse and return products joined by "+": numbers added, or lists concatenated. Raises ValueError."""
-        value = self._product(depth)
-        while self._take("+"):
-            other = self._product(depth)
-            if isinstance(value, int) and isinstance(other, int):
-                value = value + other
-            elif isinstance(value, list) and isinstance(other, list):
-                value = _bounded(value, other)
-            else:
-                raise ValueError("lists added to lists")
-        return value
-
-    def _product(self, depth: int) -> _Nested:
-        """Parse and return items joined by "*": numbers multiplied, or a list repeated. Raises ValueError.
-
-        Products of numbers are capped just above the largest number of layers.
-        """
-        value = self._item(depth)
-        while self._take("*"):
-            other = self._item(depth)
-            if isinstance(value, int) and isinstance(other, int):
-                value = min(value * other, MAX_LAYERS + 1)
-            elif isinstance(value, list) and isinstance(other, int):
-                value = _repeated(value, other)
-            elif isinstance(value, int) and isinstance(other, list):
-                value = _repeated(other, value)
-            else:
+    match node:
+        case ast.Constant(value=number) if type(number) is int and number < _LARGEST:
+            return number
+        case ast.List(elts=elements) | ast.Tuple(elts=elements):
+            items = [_evaluated(element) for element in elements]
+            if all(isinstance(item, int) for item in items):
+                return [item for item in items if isinstance(item, int)]
+            raise ValueError("one list, not lists inside a list")
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            one, other = _evaluated(left), _evaluated(right)
+            if isinstance(one, int) and isinstance(other, int):
+                return min(one + other, MAX_LAYERS + 1)
+            if isinstance(one, list) and isinstance(other, list):
+                return _bounded(one, len(one) + len(other)) + other
+            raise ValueError("lists added to lists")
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            one, other = _evaluated(left), _evaluated(right)
+            if isinstance(one, list) and isinstance(other, list):
                 raise ValueError("a list times a number")
-        return value
-
-    def _item(self, depth: int) -> _Nested:
-        """Parse and return a number, a list, a tuple (as a list) or a sum in brackets.
-
-        Raises ValueError, also beyond 20 levels.
-        """
-        if depth > _DEEPEST:
-            raise ValueError("fewer brackets inside each other")
-        if self._take("("):
-            value = self.sum(depth + 1)
-            if self._take(","):
-                value = [_number(value), *self._items(depth, ")")]
-            elif not self._take(")"):
-                raise ValueError("a closing )")
-            return value
-        if self._take("["):
-            return self._items(depth, "]")
-        token = self.peek()
-        if not token.isdigit():
-            raise ValueError("a number or a list")
-        self._next += 1
-        return int(token)
-
-    def _items(self, depth: int, close: str) -> list[int]:
-        """Parse and return numbers up to the closing bracket `close`, and consume it.
-
-        Raises ValueError for nested lists.
-        """
-        items: list[int] = []
-        while not self._take(close):
-            items.append(_number(self.sum(depth + 1)))
-            if not self._take(",") and self.peek() != close:
-                raise ValueError(f"a closing {close}")
-        return items
+            if isinstance(one, int) and isinstance(other, int):
+                return min(one * other, MAX_LAYERS + 1)
+            repeated, times = (one, other) if isinstance(one, list) else (other, one)
+            return _bounded(repeated, len(repeated) * times) * times  # type: ignore[arg-type, operator]
+    raise ValueError("a list expression of numbers, [ ], ( ), + and * only")
 
 
-def _number(item: _Nested) -> int:
-    if isinstance(item, int):
-        return item
-    raise ValueError("one list, not lists inside a list")
-
-
-def _bounded(one: list[int], other: list[int]) -> list[int]:
-    if len(one) + len(other) > MAX_LAYERS:
+def _bounded(items: list[int], count: int) -> list[int]:
+    """Return the items unchanged. Raises ValueError if `count`, the length of what they become, is too large."""
+    if count > MAX_LAYERS:
         raise ValueError(f"at most {MAX_LAYERS} layers")
-    return one + other
-
-
-def _repeated(items: list[int], times: int) -> list[int]:
-    if len(items) * times > MAX_LAYERS:
-        raise ValueError(f"at most {MAX_LAYERS} layers")
-    return items * times
+    return items

@@ -255,7 +255,7 @@ def _group_option(value: int | None, model: Any) -> int | None:
 
 
 def _both_groups(value: int | None, out: Reader) -> object:
-    both = out.args.whole("moe_router_num_groups") and out.args.whole("moe_router_group_topk")
+    both = out.args.integer("moe_router_num_groups") and out.args.integer("moe_router_group_topk")
     return value if both else OPEN
 
 

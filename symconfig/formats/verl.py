@@ -1,4 +1,4 @@
-"""verl's keys: Hydra's overrides of `main_ppo` and of its trainer of fine-tuning, with Megatron's workers or FSDP's.
+"""verl's keys: Hydra's overrides of `main_ppo`, with Megatron's workers or FSDP's.
 
 Names and defaults are those of verl 0.9.1: trainer/config/_generated_ppo_{trainer,megatron_trainer}.yaml and
 sft_trainer_engine.yaml. What the job does not say of the algorithm is left as verl has it.
@@ -211,14 +211,3 @@ def _read(kind: str, more: Mapping[str, Key]) -> dict[str, Key]:
 
 
 KEYS = {"megatron": _read("megatron", {}), "fsdp": _read("fsdp", _FSDP_READ)}
-TUNING = {  # sft_trainer
-    **keys("data", train_batch_size=("batch", 256), micro_batch_size_per_gpu=("actor.micro", 4),
-           max_token_len_per_gpu=("actor.tokens", 8192), use_dynamic_bsz=("actor.dynamic", True),
-           max_length=("longest", 1024)),
-    **keys("", engine=("actor.strategy", "fsdp")),
-    **keys("engine", strategy="actor.strategy", ulysses_sequence_parallel_size="actor.parallel.cp"),
-    **keys("engine", fsdp_size="actor.shards", offload_policy="actor.streams", model_dtype="actor.dtype"),
-    **keys("model", path="actor.model", enable_gradient_checkpointing=("actor.recomputes", True)),
-    **keys("model", use_liger="actor.liger"),
-    **lora("model.lora_rank", "model.lora_alpha", "", "model.target_modules", unset=(None, 16, None)),
-}  # fmt: skip

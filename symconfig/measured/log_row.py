@@ -13,7 +13,7 @@ from symconfig.descriptor.measurements import MeasuredBatch, MeasuredModel, Meas
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.model import described
-from symconfig.existing.recover.namespace import as_mapping
+from symconfig.existing.recover.namespace import printed_namespace
 from symconfig.measured.log_arguments import option_fields, parallel_fields, whole
 from symconfig.measured.log_records import TrainingLog
 from symconfig.units import GIB
@@ -205,11 +205,13 @@ def log_model(log: TrainingLog) -> ModelDescriptor:
     """
     if not log.arguments:
         raise InputError("does not say which model it trains", file=log.path, field="model", hint="name the model")
-    names: dict[str, Any] = dict(as_mapping(log.arguments))
+    names: dict[str, Any] = dict(log.arguments)
     if log.vocab_size:
         names |= {"vocab_size": log.vocab_size, **dict.fromkeys(_TOLD_BY_PADDING)}
     try:
-        return described(names, seq_length=whole(names, "seq_length", "encoder_seq_length") or 1).model
+        return described(
+            printed_namespace(names), seq_length=whole(names, "seq_length", "encoder_seq_length") or 1
+        ).model
     except InputError as error:
         raise InputError(
             [replace(problem, file=log.path, hint=problem.hint or "name the model") for problem in error.problems]

@@ -22,7 +22,6 @@ from symconfig.report.grid import Block, Grid, present, titled
 
 FORMATS = {
     "bash": "bash",
-    "megatron yaml": "a Megatron-LM YAML config",
     "overrides": "overrides of Megatron-Bridge or NeMo 2",
     "deepspeed": "a DeepSpeed JSON",
     "verl": "overrides of verl",

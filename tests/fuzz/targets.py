@@ -27,9 +27,8 @@ from symconfig.cli.main import main
 from symconfig.errors import SymconfigError
 from symconfig.existing.launch.bash import source as lexer
 from symconfig.existing.launch.bash.read import read_bash
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.yaml_tree import parse_yaml
+from symconfig.existing.launch.trees import parse_json, parse_yaml
 from symconfig.plans.digests import digest, signed
 from symconfig.plans.file import parse_plan
 from symconfig.runs.checkpoint import folder

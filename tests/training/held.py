@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
+from symconfig.existing.recover.rl.step import Packed, in_a_row
 from symconfig.graph.implementation import Attention
 from symconfig.plans.plan import Plan
 from symconfig.runs.rl.logits import VERL, VERL_FSDP

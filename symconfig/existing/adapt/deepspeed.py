@@ -32,7 +32,7 @@ from symconfig.existing.launch.reading import Reading, Setting, Tree
 from symconfig.existing.launch.text import Place
 from symconfig.existing.recover.arguments import TRUE, Arguments, plain
 from symconfig.existing.recover.deepspeed import RECOMPUTE, run
-from symconfig.existing.recover.deepspeed_auto import at, uses_trainer
+from symconfig.existing.recover.deepspeed_json import at, uses_trainer
 from symconfig.existing.recover.run import Run, Supplied
 from symconfig.formats.deepspeed import KEYS
 from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO

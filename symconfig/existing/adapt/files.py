@@ -113,7 +113,7 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
     """
     configuration = configuration_of(reading, Supplied(model=plan.model))
     if isinstance(configuration, RlConfiguration):
-        name = configuration.reader.TRAINER.name
+        name = configuration.reader.trainer.name
         what = f"starts a program of {name}, and only scripts of Megatron-LM and DeepSpeed are adapted"
         hint = f"symconfig plan JOB.yaml --target {name} --out DIR, which writes new files"
         if name not in targets():
@@ -127,11 +127,11 @@ def _side(plan: Plan, reading: Reading) -> ModuleType:
 
 
 def _check_megatron(reading: Reading) -> None:
-    """Raise InputError for a configuration of Megatron-Bridge, NeMo, --yaml-cfg or DeepSpeed, which a Megatron plan
+    """Raise InputError for a configuration of Megatron-Bridge, NeMo or DeepSpeed, which a Megatron plan
     cannot go into.
     """
-    if reading.recipe is not None or reading.format in ("overrides", "megatron yaml"):
-        what = "is of Megatron-Bridge, NeMo or --yaml-cfg, and only options of Megatron-LM's own are adapted"
+    if reading.recipe is not None or reading.format == "overrides":
+        what = "is of Megatron-Bridge or NeMo, and only options of Megatron-LM's own are adapted"
         hint = "symconfig render PLAN.json --out DIR, which writes new files"
         raise InputError(what, file=reading.file, hint=hint)
     if reading.deepspeed is None and not reading.json_alone:

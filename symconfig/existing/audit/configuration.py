@@ -12,8 +12,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
 from symconfig.existing.launch.reading import Reading, Setting, settings
 from symconfig.existing.recover import deepspeed, megatron
-from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, launched
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.bridged import EXPERTS
@@ -23,7 +22,6 @@ from symconfig.existing.recover.rl.script import Script
 from symconfig.existing.recover.rl.slime import Reader as SlimeReader
 from symconfig.existing.recover.rl.tuners import Reader as TunerReader
 from symconfig.existing.recover.rl.verl import Reader as VerlReader
-from symconfig.existing.recover.rl.verl import Tuning as VerlTuning
 from symconfig.existing.recover.run import Assumed, Run, Supplied
 from symconfig.existing.rules import deepspeed as deepspeed_rules
 from symconfig.existing.rules import megatron as megatron_rules
@@ -48,13 +46,12 @@ _OF_A_RECIPE = (
 _DISTINCTIVE = words(
     """
     --micro-batch-size --tensor-model-parallel-size --pipeline-model-parallel-size --use-mcore-models
-    --encoder-num-layers --train-iters --yaml-cfg --use-distributed-optimizer
+    --encoder-num-layers --train-iters --use-distributed-optimizer
     """
 )
 UNKNOWN = "unknown"  # the backend of a trainer that is not known
 # What reads each trainer's scripts, by what recognises them, the first that does.
 _READERS: tuple[tuple[Callable[[Reading], bool], Callable[[Reading, Supplied], Script]], ...] = (
-    (lambda reading: reading.format == verl.FORMAT and verl.tunes(reading), VerlTuning),
     (lambda reading: reading.format == verl.FORMAT, VerlReader),
     (slime.applies, SlimeReader),
     (openrlhf.applies, OpenRlhfReader),
@@ -260,11 +257,11 @@ class RlConfiguration(MegatronConfiguration):
         self.settings, self.parsed, self.apart = reader.megatron(), False, reader.apart
         self.complete = reading.complete and reading.format not in ("overrides", verl.FORMAT) and reader.whole
         self.dealt = bool(self.settings) and tuners.program(reading) is not None
-        self.label = f"{reader.TRAINER.name} with {reader.workers.name} workers"
+        self.label = f"{reader.trainer.name} with {reader.workers.name} workers"
         if reader.workers.options:
             self.label += f" of {MEGATRON.label}"
         else:
-            self.backend, self.version, self.version_given = reader.workers.name, reader.TRAINER.release, True
+            self.backend, self.version, self.version_given = reader.workers.name, reader.trainer.release, True
         self.version_guessed = not self.version_given
 
     def names(self) -> Namespace:
@@ -288,7 +285,7 @@ class RlConfiguration(MegatronConfiguration):
 
     def _respelled(self, finding: Finding) -> Finding:
         """Return the finding with `--options` in its field and hint spelled as the trainer's keys."""
-        problem, trainer = finding.problem, self.reader.TRAINER
+        problem, trainer = finding.problem, self.reader.trainer
 
         def spelled(text: str | None) -> str | None:
             return text and re.sub(r"--([a-z][\w-]+)", lambda m: trainer.spelled(m[1].replace("-", "_")), text)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from errno import ELOOP
 from pathlib import Path
 from types import MappingProxyType
 
@@ -97,7 +98,11 @@ def _bytes(path: Path, root: Path) -> bytes:
             raise FileNotFoundError
         real = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
-        raise _refused(path, _reason(error)) from None
+        why = error.strerror or "" if isinstance(error, OSError) else ""
+        if isinstance(error, RuntimeError) or getattr(error, "errno", None) == ELOOP:
+            raise _refused(path, "is a link that leads back to itself") from None
+        absent = isinstance(error, FileNotFoundError | NotADirectoryError)
+        raise _refused(path, "does not exist" if absent else f"cannot be read ({why})".replace(" ()", "")) from None
     inside = readable(root)
     if not real.is_relative_to(inside):
         link = leads_out(path, inside)
@@ -124,19 +129,6 @@ def leads_out(path: Path, root: Path) -> bool:
     # The folder itself may lie behind links (/tmp on macOS): only what comes after it counts.
     written = Path(os.path.normpath(inside / os.path.relpath(absolute, base)))
     return real not in (absolute, written)
-
-
-def _reason(error: Exception) -> str:
-    """Return in words why a path cannot be resolved."""
-    if isinstance(error, FileNotFoundError):
-        return "does not exist"
-    if isinstance(error, NotADirectoryError):
-        return "does not exist: a part of its path is no folder"
-    if isinstance(error, RuntimeError) or getattr(error, "errno", None) == 40:
-        return "is a link that leads back to itself"
-    if isinstance(error, OSError) and error.strerror:
-        return f"cannot be read ({error.strerror})"
-    return "cannot be read"
 
 
 def _refused(

@@ -1,21 +1,34 @@
-"""Files that a command names and that say how it trains: DeepSpeed's JSON, Megatron-LM's YAML, hydra's, a model's."""
+"""Files that a command names and that say how it trains: DeepSpeed's JSON, Accelerate's, hydra's, a model's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from symconfig.errors import InputError
+from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.dialects import nemo_rl, openrlhf, slime, tuners, verl
-from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.override import parted
-from symconfig.existing.launch.named import Around, both, dark, given, joined, tree_of, with_texts, with_unread
-from symconfig.existing.launch.reading import Hides, Reading, Setting, Tree, Unread, Word, World
-from symconfig.existing.launch.sections import ARGUMENTS, of_nemo_rl, of_verl, overrides, recipe
+from symconfig.existing.launch.reading import Hides, Reading, Setting, Unread, Word, World
+from symconfig.existing.launch.sections import (
+    ARGUMENTS,
+    Around,
+    both,
+    dark,
+    given,
+    joined,
+    of_nemo_rl,
+    of_verl,
+    overrides,
+    recipe,
+    tree_of,
+    with_texts,
+    with_unread,
+)
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.trees import parse_yaml
 from symconfig.existing.launch.world import launcher_options, of_hosts
-from symconfig.existing.launch.yaml_tree import parse_yaml
 
 _DEEPSPEED = (
     "--deepspeed-config",
@@ -66,7 +79,6 @@ def followed(reading: Reading, around: Around) -> Reading:
             _fsdp,
             _deepspeed,
             _model,
-            _megatron_yaml,
             recipe,
             overrides,
         )
@@ -117,7 +129,7 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
     if setting is None:
         alone = known is not None and reading.world.gpus is None and not reading.launcher
         return replace(reading, world=tuners.started(reading)) if alone else reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     preset = tuners.ACCELERATE_PRESETS.get(setting.values[-1].text)
     if isinstance(tree, Unread) and preset is not None:
         tree = parse_yaml(
@@ -128,18 +140,15 @@ def _accelerate(reading: Reading, around: Around) -> Reading:
         return with_unread(reading, Unread(setting.place, setting.spelled, why))
     gpus, nodes = (tree.get(name) for name in ("num_processes", "num_machines"))
     numbers = [value if type(value) is int and value > 0 else None for value in (gpus, nodes)]
-    words = tuple(Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in _counts(tree))
+    counts = ((name, tree.get(name)) for name in ("num_processes", "num_machines"))
+    words = tuple(
+        Word.of(str(value), tree.spans[(name,)].value, literal=True) for name, value in counts if type(value) is int
+    )
     each = numbers[0] // numbers[1] if numbers[0] and numbers[1] else None
     filed = World(numbers[0], numbers[1], each, words)
     world = both(filed, reading.world) if reading.world.gpus is None else reading.world
     texts = reading.texts if preset is not None else with_texts(reading, tree.text)
     return replace(reading, accelerate=tree, texts=texts, world=world)
-
-
-def _counts(tree: Tree) -> Iterator[tuple[str, int]]:
-    for name in ("num_processes", "num_machines"):
-        if type(value := tree.get(name)) is int:
-            yield name, value
 
 
 def _arguments(reading: Reading, around: Around) -> Reading:
@@ -151,7 +160,7 @@ def _arguments(reading: Reading, around: Around) -> Reading:
     named = given(reading, ARGUMENTS) if tuners.program(reading) is not None else None
     for word in (*loose, *(named.values[-1:] if named is not None else ())):
         if word.text.endswith((".yaml", ".yml")) and not word.unknown:
-            tree = tree_of(Setting("", word.text, (word,), word.place), around, reading.texts)
+            tree = tree_of(Setting("", word.text, (word,), word.place), around)
             if isinstance(tree, Unread):
                 return with_unread(reading, tree)
             filed = read_document(tree, around.variables)
@@ -168,7 +177,7 @@ def _fsdp(reading: Reading, around: Around) -> Reading:
     setting = given(reading, ("--fsdp-config",))
     if setting is None or setting.text.startswith("{"):
         return reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     if isinstance(tree, Unread) or not isinstance(tree.data, dict):
         return with_unread(reading, dark(setting, "is no JSON of FSDP that can be read"))
     return replace(reading, fsdp=tree, texts=with_texts(reading, tree.text))
@@ -183,7 +192,7 @@ def _deepspeed(reading: Reading, around: Around) -> Reading:
     setting = given(reading, _DEEPSPEED) or _of_accelerate(reading)
     if setting is None or reading.deepspeed is not None:
         return reading
-    tree = tree_of(setting, around, reading.texts)
+    tree = tree_of(setting, around)
     if isinstance(tree, Unread):
         own = setting.text in tuners.DEEPSPEED_PRESETS and tuners.program(reading) is not None
         return reading if own else with_unread(reading, tree)
@@ -213,26 +222,3 @@ def _model(reading: Reading, around: Around) -> Reading:
     if path is None or not path.is_file() or path.suffix != ".json":
         return reading
     return replace(reading, model_config=str(path))
-
-
-def _megatron_yaml(reading: Reading, around: Around) -> Reading:
-    """Return the reading with the settings of --yaml-cfg alone.
-
-    Other options are noted as ignored, as Megatron-LM does.
-    """
-    setting = given(reading, ("--yaml-cfg",))
-    if setting is None:
-        return reading
-    tree = tree_of(setting, around, reading.texts)
-    if isinstance(tree, Unread):
-        return with_unread(reading, tree)
-    filed = read_document(tree, around.variables)
-    if filed is None:
-        return with_unread(reading, dark(setting, "names a file without anything of Megatron-LM's"))
-    why = "does nothing beside --yaml-cfg, which replaces it"
-    ignored = tuple(
-        Unread(other.place, other.spelled, why, Hides.NOTHING)
-        for other in reading.settings
-        if other is not setting and other.name
-    )
-    return with_unread(joined(reading, filed, (*filed.settings, setting)), *ignored)

@@ -17,16 +17,16 @@ from symconfig.existing.launch.detect import (
     is_arguments,
     is_deepspeed,
     parse,
+    read_document,
     refused,
     syntax_of,
     unreadable,
 )
-from symconfig.existing.launch.dialects.documents import read_document
 from symconfig.existing.launch.dialects.tuners import plain
 from symconfig.existing.launch.files import open_text
 from symconfig.existing.launch.follow import followed
-from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import JSON_ALONE, Hides, Reading, Setting, Tree, Unread
+from symconfig.existing.launch.sections import Around
 from symconfig.existing.launch.text import Text
 from symconfig.format import learn
 
@@ -92,7 +92,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
     """Return the reading of a script or line of arguments with its further runs. Raises InputError as `read` does."""
     bash = read_bash(text, folder=folder, variables=variables, extra=extra)
     written = {name: Text(f"{name} (written by {text.file})", one.data) for name, one in bash.virtual.items()}
-    around = Around(bash.folder, variables, written, bash.origins)
+    around = Around(folder, variables, written)
     reading = followed(bash.reading, around)
     refuse_command(reading, bash.reading.settings)
     anything = reading.settings or reading.tree or reading.deepspeed or reading.recipe or reading.model_config
@@ -105,7 +105,7 @@ def _bash(text: Text, folder: Path | None, variables: Mapping[str, str], extra: 
                 hint="name the script that holds the training command, or give its arguments as one line",
             )
         )
-    return replace(reading, runs=tuple(followed(run, around) for run in bash.runs))
+    return _unmentioned(replace(reading, runs=tuple(followed(run, around) for run in bash.runs)), variables)
 
 
 _INSTEAD = "symconfig plan --model M --cluster C --gpus N --global-batch-size B"
@@ -150,6 +150,8 @@ PROGRAMS = (
         file=r"(.*/)?deepy\.py",
         keys=words("pipe_parallel_size pos_emb gpt_j_residual output_layer_parallelism no_weight_tying"),
     ),
+    Program("verl's fine-tuning", file=r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)?"),
+    Program("Megatron-LM's --yaml-cfg", keys=words("language_model model_parallel"), options=words("yaml_cfg")),
     Program("Megatron-DeepSpeed", options=words(f"{_JSON} num_layers hidden_size num_attention_heads")),
 )
 

@@ -12,10 +12,9 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.text import Place, Text, problem_at
 from symconfig.frameworks.megatron.flags import is_option
 
-# bash: a script, or a line of arguments; megatron yaml: Megatron-LM's --yaml-cfg; overrides: model.x=1 of
-# Megatron-Bridge and NeMo 2, on a command line or as YAML; deepspeed: its
-# JSON by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
-Format = Literal["bash", "megatron yaml", "overrides", "deepspeed", "verl", "nemo-rl"]
+# bash: a script, or a line of arguments; overrides: model.x=1 of Megatron-Bridge and NeMo 2, on a command line or as
+# YAML; deepspeed: its JSON by itself; verl: overrides of its trainer, nemo-rl: its YAML, each under their own keys.
+Format = Literal["bash", "overrides", "deepspeed", "verl", "nemo-rl"]
 OTHER_RUN: Final = "is another run of the program, which is not audited"
 JSON_ALONE: Final = "deepspeed"  # the format of a DeepSpeed JSON
 

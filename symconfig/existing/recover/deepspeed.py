@@ -16,10 +16,8 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.detect import parse
 from symconfig.existing.launch.reading import Reading, Tree, settings
 from symconfig.existing.launch.text import Text
-from symconfig.existing.recover.accelerate import launched
-from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_auto import filled, uses_trainer
-from symconfig.existing.recover.deepspeed_batch import Grid, of_one_node, sizes
+from symconfig.existing.recover.arguments import Arguments, launched
+from symconfig.existing.recover.deepspeed_json import Grid, filled, of_one_node, sizes, uses_trainer
 from symconfig.existing.recover.deepspeed_model import described
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
 from symconfig.formats.deepspeed import gradient_bytes_of, precision_of, section, switches, zero_of

@@ -53,12 +53,8 @@ def described(reading: Reading, arguments: Arguments, supplied: Supplied, proble
     adapter = _adapter(arguments, base, assumed, problems)
     if adapter is None:
         name = zoo_match(base)
-        return Described(
-            load_model(name) if name and supplied.model is None else base,
-            name,
-            tuple(assumed),
-            None if name else zoo_near(base),
-        )
+        same = load_model(name) if name and supplied.model is None else base
+        return Described(same, name, tuple(assumed), None if name else zoo_near(base))
     model = _adapted(base, adapter, problems)
     return None if model is None else Described(model, _zoo_of(model), tuple(assumed))
 
@@ -195,36 +191,23 @@ def _validated(kind: type[Validated], fields: Mapping[str, object], problems: li
 def _zoo_of(model: ModelDescriptor) -> str | None:
     """Return the name of the zoo's model with the same shapes and the same adapter; None if there is none."""
     mine = zoo_match(model.model_copy(update={"adapter": None}))
-    return next(
-        (
-            other.name
-            for other in _adapted_zoo()
-            if mine is not None
-            and _trains_alike(model, other)
-            and zoo_match(other.model_copy(update={"adapter": None})) == mine
-        ),
-        None,
-    )
+    if mine is None or model.adapter is None:
+        return None
+
+    def trained(one: ModelDescriptor) -> tuple[object, frozenset[str]]:
+        return one.adapter and one.adapter.model_dump(exclude={"target_modules"}), _modules(one)
+
+    for other in _adapted_zoo():
+        if trained(other) == trained(model) and zoo_match(other.model_copy(update={"adapter": None})) == mine:
+            return other.name
+    return None
 
 
 @cache
 def _adapted_zoo() -> tuple[ModelDescriptor, ...]:
-    return tuple(model for model in map(load_model, _with_base(zoo_models())) if model.adapter is not None)
-
-
-def _with_base(names: Iterable[str]) -> list[str]:
-    known = {name for name, _ in hub.of_zoo()}
-    return [name for name in names if name not in known]
-
-
-def _trains_alike(one: ModelDescriptor, other: ModelDescriptor) -> bool:
-    """Return whether two adapters are equal, with their modules under the names of each model's training class."""
-    if one.adapter is None or other.adapter is None:
-        return False
-    without = {"target_modules"}
-    return one.adapter.model_dump(exclude=without) == other.adapter.model_dump(exclude=without) and _modules(
-        one
-    ) == _modules(other)
+    bases = {name for name, _ in hub.of_zoo()}
+    models = (load_model(name) for name in zoo_models() if name not in bases)
+    return tuple(model for model in models if model.adapter is not None)
 
 
 def _modules(model: ModelDescriptor) -> frozenset[str]:

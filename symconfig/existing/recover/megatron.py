@@ -12,7 +12,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.optimizer import Optimizer
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import uncounted
-from symconfig.existing.recover.mixers import letters, spelled
+from symconfig.existing.recover.layers import letters, spelled
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Assumed, Described, Impossible, Run, Supplied

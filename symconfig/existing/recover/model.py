@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 from symconfig.errors import Problem
 from symconfig.existing.recover import zoo
-from symconfig.existing.recover.args import Args, Fields
-from symconfig.existing.recover.merge import merged
-from symconfig.existing.recover.mixers import PATTERN, mixer_fields
-from symconfig.existing.recover.moe import expert_fields, has_experts
+from symconfig.existing.recover.fields import Fields, merged
+from symconfig.existing.recover.layers import PATTERN, expert_fields, has_experts, mixer_fields
+from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.run import Described
 from symconfig.existing.recover.vocabulary import SOURCES, vocabulary
 from symconfig.formats import links
@@ -119,8 +117,8 @@ def factor_fields(out: Fields) -> None:
     args = out.args
     if not args.switch("use_mup"):
         return
-    hidden = args.whole("hidden_size") or (out.base.hidden_size if out.base is not None else 0)
-    base = args.whole("mup_base_hidden_size")
+    hidden = args.integer("hidden_size") or (out.base.hidden_size if out.base is not None else 0)
+    base = args.integer("mup_base_hidden_size")
     wider = hidden / base if base and hidden else 1.0
     factor = args.number(1.0, "mup_embedding_mult")
     rooted = bool(hidden) and math.isclose(factor, math.sqrt(hidden), rel_tol=10.0**-_DIGITS)
@@ -129,7 +127,7 @@ def factor_fields(out: Fields) -> None:
     logits = args.number(1.0, "mup_output_mult")
     logits = 1.0 / wider if logits == 1.0 else logits  # the default goes with the width
     out.put("logits_multiplier", None if logits == 1.0 else _rounded(logits), "mup_output_mult")
-    width = args.whole("kv_channels") or (hidden // (args.whole("num_attention_heads") or 1))
+    width = args.integer("kv_channels") or (hidden // (args.integer("num_attention_heads") or 1))
     if width and not out.latent:
         scalar = width ** (2 * args.number(1.0, "mup_attn_scale_power")) / args.number(1.0, "mup_base_head_dim")
         rounded = _rounded(scalar)
@@ -166,7 +164,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
         out.refuse(_OTHERS.get(kind, "this kind of position is not known"), *_TYPE, got=kind)
         return
     out.put("position", _KINDS.get(kind), *_TYPE)
-    longest = args.whole("max_position_embeddings") or max(seq_length, 1)
+    longest = args.integer("max_position_embeddings") or max(seq_length, 1)
     out.put("max_position_embeddings", longest, "max_position_embeddings")
     if out.get("position") == "rope":
         _scaling(out, kind)
@@ -174,7 +172,7 @@ def position_fields(out: Fields, seq_length: int) -> None:
     if out.latent and not args.table.at_least("core_v0.14.0") and out.values.get("rope_scaling.rope_type"):
         # Until core_v0.13 the softmax is scaled by mscale, and the original length is the longest position.
         out.put("rope_scaling.mscale_all_dim", out.values["rope_scaling.mscale"], "mscale")
-        length = args.whole("max_position_embeddings") or MLA_FIXED["original_max_position_embeddings"]
+        length = args.integer("max_position_embeddings") or MLA_FIXED["original_max_position_embeddings"]
         out.put("rope_scaling.original_max_position_embeddings", length, "max_position_embeddings")
 
 
@@ -215,9 +213,9 @@ _ACTIVATIONS = ("swiglu", "quick_geglu", "squared_relu", "bias_gelu_fusion")
 
 
 def described(
-    names: Mapping[str, Value], *, seq_length: int, vocab_size: int | None = None, named: ModelDescriptor | None = None
+    names: Namespace, *, seq_length: int, vocab_size: int | None = None, named: ModelDescriptor | None = None
 ) -> Described:
-    """Return the model of a `Namespace`, or of the arguments by destination that Megatron printed (`as_mapping`).
+    """Return the model that Megatron-LM's options, or a namespace that it printed, describe.
 
     Defaults of the parser fill in what is left open if the options have a model's shape of their own, else `named`
     does. Raises InputError with all that no descriptor covers, that is missing, or that contradicts `named`.
@@ -227,7 +225,7 @@ def described(
         vocab_size: used if neither options nor tokenizer give it.
         named: the model that the user names; None if none.
     """
-    out = Fields(Args(names), named)
+    out = Fields(names, named)
     refuse_undescribed(out)
     links.read([*SHAPE, *ENDS], out)
     mixer_fields(out)
@@ -260,8 +258,7 @@ def described(
 def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
     """Return the described model, replaced by the named model or the zoo's if it means the same.
 
-    The longest position is raised to `seq_length`, except with learned positions. Without a match in the zoo the
-    nearest model is noted.
+    The longest position is raised to `seq_length`, except with learned positions.
     """
     match = zoo.zoo_match(model)
     same = out.base if out.base is not None and meaning(out.base) == meaning(model) else None
@@ -272,13 +269,13 @@ def _known(out: Fields, model: ModelDescriptor, seq_length: int) -> Described:
         model = (
             same if same.position is Position.LEARNED else same.model_copy(update={"max_position_embeddings": longest})
         )
-    return Described(model, match, tuple(out.assumed), zoo.zoo_near(model) if match is None else None)
+    return Described(model, match, tuple(out.assumed), None if match else zoo.zoo_near(model))
 
 
 def _attention(out: Fields) -> None:
     """Record in `out` ignored --num-query-groups, assumed norms of MLA, and a hidden size that heads do not divide."""
     args = out.args
-    heads, hidden, groups = (args.whole(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
+    heads, hidden, groups = (args.integer(dest) for dest in ("num_attention_heads", "hidden_size", "num_query_groups"))
     if out.latent:
         if out.whole and not args.switch("qk_layernorm"):
             why = "the options have no --qk-layernorm; every published model has them, and they cost next to nothing"
@@ -287,7 +284,7 @@ def _attention(out: Fields) -> None:
     if not args.switch("group_query_attention") and args.given("num_query_groups") and groups not in (1, heads):
         why = "without --group-query-attention --num-query-groups counts for nothing"
         out.assume("num_key_value_heads", heads, why, "num_query_groups")
-    if args.whole("kv_channels") is None and hidden and heads and hidden % heads and out.whole:
+    if args.integer("kv_channels") is None and hidden and heads and hidden % heads and out.whole:
         what = "is not divisible by --num-attention-heads, and no --kv-channels is given"
         out.problems.append(args.problem(what, "hidden_size", got=hidden, need=f"a multiple of {heads}"))
 

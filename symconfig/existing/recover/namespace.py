@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Setting
-from symconfig.existing.launch.text import Place
+from symconfig.existing.launch.text import Place, problem_at
 from symconfig.frameworks.megatron.flags import Flag, FlagTable, Value, defaults, flags, option, parsed, versions
 
 
@@ -30,7 +31,8 @@ class Namespace(Mapping[str, Value]):
         self.dark: dict[str, Problem] = {}
         self.missed: dict[str, Problem] = {}
         self.written: dict[str, Setting] = {}  # the last option of a destination, its value known or not
-        self._given: dict[str, tuple[Value, Setting]] = {}
+        self._given: dict[str, tuple[Value, Setting | None]] = {}
+        self.printed = False  # whether Megatron printed the values, so that there are no options
         self.repeated: list[Setting] = []
         for setting in settings:
             self._record(setting)
@@ -59,7 +61,8 @@ class Namespace(Mapping[str, Value]):
             if value is None:
                 self.dark[flag.dest] = refused
                 return
-        if flag.dest in self._given and self._given[flag.dest][1].name == setting.name:
+        before = self.setting(flag.dest)
+        if before is not None and before.name == setting.name:
             self.repeated.append(setting)
         self._given[flag.dest] = value, setting
 
@@ -81,8 +84,9 @@ class Namespace(Mapping[str, Value]):
         setting = self._given.get(dest)
         return None if setting is None else setting[1]
 
-    def given(self, dest: str) -> bool:
-        return self._unreadable(dest) or dest in self._given
+    def given(self, *dests: str) -> bool:
+        """Return whether any of the destinations is given rather than left at its default."""
+        return any(self._unreadable(dest) or dest in self._given for dest in dests)
 
     def _unreadable(self, dest: str) -> bool:
         """Return whether the destination's value is unreadable, and record that in `missed`."""
@@ -93,12 +97,80 @@ class Namespace(Mapping[str, Value]):
 
     def place(self, *dests: str) -> Place | None:
         """Return where the first given destination stands in the file; None if none is given."""
-        return next((self._given[dest][1].place for dest in dests if dest in self._given), None)
+        settings = (self.setting(dest) for dest in dests)
+        return next((setting.place for setting in settings if setting is not None), None)
 
     def whole(self, dest: str, otherwise: int = 1) -> int:
         """Return the value as an integer; `otherwise` if it is absent or of another type."""
         value = self[dest]
         return value if isinstance(value, int) and not isinstance(value, bool) else otherwise
+
+    def known(self, dest: str) -> bool:
+        """Return whether the value can be read; False only if the given value is unknown or refused."""
+        return dest not in self.dark
+
+    def value(self, *dests: str) -> Value:
+        """Return the value of the first destination that is given, else the first default that is not None.
+
+        None if none is.
+        """
+        for dest in dests:
+            if self.given(dest):
+                return self[dest]
+        preset = defaults(self.table.version)
+        return next((preset[dest] for dest in dests if preset.get(dest) is not None), None)
+
+    def integer(self, *dests: str) -> int | None:
+        """Return the value as an integer; None if it is absent or of another type (a bool or a float)."""
+        value = self.value(*dests)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def number(self, otherwise: float, *dests: str) -> float:
+        value = self.value(*dests)
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+
+    def switch(self, *dests: str) -> bool:
+        return bool(self.value(*dests))
+
+    def word(self, *dests: str) -> str:
+        """Return the value as text; an empty string if there is none."""
+        value = self.value(*dests)
+        return "" if value is None else str(value)
+
+    def words(self, *dests: str) -> tuple[str, ...]:
+        """Return the values, as text, of an argument that takes one or several; empty if there is none.
+
+        A printed list such as "['a', 'b']" is split.
+        """
+        value = self.value(*dests)
+        if isinstance(value, tuple):
+            return tuple(map(str, value))
+        return tuple(part.strip(" '\"") for part in self.word(*dests).strip("[]").split(",") if part.strip())
+
+    def spelled(self, dest: str) -> str:
+        """Return the option as the file spells it, else the one that would set `dest` to True, or to False.
+
+        Return `dest` itself for a printed namespace, and a name derived from it if this version has no such option.
+        """
+        if (setting := self.setting(dest)) is not None:
+            return setting.spelled
+        if self.printed:
+            return dest
+        for value in (True, False):
+            with suppress(KeyError):
+                return option(self.table, dest, value)
+        return "--" + dest.replace("_", "-")
+
+    def problem(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> Problem:
+        """Return a problem with the place and option of the first destination that is given, else of the first one.
+
+        `got` is converted to text and cut to 80 characters.
+        """
+        dest = next((dest for dest in dests if self.given(dest)), dests[0])
+        text = None if got is None else str(got)[:80]
+        return problem_at(self.place(dest), what, field=self.spelled(dest), need=need, hint=hint, got=text)
 
     def option(self, dest: str, value: Value = True) -> str:
         """Return the option of this version that sets `dest`; for a switch the one that sets it to `value`.
@@ -135,6 +207,16 @@ def version_of(names: Sequence[str]) -> str:
     return max(order, key=lambda v: (sum(flags(v).known(name) for name in set(names)), v != "main", order.index(v)))
 
 
-def as_mapping(names: Mapping[str, Any]) -> Mapping[str, Value]:
-    """Return a namespace that Megatron printed (`measured.training_log`) with lists as tuples, for `described`."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in names.items()}
+def printed_namespace(arguments: Mapping[str, Any]) -> Namespace:
+    """Return the namespace that Megatron printed: every value that is not None counts as given.
+
+    Its version is the one that shares most argument names with it; of several the one with the fewest arguments.
+    """
+    known = {version: defaults(version).keys() for version in versions()}
+    version = max(versions(), key=lambda version: (len(known[version] & arguments.keys()), -len(known[version])))
+    names = Namespace((), flags(version))
+    names.printed = True
+    for dest, value in arguments.items():
+        if value is not None:
+            names._given[dest] = (tuple(value) if isinstance(value, list) else value), None
+    return names

@@ -74,8 +74,8 @@ class Described:
     Args:
         zoo: name of the zoo's model that computes the same; None if there is none.
         assumed: assumptions made about the model.
-        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here:
-            ("llama3.1-8b", ("vocab_size 32000",)); None if none is similar.
+        nearest: if `zoo` is None, the most similar model of the zoo and the fields that differ, with their values here;
+            None if none is similar.
     """
 
     model: ModelDescriptor

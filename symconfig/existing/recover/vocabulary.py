@@ -10,7 +10,8 @@ from pathlib import PurePosixPath
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.existing.recover import zoo
-from symconfig.existing.recover.args import Args, Fields
+from symconfig.existing.recover.fields import Fields
+from symconfig.existing.recover.namespace import Namespace
 
 # Megatron-LM's own types that stand for one vocabulary (megatron/training/tokenizer/tokenizer.py).
 BY_TYPE: dict[str, int] = {
@@ -66,7 +67,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
         vocab_size: the user's, used where the options give none.
     """
     true = _true(out)
-    padded = out.args.whole("padded_vocab_size")
+    padded = out.args.integer("padded_vocab_size")
     size = true or vocab_size
     if padded:
         size = _of_padded(out, model, padded, size)
@@ -80,7 +81,7 @@ def vocabulary(out: Fields, model: ModelDescriptor, vocab_size: int | None) -> i
 def _true(out: Fields) -> int | None:
     """Return the size by the options or the tokenizer's name; None if neither gives it."""
     args = out.args
-    size, kind = args.whole("vocab_size"), _kind(args)
+    size, kind = args.integer("vocab_size"), _kind(args)
     if kind in _OF_OPTION or not kind:
         # Until core_v0.17 the null tokenizer adds an end-of-document token (_NullTokenizer.vocab_size).
         one = kind in _NULL and not args.table.at_least("core_v0.18.2")
@@ -89,12 +90,12 @@ def _true(out: Fields) -> int | None:
     return size if named is None else named
 
 
-def _kind(args: Args) -> str:
+def _kind(args: Namespace) -> str:
     """Return the tokenizer's type, or "a fork's" if Megatron-LM does not have it; an empty string if not given."""
     return args.word("tokenizer_type") if args.known("tokenizer_type") else "a fork's"
 
 
-def _of_name(out: Fields, args: Args) -> int | None:
+def _of_name(out: Fields, args: Namespace) -> int | None:
     """Return the size of the named tokenizer, recorded as an assumption; None if the name or folder is not known."""
     model = args.word("tokenizer_model").lower() if args.known("tokenizer_model") else ""
     path = PurePosixPath(model)
@@ -116,7 +117,8 @@ def _of_padded(out: Fields, model: ModelDescriptor, padded: int, true: int | Non
 
     The latter two are recorded as assumptions. A similar model is looked for only if `true` is None.
     """
-    step = (out.args.whole("make_vocab_size_divisible_by") or 1) * (out.args.whole("tensor_model_parallel_size") or 1)
+    args = out.args
+    step = (args.integer("make_vocab_size_divisible_by") or 1) * (args.integer("tensor_model_parallel_size") or 1)
     if true is not None and 0 <= padded - true < max(step, _STEP):
         return true
     if true is None:

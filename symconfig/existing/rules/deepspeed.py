@@ -8,8 +8,8 @@ from typing import Any
 from symconfig.descriptor.architectures.keys import words
 from symconfig.descriptor.document import KeyPath, shorten
 from symconfig.errors import Problem
-from symconfig.existing.recover.deepspeed_auto import OVERWRITTEN, autos, fills
-from symconfig.existing.recover.deepspeed_auto import mismatches as trainer_mismatches
+from symconfig.existing.recover.deepspeed_json import OVERWRITTEN, autos, fills
+from symconfig.existing.recover.deepspeed_json import mismatches as trainer_mismatches
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.rule import TEXTS, Check, Finding, Language, Looked, Rule, rules_of
 from symconfig.frameworks import around_transformers, shared

@@ -12,7 +12,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.reading import Reading, Tree, Word
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_auto import at, filled, uses_trainer
+from symconfig.existing.recover.deepspeed_json import at, filled, uses_trainer
 from symconfig.formats.deepspeed import stage_of
 from symconfig.frameworks.deepspeed.keys import AUTO, ZERO
 

@@ -9,9 +9,8 @@ from math import prod
 
 from symconfig.descriptor.architectures.keys import words
 from symconfig.errors import Problem
+from symconfig.existing.recover.layers import moe_layers, spelled
 from symconfig.existing.recover.megatron import SIZES
-from symconfig.existing.recover.mixers import spelled
-from symconfig.existing.recover.moe import moe_layers
 from symconfig.existing.rules.facts import (
     ACCOUNTS,
     CHUNKS,

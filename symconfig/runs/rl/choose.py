@@ -13,7 +13,7 @@ from math import ceil
 
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row, padded
+from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
 from symconfig.format import gib, picked
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.plan import Candidate, Plan

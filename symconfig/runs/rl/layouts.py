@@ -15,12 +15,10 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import Problem
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Read
+from symconfig.existing.recover.rl.step import Packed, Read, in_a_row
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import PlannedReward, surprised
-from symconfig.render.learning import Learns
-from symconfig.render.learning import Rewarding
+from symconfig.render.learning import Learns, Rewarding
 from symconfig.runs.rl.engine import Engine, Generation, Replica, generate
 from symconfig.runs.rl.phases import AWAY, GAPS, Away, Layout, Phase
 from symconfig.runs.rl.reward import rewards

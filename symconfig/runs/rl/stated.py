@@ -185,7 +185,7 @@ def _alone(run: Run, cluster: ClusterDescriptor, limits: Limits) -> Judged:
     else:
         logits = PLAIN if alone.classifies else _of_program(alone.workers, name, PLAIN)
     point = as_found(run.described.model, cluster, run.configuration, judged.plan.job)
-    trained = Trained(judged.plan, judged.plan.best, alone.fill, logits, point=point)
+    trained = Trained(judged.plan, judged.plan.best, 1.0, logits, point=point)
     step = counted(judged.plan, trained, how, resident=alone.reference == "resident")
     return replace(judged, plan=replace(judged.plan, tuned=(step,)), run=run)
 

@@ -35,12 +35,6 @@ def test_a_trainer_s_script_is_refused_by_name(name: str, backend: str) -> None:
         adapted(SCRIPTS[name], plan(backend=backend, sequence_parallel=False), {})
 
 
-def test_one_that_no_target_is_for_is_left_to_a_person() -> None:
-    line = "torchrun -m verl.trainer.sft_trainer data.train_batch_size=128 model.path=Qwen/Qwen3-8B"
-    with pytest.raises(InputError, match=r"only scripts of Megatron-LM and DeepSpeed are adapted.*by hand"):
-        adapted(line, plan(), {})
-
-
 @pytest.mark.parametrize(
     "line",
     [

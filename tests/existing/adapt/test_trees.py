@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.existing.adapt import trees
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Text, edited
-from symconfig.existing.launch.yaml_tree import parse_yaml
+from symconfig.existing.launch.trees import parse_json, parse_yaml
 
 COMMENTED = """{
     // what one GPU takes

@@ -11,8 +11,8 @@ from symconfig.existing.audit.audit import Audit, audit
 from symconfig.existing.audit.catalogue import PHASES, RL
 from symconfig.existing.launch.bash.read import read_bash
 from symconfig.existing.launch.follow import followed
-from symconfig.existing.launch.named import Around
 from symconfig.existing.launch.reading import Reading, settings
+from symconfig.existing.launch.sections import Around
 from symconfig.existing.launch.text import Text
 from symconfig.existing.recover.run import Supplied
 from symconfig.existing.rules.rule import BASE, Finding, Rule

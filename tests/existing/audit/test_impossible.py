@@ -73,11 +73,6 @@ RECIPE = (
     "torchrun --nproc_per_node 8 run_recipe.py --recipe llama3_8b_pretrain_config train.micro_batch_size=1 "
     "train.global_batch_size=64 "
 )
-YAML = """language_model: {num_layers: 32, hidden_size: 4096, num_attention_heads: 32}
-micro_batch_size: 1
-global_batch_size: 64
-seq_length: 4096
-"""
 JSON = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}, %s}'
 MICRO = '"train_micro_batch_size_per_gpu": 1'
 
@@ -96,10 +91,6 @@ GRIDS = {
         r"got 8, need a multiple of tp x cp = 16",
     ),
     "recipe": (RECIPE + "model.tensor_model_parallel_size=16", r"got 8, need a multiple of tp = 16"),
-    "yaml": (
-        "torchrun --nproc_per_node 8 pretrain_gpt.py --yaml-cfg job.yaml",
-        r"need a multiple of tp x pp x cp = 16",
-    ),
 }
 JSONS = {
     "AutoTP": (f'{MICRO}, "tensor_parallel": {{"autotp_size": 16}}', "8 GPUs do not divide by 16"),
@@ -114,7 +105,6 @@ JSONS = {
 
 def written(folder: Path, command: str, config: str = MICRO) -> Path:
     (folder / "ds.json").write_text(JSON % config)
-    (folder / "job.yaml").write_text(YAML + "tensor_model_parallel_size: 16\n")
     path = folder / "run.sh"
     path.write_text(command + "\n")
     return path

@@ -166,23 +166,3 @@ def test_a_step_is_shown_and_in_json(capsys: pytest.CaptureFixture[str], tmp_pat
     data = json.loads(capsys.readouterr().out)
     assert [phase["name"] for phase in data["step"]["phases"]][:2] == ["generation", "weights to the engine"]
     assert data["step"]["trainer"] == "verl"
-
-
-TUNING = """torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.sft_trainer \\
-    data.train_files=train.parquet data.train_batch_size=128 data.max_length=2048 data.max_token_len_per_gpu=8192 \\
-    model.path=Qwen/Qwen3-8B MORE
-"""
-
-
-def test_fine_tuning_by_verl_is_read_with_its_own_defaults() -> None:
-    """Micro-batches have as many of the longest sequences as their tokens have room for, on all ranks of a sequence."""
-    found = existing.audit(TUNING.replace("MORE", "engine.ulysses_sequence_parallel_size=2 model.lora_rank=8"), "h100")
-    assert found.judged is not None, found.unpredicted
-    best = found.judged.plan.best
-    assert not found.findings
-    assert (best.parallel.dp, best.parallel.cp, best.batch.micro, best.batch.global_) == (4, 2, 8, 128)
-    assert best.batch.seq_length == 2048
-    assert best.options.recompute.granularity == "full"
-    adapter = found.judged.plan.model.adapter
-    assert adapter is not None
-    assert (adapter.r, adapter.lora_alpha) == (8, 16)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from symconfig.existing.launch.dialects.documents import read_document
+from symconfig.existing.launch.detect import read_document
 from symconfig.existing.launch.reading import Reading
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.yaml_tree import parse_yaml
+from symconfig.existing.launch.trees import parse_yaml
 
 
 def read_yaml(source: str, **variables: str) -> Reading:

@@ -153,9 +153,31 @@ def test_what_is_not_known_is_only_the_word_that_it_is_in() -> None:
     assert [what for what, _ in dark(bash)] == ["$EXTRA_ARGS"]
 
 
-@pytest.mark.parametrize("value", ["a{1,2}", "$((A | 2))", "$((010))", "${A/[0-9]/x}", "${A:$B}", "~/x", "<(ls)"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a{1,2}",
+        "$((A | 2))",
+        "$((010))",
+        "${A/[0-9]/x}",
+        "${A:1}",
+        "${A^^}",
+        "$((A ** 2))",
+        "$((1 << 4))",
+        "~/x",
+        "<(ls)",
+    ],
+)
 def test_what_is_not_followed_is_not_known(value: str) -> None:
     assert setting(read(f"A=17\npython train.py --x {value}"), "--x").values[0].unknown is not None
+
+
+@pytest.mark.parametrize(
+    "line", ["let TP=3", "mapfile -t TP < f", "[[ 3 =~ ^3 ]] && TP=3", "read TP", "while getopts TP o; do :; done"]
+)
+def test_what_sets_a_variable_in_a_way_that_is_not_followed_makes_it_unknown(line: str) -> None:
+    bash = read(f"TP=8\n{line}\npython train.py --tp $TP")
+    assert setting(bash, "--tp").values[0].unknown is not None or not bash.reading.complete
 
 
 def test_checks_that_end_in_an_error_are_passed() -> None:
@@ -213,7 +235,6 @@ def test_files_that_the_script_writes_are_kept() -> None:
     )
     assert bash.virtual["ds.json"].data == b'{"stage": 2, "x": 3}\n'
     assert bash.virtual["raw.json"].data == b'{"a": "$Z"}\n'
-    assert "".join(piece.text for piece in bash.origins["ds.json"]) == '{"stage": 2, "x": 3}\n'
     assert [what for what, _ in dark(bash)] == ["made.json"]
 
 
@@ -310,13 +331,10 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script",
     [
-        "A=xx\n" + "A=$A$A\n" * 64 + "python train.py --x $A",
-        "for ((i=0;i<1000000;i++)); do A=$((A+i)); done\npython train.py --x $A",
         "f() { f; f; }\nf\npython train.py --x 1",
         "A=" + "${A:-" * 500 + "}" * 500 + "\npython train.py --x $A",
         "A=$((" + "(" * 5000 + "1" + ")" * 5000 + "))\npython train.py --x $A",
         "(" * 3000 + "\npython train.py --x 1",
-        "while true; do A+=x; done\npython train.py --x $A",
         "A=" + "{a,b}" * 30 + "\npython train.py --x {a,b}" + "{a,b}" * 30,
         "A=" + "a" * 5000 + "\nB=${A//*a*b/c}\npython train.py --x $B",
         "eval eval eval " + "'" * 101 + "\npython train.py --x 1",
@@ -340,65 +358,6 @@ def test_a_long_script_is_read_quickly() -> None:
     start = time.process_time()
     assert len(read(script).reading.settings) == 300
     assert time.process_time() - start < 1
-
-
-def idle(script: str, *extra: str, **variables: str) -> list[str]:
-    """What is given from outside for nothing."""
-    text = Text("run.sh", f"{script}\npython train.py --tp $TP".encode())
-    bash = read_bash(text, variables=variables, extra=extra)
-    assert bash.reading.complete
-    return [
-        f"{item.place.line} {item.what} {item.why}"
-        for item in bash.reading.unread
-        if "given" in item.why or "argument" in item.why
-    ]
-
-
-def test_what_is_given_for_nothing_is_said() -> None:
-    itself = "is given from outside, and the script sets it itself before it reads it"
-    nothing = "is given from outside, and nothing in the script reads it: only the programs that it starts get it"
-    argument = "is an argument that nothing in the script takes"
-    assert idle("\nTP=3", TP="4") == [f"2 TP {itself}"]
-    assert idle("TP=3", NOPE="4") == [f"1 NOPE {nothing}"]
-    assert idle("TP=$2", "a", "b") == [f"1 a {argument}"]
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "TP=${TP:-3}",
-        'if [ -z "$TP" ]; then TP=3; fi',
-        "TP=$TP",
-        "((TP > 2)) && TP=2",
-        "TP=$(echo $TP)",
-        "TP+=0",
-        "[[ -v TP ]] || TP=3",
-        "eval TP=\\$TP",
-        "f() { TP=$1; }; f $TP",
-        'A=("${TP[@]}"); TP=$A',
-        "N=TP; TP=${!N}",
-        "",
-    ],
-)
-def test_what_the_script_reads_is_not_idle(script: str) -> None:
-    assert idle(script, TP="4") == []
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "TP=$1",
-        'A=("$@"); TP=${A[0]}',
-        "TP=$*",
-        "TP=${@:1}",
-        "while [ $# -gt 0 ]; do TP=$1; shift; done",
-        "set -- $1; TP=$1",
-        'f() { TP=$1; }; f "$@"',
-        "for TP; do :; done",
-    ],
-)
-def test_what_the_script_takes_is_not_idle(script: str) -> None:
-    assert idle(script, "4") == []
 
 
 @pytest.mark.parametrize("line", ['eval "$(python options.py)"', "export $(cat .env | xargs)", "declare $(options)"])

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.existing.launch.dialects.documents import read_sections
+from symconfig.existing.launch.detect import dialect_of, read_sections
 from symconfig.existing.launch.dialects.override import entries_of, is_override, parted
+from symconfig.existing.launch.dialects.translate import READ, table_with
 from symconfig.existing.launch.reading import Setting, Word
 from symconfig.existing.launch.text import Text
 from tests.existing.launch.summary import options, places_hold, read_yaml, unread
@@ -236,3 +237,24 @@ def test_short_options_of_a_recipe_runner_go_behind_what_is_said_in_full() -> No
         reading = read_sections(None, {}, tuple(entries_of(tuple(parted(settings)), runner)))
         both = ["--micro-batch-size 4", "--tensor-model-parallel-size 8"]
         assert sorted(options(reading)) == (both if runner else both[1:])
+
+
+@pytest.mark.parametrize(
+    ("data", "dialect"),
+    [
+        ({"num_layers": 1, "hidden_size": 2, "lr": 3}, None),
+        ({"model": {}}, "overrides"),
+        ({"model_name_or_path": "x", "per_device_train_batch_size": 1}, "trainer"),
+        ({"services": {}}, None),
+        ({"model": "x"}, None),
+        ([1], None),
+        ("text", None),
+    ],
+)
+def test_which_dialect_it_is(data: object, dialect: str | None) -> None:
+    assert dialect_of(data) == dialect
+
+
+def test_what_is_renamed_leads_to_options_that_there_are() -> None:
+    named = {read for read in READ.values() if isinstance(read, str) and read}
+    assert {dest for dest in named if table_with(dest) is None} == set()

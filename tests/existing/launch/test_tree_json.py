@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from symconfig.descriptor.document import KeyPath
 from symconfig.errors import InputError
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.trees import parse_json
 
 NUMBERS = st.integers(-(10**30), 10**30) | st.floats(allow_nan=False, allow_infinity=False)
 VALUES = st.recursive(

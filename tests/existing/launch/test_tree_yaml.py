@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from symconfig.errors import InputError
 from symconfig.existing.launch.reading import Tree
 from symconfig.existing.launch.text import Text
-from symconfig.existing.launch.yaml_tree import parse_yaml
+from symconfig.existing.launch.trees import parse_yaml
 
 WORDS = st.text("abcxyz _é€:#", max_size=8)
 VALUES = st.recursive(

@@ -23,6 +23,11 @@ SCRIPTS = {
         "python3 main.py training=llama/llama2_13b training.trainer.num_nodes=2",
     ),
     "GPT-NeoX": ("python deepy.py train.py -d conf 20b.yml", "deepspeed train.py --deepspeed_config 20b.yml"),
+    "verl's fine-tuning": (
+        "torchrun -m verl.trainer.sft_trainer data.train_batch_size=128 model.path=Qwen/Qwen3-8B optim.lr=1e-5",
+        "torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a",
+    ),
+    "Megatron-LM's --yaml-cfg": ("torchrun pretrain_gpt.py --yaml-cfg gpt.yaml --micro-batch-size 1",),
     "Megatron-DeepSpeed": (
         f"deepspeed pretrain_gpt.py {MODEL} --deepspeed --deepspeed_config missing.json",
         f"deepspeed pretrain_gpt.py {MODEL} --ds_config ds.json",
@@ -30,6 +35,7 @@ SCRIPTS = {
 }
 FILES = {
     "conf/gpt.yaml": "exp_manager: {name: x}\nmodel: {num_layers: 6}\ntrainer: {devices: 8}\n",
+    "gpt.yml": "language_model: {num_layers: 6}\nmicro_batch_size: 2\n",
     "20b.yml": "'pipe-parallel-size': 1\ntrain_micro_batch_size_per_gpu: 4\nzero_optimization: {stage: 1}\n",
     "ds.json": '{"train_micro_batch_size_per_gpu": 4}',
 }
@@ -52,7 +58,7 @@ def test_a_script_is_refused_with_the_program_s_name(name: str, line: str, tmp_p
     assert len(caught.value.problems) == 1
 
 
-@pytest.mark.parametrize("name", ["conf/gpt.yaml", "20b.yml"])
+@pytest.mark.parametrize("name", ["conf/gpt.yaml", "gpt.yml", "20b.yml"])
 def test_so_is_a_file_by_itself(name: str, tmp_path: Path) -> None:
     path = tmp_path / Path(name).name
     path.write_text(FILES[name])

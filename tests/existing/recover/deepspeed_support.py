@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Reading, Setting, Word, World
 from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.trees import parse_json
 
 
 def settings(words: Sequence[str], file: str = "launch.sh") -> tuple[Setting, ...]:

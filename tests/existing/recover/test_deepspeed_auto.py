@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.recover.arguments import Arguments
-from symconfig.existing.recover.deepspeed_auto import filled, fills, mismatches
+from symconfig.existing.recover.deepspeed_json import filled, fills, mismatches
 
 HIDDEN = 1000
 SECTIONS = {  # by path

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from symconfig.existing.recover.moe import leading_and_every, moe_layers
+from symconfig.existing.recover.layers import leading_and_every, moe_layers
 from symconfig.formats.layer_pattern import layer_pattern, pattern
 
 

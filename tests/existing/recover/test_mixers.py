@@ -9,8 +9,8 @@ import pytest
 from symconfig.descriptor.meaning import meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
+from symconfig.existing.recover.layers import letters
 from symconfig.existing.recover.megatron import stages
-from symconfig.existing.recover.mixers import letters
 from symconfig.existing.recover.model import described
 from symconfig.frameworks.megatron.hybrid import parts_of_layer
 from symconfig.plans import pipeline_layout

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from symconfig.descriptor.load import load_model
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import Reading, Setting, Word, settings
 from symconfig.existing.launch.text import Place, Text
+from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts
 from symconfig.existing.rules.facts import MegatronFacts

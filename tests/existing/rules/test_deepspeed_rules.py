@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from symconfig.existing.launch.json_tree import parse_json
 from symconfig.existing.launch.reading import settings
 from symconfig.existing.launch.text import Text
+from symconfig.existing.launch.trees import parse_json
 from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.rules import deepspeed as rules
 from symconfig.existing.rules.deepspeed_facts import DeepSpeedFacts

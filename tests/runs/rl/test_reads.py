@@ -11,7 +11,7 @@ import pytest
 import symconfig
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.existing.recover.rl.sequences import Packed
+from symconfig.existing.recover.rl.step import Packed
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Plan
 from symconfig.plans.rl import READING

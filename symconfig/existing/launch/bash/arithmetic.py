@@ -15,8 +15,8 @@ _CHOICE = re.compile(r"([^?]*)\?([^?:]*):(.*)", re.DOTALL)
 _SPELLED = {"&&": " and ", "||": " or ", "/": "//"}
 _SIGNS = re.compile(r"[\w\s+\-*/%<>=!&|()\[\]]*", re.ASCII)
 # What Python would read as a number, or by another precedence than bash: these are not followed.
-_OTHERWISE = re.compile(r"\b(?!0[xX])\d+[A-Za-z_]|\b0[xX][0-9a-fA-F]*[G-Zg-z_]|![^=]|-\s*\w+\s*\*\*")
-_LENGTH, _LARGEST, _SHIFT = 1024, 1 << 63, 62
+_OTHERWISE = re.compile(r"\b(?!0[xX])\d+[A-Za-z_]|\b0[xX][0-9a-fA-F]*[G-Zg-z_]|![^=]")
+_LENGTH, _LARGEST = 1024, 1 << 63
 
 
 class Dark(Exception):
@@ -31,26 +31,12 @@ def _divided(left: int, right: int) -> int:
     return quotient if (left < 0) == (right < 0) else -quotient
 
 
-def _bounded(change: Callable[[int, int], int]) -> Callable[[int, int], int]:
-    """Return the operator restricted to right operands from 0 to 62; it raises Dark for others."""
-
-    def run(left: int, right: int) -> int:
-        if not 0 <= right <= _SHIFT:
-            raise Dark("has too large an exponent")
-        return change(left, right)
-
-    return run
-
-
 _OPERATORS: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.FloorDiv: _divided,
     ast.Mod: lambda left, right: left - right * _divided(left, right),
-    ast.Pow: _bounded(operator.pow),
-    ast.LShift: _bounded(operator.lshift),
-    ast.RShift: _bounded(operator.rshift),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,

@@ -99,28 +99,12 @@ def _read(shell: Shell, words: Words, place: Place) -> Truth:
     return TRUE
 
 
-def _mapfile(shell: Shell, words: Words, place: Place) -> Truth:
-    name = words[-1].text if words and not words[-1].text.startswith("-") else "MAPFILE"
-    shell.state.variables[name] = Array({0: Field((hole(_READ, place, loose=True),), place)})
-    return TRUE
-
-
-def _let(shell: Shell, words: Words, place: Place) -> Truth:
-    """Run `let`; the status is whether the last value is nonzero.
-
-    An expression that is not known makes its variable unknown.
-    """
-    value = 0
-    for word in words:
-        try:
-            if word.unknown:
-                raise Dark(word.unknown)
-            value = shell.expander(CodeSource((), place)).number(word.text, place)
-        except Dark as dark:
-            if target := re.match(r"\s*([A-Za-z_]\w*)", word.text):
-                shell.state.variables[target[1]] = (hole(str(dark), place),)
-            return Truth(None, str(dark))
-    return Truth(value != 0)
+def _sets(shell: Shell, words: Words, place: Place) -> Truth:
+    """Run `mapfile`, `let` or `getopts`: every variable that a word may name becomes unknown, and so is the status."""
+    hidden = Array({0: Field((hole(_READ, place, loose=True),), place)})
+    names = (match[0] for word in words if (match := re.match(r"[A-Za-z_]\w*", word.text)))
+    shell.state.variables |= dict.fromkeys(("MAPFILE", *names), hidden)
+    return STARTED
 
 
 def _set(shell: Shell, words: Words, place: Place) -> Truth:
@@ -198,10 +182,6 @@ def _unprinted(shell: Shell, why: str, place: Place) -> Truth:
     return replace(STARTED, why=why)
 
 
-def _pwd(shell: Shell, words: Words, place: Place) -> Truth:
-    return _print(shell, shell.state.folder or (hole("depends on the current folder", place),))
-
-
 def _echo(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `echo` with `-n`, `-e` and `-E`: print the words joined by blanks."""
     flags = ""
@@ -275,12 +255,6 @@ def _cat(shell: Shell, words: Words, place: Place) -> Truth:
     return _unprinted(shell, f"depends on {what}", place)
 
 
-def _tee(shell: Shell, words: Words, place: Place) -> Truth:
-    if shell.stdin and not unknown_of(shell.stdin):
-        shell.state.files |= {word.text: shell.stdin for word in words if not word.text.startswith("-")}
-    return _print(shell, shell.stdin or ())
-
-
 def _seq(shell: Shell, words: Words, place: Place) -> Truth:
     """Run `seq` on one to three integers of at most six digits; the output is unknown for anything else."""
     texts = [word.text for word in words]
@@ -347,25 +321,26 @@ _OWN: dict[str, Own] = {
     **{name: _prepares(name) for name in ("mkdir", "touch", "chmod", "cp", "mv", "rm", "ln")},
     **dict.fromkeys(("shopt", "hash", "kill", "pkill"), _always(STARTED)),
     **{kind: _leave(kind) for kind in ("exit", "return", "break", "continue")},
-    **dict.fromkeys(("mapfile", "readarray"), _mapfile),
+    **dict.fromkeys(("mapfile", "readarray", "let", "getopts"), _sets),
     **dict.fromkeys(("source", "."), nested.source),
     **dict.fromkeys(("cd", "pushd"), _cd),
     **dict.fromkeys(("realpath", "readlink"), _path(lambda word: word.parts)),
     **dict.fromkeys(("command", "type", "which"), _which),
     "false": _always(FALSE),
     "read": _read,
-    "let": _let,
     "set": _set,
     "shift": _shift,
     "exec": _exec,
     "eval": nested.run_code,
-    "pwd": _pwd,
+    "pwd": lambda shell, words, place: _print(
+        shell, shell.state.folder or (hole("depends on the current folder", place),)
+    ),
     "echo": _echo,
     "printf": _printf,
     "dirname": _path(_dirname),
     "basename": _path(_basename),
     "cat": _cat,
-    "tee": _tee,
+    "tee": lambda shell, words, place: _print(shell, shell.stdin or ()),
     "seq": _seq,
     "expr": _expr,
     "test": _bracket,

@@ -178,13 +178,6 @@ class Words:
             literals: whether unquoted characters are loose as well.
             doubles: whether a double quote is special.
         """
-        with self.budget.deeper():
-            stream = self._scan(start, end, quoted, loose, literals, doubles)
-            self.budget.spend(len(stream) / 16)
-            return stream
-
-    def _scan(self, start: int, end: int, quoted: bool, loose: bool, literals: bool, doubles: bool) -> Stream:
-        """Return the parts of the bytes; parameters as of `scan`, which limits the depth."""
         pieces: Stream = []
         at = start
         while at < end:
@@ -216,6 +209,7 @@ class Words:
                     # A hole of code that a value holds may be several words.
                     pieces.append(replace(part, loose=not quoted and (literals or bool(part.unknown))))
             at = close
+        self.budget.spend(len(pieces) / 16)
         return pieces
 
     def _literal(self, start: int, end: int) -> Parts:
@@ -301,13 +295,13 @@ class Words:
     def find(self, name: str, place: Place, subscript: str | None = None) -> Parts | None:
         """Return the value of a variable, element, argument, `$#` or `$PWD`; None if it is unset or nothing sets it."""
         if name.isdigit() and name != "0":
-            argument = self.state.argument(int(name) - 1)
-            return None if argument is None else argument.parts
+            argument = self.state.arguments[int(name) - 1 : int(name)]
+            return argument[0].parts if argument else None
         if name == "#":
             return plain(str(len(self.state.arguments)), place=place)
         if name == "PWD" and "PWD" not in self.state.variables:
             return self.state.folder
-        value = self.state.variables.get("0") if name in ("BASH_SOURCE", "0") else self.state.read(name)
+        value = self.state.variables.get("0" if name == "BASH_SOURCE" else name)
         if isinstance(value, Array):
             item = value.items.get(self._key(subscript or "0", value, place))
             return None if item is None else item.parts
@@ -331,12 +325,11 @@ class Words:
     def _elements(self, name: str, items: list[Field], place: Place, quoted: bool, loose: bool, which: str) -> Stream:
         """Return the parts of all items for `$@`, `${A[@]}` and their `*`, separated by None.
 
-        In quoted `*` the separator is the first character of IFS. The items are recorded in `taken`.
+        In quoted `*` the separator is the first character of IFS.
         """
         stream: Stream = []
         for index, item in enumerate(items):
             self.budget.spend(len(item.parts))
-            self.state.taken.add(item.place)
             if index:
                 stream.append(Part(self.state.ifs[:1]) if which == "*" and quoted else None)
             for part in item.parts or (Part("", written=item.place),):

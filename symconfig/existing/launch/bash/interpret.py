@@ -163,7 +163,6 @@ class Interpreter(Simple):
             values = [item for start, end in ranges for item in expander.fields(start, end)]
         else:
             values = list(self.state.arguments)
-            self.state.taken.update(item.place for item in values)
         dark = next((item.unknown for item in values if item.several), None)
         if node.children[0].type == "select":
             dark = "depends on what a person chooses"

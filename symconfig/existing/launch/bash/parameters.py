@@ -1,4 +1,4 @@
-"""`${...}`: defaults, lengths, slices, what is cut off and what is put in its place."""
+"""`${...}`: defaults, lengths, slices of lists, prefixes and suffixes to remove, and replacements."""
 
 from __future__ import annotations
 
@@ -127,6 +127,8 @@ class Expander(Words):
         unset = value is None or empty
         if kind == "?" or (not unset and kind != "+"):
             return [*self.get(name, place, loose=braced.loose, subscript=subscript)]
+        if kind == "+" and value and all(part.unknown and part.loose for part in value):  # perhaps no word at all
+            return [hole(unknown_of(value) or "", place, name, loose=True)]
         if kind == "+":
             return [] if unset else self._operand(braced)
         stream = self._operand(braced)
@@ -146,7 +148,7 @@ class Expander(Words):
         return [replace(part, loose=braced.loose) for part in kept]
 
     def _transformed(self, braced: Braced, parts: Parts) -> Parts:
-        """Return a value after `#`, `%`, `/`, `:`, `^` or `,`.
+        """Return a value after `#`, `%` or `/`.
 
         Return one unknown part if it has any, or if the operation is not supported.
         """
@@ -157,16 +159,7 @@ class Expander(Words):
         if why:
             return (hole(why, place, braced.name, loose=loose),)
         text = text_of(parts)
-        if operator == ":" and (bounds := self._bounds(*operand)) is not None:
-            first, count = bounds
-            first = first if first >= 0 else first + len(text)
-            last = len(text) if count is None else first + count if count >= 0 else len(text) + count
-            made = () if first < 0 else cut(parts, first, max(min(last, len(text)), first))
-        elif operator[0] in "^,":
-            change, count = str.upper if operator[0] == "^" else str.lower, None if len(operator) == 2 else 1
-            changed = change(text[:count]) + ("" if count is None else text[count:])
-            made = parts if changed == text else (replace(parts[0], text=changed, place=None),)
-        elif operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
+        if operator[0] in "#%" and (glob := pattern(self.value(*operand))) is not None:
             made = self._trimmed(parts, text, glob, operator)
         elif operator[0] == "/":
             made = self._replaced(parts, text, operator, operand)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from symconfig.existing.launch.bash.source import FileSource
 from symconfig.existing.launch.bash.state import Budget, Exhausted, Leave, Log, State, shortened
 from symconfig.existing.launch.bash.training import Arguments, Split, arguments, dark, may_be_options
 from symconfig.existing.launch.bash.values import Field, Part, Parts, plain, text_of, unknown_of
-from symconfig.existing.launch.reading import OTHER_RUN, Hides, Piece, Reading, Unread, Word
+from symconfig.existing.launch.reading import OTHER_RUN, Hides, Reading, Unread, Word
 from symconfig.existing.launch.text import Place, Text
 from symconfig.existing.launch.world import world
 
@@ -44,14 +44,11 @@ class Bash:
     Args:
         runs: further runs of the same program with other words, without what all share.
         virtual: files that the script writes before it trains, by name.
-        origins: characters of these files with their places in the script.
     """
 
     reading: Reading
     runs: tuple[Reading, ...]
     virtual: Mapping[str, Text]
-    origins: Mapping[str, tuple[Piece, ...]]
-    folder: Path | None
 
 
 def read_bash(
@@ -91,14 +88,14 @@ def read_bash(
         place = (error.place if isinstance(error, Exhausted) else None) or text.place(0, 0)
         why = str(error) if isinstance(error, Exhausted) else "is nested too deeply"
         log.add(place, log.written(place) or text.file, f"{why}: what comes after it was not read")
-    return _result(text, folder, log, shell.state)
+    return _result(text, log, shell.state)
 
 
 def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra: Sequence[str]) -> State:
     """Return the initial state: variables, arguments, Slurm's variables of the script's directives, and the folder."""
     nowhere = text.place(0, 0)
     given = {name: plain(value, place=nowhere) for name, value in variables.items()}
-    state = State({**given}, set(given), given=given)
+    state = State({**given}, set(given))
     state.arguments = tuple(Field((Part(word),), Place(GIVEN, 0, 0, 1, index + 1)) for index, word in enumerate(extra))
     for option, word in _directives(text).items():
         for name in _SLURM.get(option, ()):
@@ -109,11 +106,12 @@ def _state(text: Text, folder: Path | None, variables: Mapping[str, str], extra:
                 state.variables[name] = (Part(value, place, written=word.place),)
     if folder is not None:
         state.folder = plain(str(folder), place=nowhere)
-        state.variables["0"] = plain(_script_name(folder, text), place=nowhere)
+        name = Path(text.file).name  # of $0: the absolute path if the folder is absolute
+        state.variables["0"] = plain(str(folder / name) if folder.is_absolute() else f"./{name}", place=nowhere)
     return state
 
 
-def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
+def _result(text: Text, log: Log, state: State) -> Bash:
     """Return the reading of the interpreted script. Raises InputError if no command trains."""
     texts = {each.file: each for each in log.texts}
 
@@ -133,21 +131,14 @@ def _result(text: Text, folder: Path | None, log: Log, state: State) -> Bash:
         *_notes(best, log, splits, source),
         *made.unread,
         *_dark_files(made, files),
-        *_unused(text, state),
     ]
     runs, others = _other_commands(best, splits, log)
     reading = replace(
         _reading(text, log, best, made), unread=tuple(dict.fromkeys(unread)), others=others, stops=tuple(log.stops)
     )
     readings = tuple(_reading(text, log, run, arguments(run.arguments, source)) for run in runs)
-    known = {name: parts for name, parts in files.items() if not unknown_of(parts)}
-    return Bash(
-        reading,
-        readings,
-        {name: Text(name, text_of(parts).encode()) for name, parts in known.items()},
-        {name: Field(parts, Place("", 0, 0, 1, 1)).word().pieces for name, parts in known.items()},
-        folder,
-    )
+    known = {name: text_of(parts) for name, parts in files.items() if not unknown_of(parts)}
+    return Bash(reading, readings, {name: Text(name, content.encode()) for name, content in known.items()})
 
 
 def _reading(text: Text, log: Log, split: Split, made: Arguments) -> Reading:
@@ -250,34 +241,6 @@ def _differing(best: Split, other: Split) -> str:
     return " ".join(word for pair in named for word in pair)
 
 
-def _unused(text: Text, state: State) -> Iterator[Unread]:
-    """Yield a note for each given variable or argument that the script does not use or overwrites."""
-    for name in state.given:
-        now = state.variables.get(name)
-        own = next((part.written for part in now if part.written), None) if isinstance(now, tuple) else None
-        if name in state.taken:
-            continue
-        if now is state.given[name]:
-            yield Unread(
-                text.place(0, 0),
-                name,
-                "is given from outside, and nothing in the script reads it: only the programs that it starts get it",
-                Hides.NOTHING,
-            )
-        else:
-            yield Unread(
-                own or text.place(0, 0),
-                name,
-                "is given from outside, and the script sets it itself before it reads it",
-                Hides.NOTHING,
-            )
-    for argument in state.arguments:
-        if argument.place.file == GIVEN and argument.place not in state.taken:
-            yield Unread(
-                text.place(0, 0), argument.text, "is an argument that nothing in the script takes", Hides.NOTHING
-            )
-
-
 def _dark_files(made: Arguments, files: Mapping[str, Parts]) -> list[Unread]:
     """Return a note for each file passed to the program that the script writes with contents that are not known."""
     return [
@@ -319,9 +282,3 @@ def _directives(text: Text) -> dict[str, Word]:
             value = pair.group(2).decode("utf-8", "replace")
             options[pair.group(1).decode()] = Word.of(value, place, literal=True)
     return options
-
-
-def _script_name(folder: Path, text: Text) -> str:
-    """Return the value of $0: the absolute path if the folder is absolute, else "./name"."""
-    name = Path(text.file).name
-    return str(folder / name) if folder.is_absolute() else f"./{name}"

@@ -60,8 +60,7 @@ class Shell:
         if root.has_error:
             for node in errors_of(root, source.data):
                 self.log.add(place_at(source, node), text_at(source, node), "is not understood as bash")
-        with self.budget.deeper():
-            return self.statements(source, root.named_children)
+        return self.statements(source, root.named_children)
 
     def expander(self, source: Source, deciding: bool = False) -> Expander:
         return Expander(source, self.state, self.budget, self.capture, deciding and not self.state.arguments)
@@ -93,12 +92,11 @@ class Shell:
         """
         self.budget.spend()
         try:
-            with self.budget.deeper():
-                run: Callable[[Source, Node], Truth] | None = getattr(self, f"_{node.type}", None)
-                if run is not None:
-                    return run(source, node)
-                known = not node.is_named or node.type in ("comment", "heredoc_body", "word", "number")
-                return TRUE if known else self.statements(source, node.named_children)
+            run: Callable[[Source, Node], Truth] | None = getattr(self, f"_{node.type}", None)
+            if run is not None:
+                return run(source, node)
+            known = not node.is_named or node.type in ("comment", "heredoc_body", "word", "number")
+            return TRUE if known else self.statements(source, node.named_children)
         except Exhausted as error:
             error.place = error.place or place_at(source, node)
             raise

@@ -107,8 +107,7 @@ class Simple(Shell):
             own = parts[0].unknown and parts[0].variables == (name,) and name not in state.variables
             if own and len(parts) > 1 and parts[1].text[:1].isspace():
                 parts = parts[1:]  # `X="$X --more"`, where nothing sets it
-            # The value may have set it, `A+=${A:=1}`.
-            old = state.read(name) if added else state.variables.get(name)
+            old = state.variables.get(name)  # the value may have set it, `A+=${A:=1}`
             if subscript or isinstance(old, Array):
                 inner = expander.value(left.start_byte + len(name) + 1, left.end_byte - 1) if subscript else ()
                 key = text_of(inner) or "0"

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Protocol
+from typing import TypeAlias
 
 import tree_sitter
 import tree_sitter_bash
@@ -29,20 +29,11 @@ _CLOSERS = {ord("("): ord(")"), ord("{"): ord("}"), ord("["): ord("]")}
 _BLANK, _ENDS = b" \t\n", b" \t\n;&|()<>"  # of a word: in lists, on a command line
 
 
-class Source(Protocol):
-    """Code as the parser sees it: `data` has Unix line ends and no byte order mark."""
-
-    data: bytes
-
-    def literal(self, start: int, end: int) -> Parts:
-        """Return the characters at bytes [start, end) of `data` literally."""
-
-    def place(self, start: int, end: int) -> Place:
-        """Return where the bytes [start, end) of `data` stand in a file."""
-
-
 class FileSource:
-    """A file as code. Placeholders such as `X=<fill in>` become unknown values if the file has syntax errors."""
+    """A file as code: `data` has Unix line ends and no byte order mark.
+
+    Placeholders such as `X=<fill in>` become unknown values if the file has syntax errors.
+    """
 
     def __init__(self, text: Text) -> None:
         self.text = text
@@ -55,6 +46,7 @@ class FileSource:
             self.data = _PLACEHOLDER.sub(_masked, self.data)
 
     def place(self, start: int, end: int) -> Place:
+        """Return where the bytes [start, end) of `data` stand in the file."""
         first = start + bisect_left(self._returns, start) + self._skipped
         last = end + bisect_left(self._returns, end) + self._skipped
         return self.text.place(first, max(first, last))
@@ -111,6 +103,9 @@ class CodeSource:
 
     def place(self, start: int, end: int) -> Place:
         return cover(part.written or part.place for part in self.literal(start, end)) or self._place
+
+
+Source: TypeAlias = FileSource | CodeSource
 
 
 def _masked(match: re.Match[bytes]) -> bytes:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,23 +27,21 @@ from symconfig.existing.launch.text import Place, Text
 
 STEPS = 150_000  # of 30 microseconds; a script of 300 lines takes a few thousand
 CHARACTERS = 512  # of a value, kept in a step
-DEPTH = 60  # of statements, expansions and calls in each other
 SHOWN = 80  # characters of the source in a message
 MESSAGES = 200  # of one script
 
 
 class Exhausted(Exception):
-    """The script needs more work or depth than the reading may take. place: where it was noticed."""
+    """The script needs more work than the reading may take. place: where it was noticed."""
 
     place: Place | None = None
 
 
 class Budget:
-    """The work (steps) and the nesting depth that one reading may use."""
+    """The work (steps) that one reading may use."""
 
     def __init__(self) -> None:
         self._steps: float = STEPS
-        self._depth = 0
 
     def spend(self, steps: float = 1) -> None:
         """Subtract the steps from the budget. Raises Exhausted if none are left."""
@@ -59,17 +56,6 @@ class Budget:
         elif value:
             self.spend(len(value) + sum(len(part.text) for part in value) / CHARACTERS)
         return value
-
-    @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Increase the nesting depth inside the block. Raises Exhausted at 60."""
-        if self._depth >= DEPTH:
-            raise Exhausted(f"is nested more than {DEPTH} deep")
-        self._depth += 1
-        try:
-            yield
-        finally:
-            self._depth -= 1
 
 
 class Leave(Exception):
@@ -143,13 +129,11 @@ def shortened(what: str) -> str:
 class State:
     """The shell's state: variables, functions, arguments, folder and written files.
 
-    A copy is independent, as all values are immutable, but for `taken`, which all copies share.
+    A copy is independent, as all values are immutable.
 
     Args:
         functions: by name, the source and the node of the body.
         folder: current directory; None if not known.
-        given: variables from outside.
-        taken: names of given variables, and places of arguments, that were read.
     """
 
     variables: dict[str, Value] = field(default_factory=dict)
@@ -158,15 +142,12 @@ class State:
     arguments: tuple[Field, ...] = ()
     folder: Parts | None = None
     files: dict[str, Parts] = field(default_factory=dict)
-    given: Mapping[str, Parts] = field(default_factory=dict)
-    taken: set[str | Place] = field(default_factory=set)
 
     @property
     def ifs(self) -> str:
         return " \t\n" if "IFS" not in self.variables else self.text("IFS") or ""
 
     def copy(self) -> State:
-        """Return an independent copy; only `taken` is shared."""
         return replace(
             self,
             variables=dict(self.variables),
@@ -185,23 +166,6 @@ class State:
         values = ((name, self.variables.get(name)) for name in sorted(self.exported))
         return {name: value for name, value in values if isinstance(value, tuple)}
 
-    def read(self, name: str) -> Value:
-        """Return a variable's value; None if it is unset or nothing sets it.
-
-        A given variable is recorded in `taken`.
-        """
-        value = self.variables.get(name)
-        if value is not None and value is self.given.get(name):
-            self.taken.add(name)
-        return value
-
-    def argument(self, index: int) -> Field | None:
-        """Return the script's argument with this index, from 0, and record it in `taken`; None if there are fewer."""
-        if index >= len(self.arguments):
-            return None
-        self.taken.add(self.arguments[index].place)
-        return self.arguments[index]
-
     def missing(self, name: str) -> str:
         """Return the reason why a name that the script does not set has no known value."""
         if name.isdigit():
@@ -214,7 +178,7 @@ class State:
 
         Empty if it is unset.
         """
-        value = self.read(name)
+        value = self.variables.get(name)
         if isinstance(value, Array):
             return dict(value.items)
         return {} if value is None else {0: Field(value, place)}

@@ -78,11 +78,6 @@ def _all(trees: Iterable[Tree]) -> Iterator[Entry]:
         yield from (each for each in own if each.path[-1] != _OVERRIDE)
 
 
-def kept(values: Iterable[Entry]) -> tuple[Setting, ...]:
-    """Return the entries as settings named by their dotted keys."""
-    return tuple(Setting(".".join(each.path), each.spelled, each.words, each.place) for each in values)
-
-
 def world(settings: Sequence[Setting]) -> World:
     """Return the cluster's GPUs, 1 for a number that is absent; empty if both are, only `dark` if one is not known."""
     stated = {each.name: each.values[-1] for each in settings if each.name in _GPUS and each.values}

@@ -6,11 +6,9 @@ Source: verl 0.9.1, verl/trainer/config/ppo_trainer.yaml and ppo_megatron_traine
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from symconfig.existing.launch.dialects.override import Entry
-from symconfig.existing.launch.dialects.translate import by_path
 from symconfig.existing.launch.reading import Reading, Setting, World
 
 FORMAT: Final = "verl"  # the format of a reading of it
@@ -21,30 +19,16 @@ _ENGINE: Final = ("rollout.nnodes", "rollout.n_gpus_per_node")  # of main_ppo's 
 _MEGATRON: Final = "actor_rollout_ref.actor.megatron."
 _KINDS: Final = {"fsdp": "fsdp", "dp": "fsdp"}  # of workers, by how the word for an engine begins
 _ACTOR = re.compile(r"(\+\+|\+|~)?actor_rollout_ref\.[a-z]")
-_TUNING = re.compile(r"(.*/)?verl[./]trainer[./](fsdp_)?sft_trainer(_ray)?(\.py)?")
 
 
 def applies(reading: Reading) -> bool:
-    """Return whether overrides of verl's actor are among the words, or its SFT trainer is started."""
-    actors = (_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
-    return any(actors) or tunes(reading)
-
-
-def tunes(reading: Reading) -> bool:
-    """Return whether verl's SFT trainer is started."""
-    return reading.program is not None and _TUNING.fullmatch(reading.program.text) is not None
+    """Return whether overrides of verl's actor are among the words."""
+    return any(_ACTOR.match(word.text) for setting in reading.settings for word in setting.values)
 
 
 def own(configuration: str) -> bool:
     """Return whether a configuration has the name of one that verl ships."""
     return _OWN.fullmatch(configuration) is not None
-
-
-def kept(overrides: Iterable[Entry]) -> tuple[Setting, ...]:
-    """Return the overrides as settings named by their keys, the last of each key."""
-    return tuple(
-        Setting(".".join(entry.path), entry.spelled, entry.words, entry.place) for entry in by_path(overrides).values()
-    )
 
 
 def workers(settings: Sequence[Setting]) -> str:

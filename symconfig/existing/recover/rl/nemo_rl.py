@@ -7,10 +7,9 @@ nemo_rl/models/megatron/setup.py (setup_model_config), nemo_rl/models/automodel/
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
-from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
@@ -22,8 +21,7 @@ from symconfig.existing.recover.arguments import Arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DTENSOR, MEGATRON, NEMO, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.keys import Keys
@@ -70,7 +68,7 @@ _NARROW = ("fp8", "mxfp8")  # precisions of an engine's weights
 class Reader(Script):
     """Reader of one configuration on `gpus` GPUs; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = NEMO
+    trainer: Trainer = field(default=NEMO, init=False)
 
     @property
     def keys(self) -> Keys:
@@ -249,7 +247,7 @@ class Reader(Script):
         if self._method == "sft":
             return run
         pairs = Preference.of(_PAIRED[self._method], batch)
-        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=pairs, reference="swapped")
+        alone = Alone(trainer=self.trainer, workers=self.workers, preference=pairs, reference="swapped")
         return replace(run, alone=alone)
 
     def _step(self, model: Described) -> Run | None:
@@ -272,7 +270,7 @@ class Reader(Script):
         waits = not values.switch("grpo.async_grpo.enabled")
         many = self._packs and run.configuration.global_batch >= MANY * degrees.dp
         step = Step(
-            trainer=self.TRAINER,
+            trainer=self.trainer,
             workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=packed.fill(rl, run.configuration.global_batch),

@@ -8,8 +8,7 @@ utils/seqlen_balancing.py (tokens of a micro-batch are those of all ranks that s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
 
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import Preference
@@ -17,8 +16,7 @@ from symconfig.errors import Problem
 from symconfig.existing.launch.dialects.openrlhf import RAY, first_values, pools, program
 from symconfig.existing.recover import deepspeed
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.values import DEEPSPEED, OPENRLHF, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.openrlhf import ADVANTAGES
@@ -36,7 +34,7 @@ _APART = {"critic": "critic", "ref": "reference"}  # roles that may have GPUs of
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = OPENRLHF
+    trainer: Trainer = field(default=OPENRLHF, init=False)
 
     @property
     def workers(self) -> Workers:

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
+
+from pydantic import ValidationError
 
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.rl import RewardModel, Rl
+from symconfig.descriptor.rl import Lengths, RewardModel, Rl
 from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.reading import Reading, Setting
 from symconfig.existing.recover.deepspeed_model import named_targets, unnamed, with_adapter
 from symconfig.existing.recover.namespace import version_of
 from symconfig.existing.recover.rl import bridged
-from symconfig.existing.recover.rl.sequences import lengths, section
 from symconfig.existing.recover.rl.step import Step
 from symconfig.existing.recover.rl.values import Trainer, Values, Workers
 from symconfig.existing.recover.run import Assumed, Described, Run, Supplied
@@ -75,6 +76,18 @@ def _unknown(reading: Reading, setting: Setting | None) -> Problem:
 
 
 MANY = 4  # micro-batches of an update on each replica, at least, that are full whatever lengths are
+_MEAN = 0.5  # of the longest, where nothing says how long sequences are in the mean
+
+
+def lengths(longest: int, mean: float | None, what: str, assumed: list[Assumed]) -> Lengths:
+    """Return mean and longest length in tokens of prompts or responses; the mean is at most `longest`.
+
+    Without a mean half of the longest is taken, and recorded in `assumed`. what: "prompt" or "response".
+    """
+    if mean is None:
+        why = f"half of the longest; --{what}-length says another mean"
+        assumed.append(Assumed(f"{what}s", f"{_MEAN * longest:g} tokens in the mean", why))
+    return Lengths(mean=min(float(longest), mean if mean is not None else max(1.0, _MEAN * longest)), max=longest)
 
 
 @dataclass(slots=True)
@@ -86,23 +99,22 @@ class Script:
         cluster: None until a run is asked for.
     """
 
-    TRAINER: ClassVar[Trainer]
-
     reading: Reading
     supplied: Supplied
     gpus: int = 0
     cluster: ClusterDescriptor | None = None
+    trainer: Trainer = field(init=False)
     values: Values = field(init=False)
     problems: list[Problem] = field(default_factory=list)
     assumed: list[Assumed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.values = Values(self.TRAINER, self.reading.options, self.keys)
+        self.values = Values(self.trainer, self.reading.options, self.keys)
 
     @property
     def keys(self) -> Keys:
         """Return the table of the trainer's keys."""
-        return self.TRAINER.keys
+        return self.trainer.keys
 
     def problem(self, key: str, what: str, **words: str | None) -> Problem:
         """Return a problem about an option, with its place, or the script's file if it is not given.
@@ -166,9 +178,10 @@ class Script:
             "response_length": lengths(response, mean.response_length, "response", self.assumed),
         }
         try:
-            return section(self.reading.file, **fields)
-        except InputError as error:
-            self.problems += error.problems
+            return Rl.model_validate(fields, strict=False)
+        except ValidationError as error:
+            texts = [str(item.get("ctx", {}).get("error", item["msg"])) for item in error.errors(include_url=False)]
+            self.problems += [Problem(f"makes no step: {text}", file=self.reading.file) for text in texts]
             return None
 
     def step_section(

@@ -5,10 +5,8 @@ Sources: slime/utils/{arguments,dp_schedule}.py, slime/backends/megatron_utils/{
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass, field, replace
 from posixpath import basename
-from typing import ClassVar
 
 from symconfig.descriptor.rl import Rl
 from symconfig.errors import InputError, Problem
@@ -17,8 +15,7 @@ from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover import megatron
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl.script import MANY, Script, described
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
 from symconfig.existing.recover.rl.values import MEGATRON, SLIME, Trainer, Workers
 from symconfig.existing.recover.run import Assumed, Run
 from symconfig.existing.recover.zoo import weight_bytes
@@ -48,7 +45,7 @@ ALWAYS = ("--bf16", "--use-distributed-optimizer")
 class Reader(Script):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = SLIME
+    trainer: Trainer = field(default=SLIME, init=False)
 
     @property
     def whole(self) -> bool:
@@ -76,10 +73,11 @@ class Reader(Script):
         return (*settings(own, self.reading.file), *known)
 
     def run(self) -> Run:
-        """Return the actor's run with the step around it, or of SFT alone. Raises InputError with all problems."""
+        """Return the actor's run with the step around it. Raises InputError with all problems."""
         values = self.values
-        if values.given("debug_train_only") or values.text("loss_type") == "sft_loss":
-            return self._alone()
+        for name in ("debug_train_only", "loss_type"):
+            if values.given(name) and values.text(name) in ("", "sft_loss"):
+                raise InputError(self.problem(name, "fine-tuning by slime is not predicted"))
         rl, served = None, self.apart
         trained = self.gpus - served if not values.switch("colocate") else self.gpus
         if trained < 1:
@@ -163,31 +161,6 @@ class Reader(Script):
         model = described(self.reading, self.values.arguments.find("hf_checkpoint"), self.supplied)
         run = megatron.run(whole, gpus, self.known_cluster, replace(self.supplied, model=model.model))
         return replace(run, assumed=(*model.assumed, *run.assumed))
-
-    def _alone(self) -> Run:
-        """Return the run of training without generation (SFT) on packed sequences.
-
-        Raises InputError without max_tokens_per_gpu or a batch; sequences are assumed as long as the room without mean
-        lengths.
-        """
-        values, names = self.values, self._names()
-        tokens = values.whole("max_tokens_per_gpu")
-        samples = values.whole("global_batch_size") or values.whole("rollout_batch_size")
-        if tokens is None or samples is None:
-            missing = "max_tokens_per_gpu" if tokens is None else "global_batch_size"
-            raise InputError(self.problem(missing, "is not said, and an update follows from it"))
-        cp, dp = _split(names, self.gpus)
-        room = tokens * cp
-        mean = float(room)
-        if self.assumes_lengths:
-            why = "nothing says how long they are; --prompt-length and --response-length say the mean"
-            self.assumed.append(Assumed("sequences", f"{room:,} tokens each", why))
-        else:
-            mean = min(mean, (self.supplied.prompt_length or 0.0) + (self.supplied.response_length or 0.0))
-        batch = dp * max(1, ceil(samples * mean / (dp * room)))
-        run = self._trained(names, self.gpus, batch, room)
-        alone = Alone(trainer=SLIME, workers=MEGATRON, fill=samples * mean / (batch * room))
-        return replace(run, alone=alone, assumed=(*run.assumed, *self.assumed))
 
     def _run(self, rl: Rl, gpus: int) -> Run:
         """Return the actor's run with the step, and the critic if there is one (it has the actor's run)."""

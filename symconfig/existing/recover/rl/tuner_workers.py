@@ -14,14 +14,13 @@ from symconfig.errors import InputError, Problem
 from symconfig.existing.launch.dialects import tuners
 from symconfig.existing.launch.reading import Setting, Word, settings
 from symconfig.existing.recover import deepspeed
-from symconfig.existing.recover.accelerate import Launched, launched
-from symconfig.existing.recover.arguments import Arguments
+from symconfig.existing.recover.arguments import Arguments, Launched, launched
 from symconfig.existing.recover.deepspeed import stepped
 from symconfig.existing.recover.deepspeed_model import described as of_arguments
 from symconfig.existing.recover.namespace import Namespace
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import Script, adapted, without_images
-from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, Values, Workers
+from symconfig.existing.recover.rl.values import DEEPSPEED, MEGATRON, REPLICAS, SHARDS, TUNERS, Values, Workers
 from symconfig.existing.recover.run import Described, Run
 from symconfig.existing.recover.zoo import weight_bytes
 from symconfig.formats.tuners import SWIFT, TRL, Tuner
@@ -67,7 +66,8 @@ class TunerWorkers(Script):
         options = [replace(each, name=self.tuner.called(each.name)) for each in self.reading.options]
         if not any(each.name == "model_name_or_path" for each in options):
             options += [replace(each, name="model_name_or_path") for each in options if each.name == "checkpoint"]
-        self.values = Values(self.TRAINER, tuple(options), self.tuner.keys)
+        self.trainer = TUNERS[self.tuner.name]
+        self.values = Values(self.trainer, tuple(options), self.tuner.keys)
         own = {each.name.partition(".")[2]: each for each in options if each.name.startswith("fsdp_config.")}
         if own:  # Axolotl's, or the Trainer's in a YAML
             sharded = {name.removeprefix("fsdp_"): _SWITCHES.get(each.text, each.text) for name, each in own.items()}
@@ -256,7 +256,9 @@ class TunerWorkers(Script):
             words += ["--load_in_4bit"] * (weight_bytes(values.text("model_name_or_path") or "") == _IN_4_BITS)
             words += ["--use_peft", "--lora_r", str(rank), "--lora_alpha", f"{alpha:g}"]
             words += ["--lora_dropout", f"{dropout:g}", *self.tuner.modules]
-        given = [each for each in values.settings if words or not _of_adapters(each)]
+        own = ("use_peft", "finetuning_type")
+        plain = ((each, tuners.plain(each)) for each in values.settings)
+        given = [each for each, name in plain if words or not (name.startswith("lora_") or name in own)]
         arguments = Arguments((*settings(words, self.reading.file), *given))
         model = of_arguments(self.reading, arguments, self.supplied, self.problems)
         self.problems += arguments.problems
@@ -355,10 +357,6 @@ class TunerWorkers(Script):
         program = self.tuner.name if model.model.adapter is not None and self.tuner is SWIFT else None
         wrong = partial(self.problem, "lora_r")
         return bridged.run(whole, self.gpus, self.known_cluster, self.supplied, model, wrong, program)
-
-
-def _of_adapters(setting: Setting) -> bool:
-    return tuners.plain(setting).startswith("lora_") or tuners.plain(setting) in ("use_peft", "finetuning_type")
 
 
 def _passed_on(setting: Setting) -> Iterator[Setting]:

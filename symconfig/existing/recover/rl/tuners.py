@@ -10,10 +10,8 @@ from math import ceil, log2
 from symconfig.descriptor.rl import Rl
 from symconfig.descriptor.tuning import LossName, Preference
 from symconfig.existing.launch.dialects import tuners
-from symconfig.existing.recover.rl.sequences import Packed
-from symconfig.existing.recover.rl.step import Alone, Step
+from symconfig.existing.recover.rl.step import Alone, Packed, Step
 from symconfig.existing.recover.rl.tuner_workers import TunerWorkers
-from symconfig.existing.recover.rl.values import TUNERS, Trainer
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.tuners import TRANSFORMERS
 from symconfig.graph.count import parameters
@@ -41,11 +39,6 @@ _SERVERS = ("rollout", "vllm-serve")  # what starts an engine of its own
 @dataclass(slots=True)
 class Reader(TunerWorkers):
     """Reader of one script on `gpus` GPUs; collects problems and assumptions."""
-
-    @property
-    def TRAINER(self) -> Trainer:  # type: ignore[override]  # noqa: N802
-        """Return the trainer whose program the script starts."""
-        return TUNERS[self.tuner.name]
 
     def run(self) -> Run:
         """Return the trained model's run with its step or update.
@@ -110,7 +103,7 @@ class Reader(TunerWorkers):
         classifies = preference is None and values.text("task_type") == "seq_cls"
         if preference is None and not classifies and run.target.backend == self.workers.planned:
             return run
-        alone = Alone(trainer=self.TRAINER, workers=self.workers, preference=preference, classifies=classifies)
+        alone = Alone(trainer=self.trainer, workers=self.workers, preference=preference, classifies=classifies)
         return replace(run, alone=alone)
 
     def _length(self) -> int | None:
@@ -151,7 +144,7 @@ class Reader(TunerWorkers):
         room = run.configuration.seq_length
         read = replace(packed, room=room).read(rl, self._dp)
         step = Step(
-            trainer=self.TRAINER,
+            trainer=self.trainer,
             workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-room // self._sharing)}),
             fill=packed.fill(rl, run.configuration.global_batch),

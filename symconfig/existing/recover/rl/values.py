@@ -17,7 +17,6 @@ from symconfig.formats import tuners
 from symconfig.formats.keys import Keys, Value
 from symconfig.formats.openrlhf import KEYS as OPENRLHF_KEYS
 from symconfig.formats.slime import KEYS as SLIME_KEYS
-from symconfig.formats.verl import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,6 @@ VERL = Trainer(
     ("", "_"),
     "ref.megatron.param_offload=True",
 )
-VERL_TUNING = Trainer("verl's fine-tuning", verl.RELEASE, ("longest", "longest"), ("", "_"), keys=TUNING)
 SLIME = Trainer("slime", "0.3.1", ("rl.prompt_length.max", "rl.response_length.max"), ("--", "-"), keys=SLIME_KEYS)
 OPENRLHF = Trainer(
     "openrlhf",

@@ -1,15 +1,14 @@
 """Overrides of verl as a run: its actor and critic with Megatron's workers or FSDP's, and the step around them.
 
 Sources: verl 0.9.1, workers/config/{actor,engine,rollout}.py, workers/engine/{fsdp,megatron}/transformer_impl.py,
-trainer/sft_trainer.py and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
+and utils/seqlen_balancing.py (a micro-batch's tokens are those of all ranks of a sequence).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.rl import Rl
@@ -21,10 +20,9 @@ from symconfig.existing.launch.reading import Setting, settings
 from symconfig.existing.recover.namespace import Namespace, version_of
 from symconfig.existing.recover.rl import bridged, fsdp
 from symconfig.existing.recover.rl.script import MANY, Script
-from symconfig.existing.recover.rl.sequences import Packed, in_a_row
-from symconfig.existing.recover.rl.step import Step
-from symconfig.existing.recover.rl.values import FSDP, VERL, VERL_TUNING, Trainer, Workers, of_verl
-from symconfig.existing.recover.run import Assumed, Described, Run
+from symconfig.existing.recover.rl.step import Packed, Step, in_a_row
+from symconfig.existing.recover.rl.values import VERL, Trainer, Workers, of_verl
+from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
 from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
@@ -45,7 +43,7 @@ _ALGORITHMS = {name: algorithm for algorithm, name in ADVANTAGES.items() if name
 class Reader(Script):
     """Reader of verl's actor, critic and step on `gpus` GPUs in total; collects problems and assumptions."""
 
-    TRAINER: ClassVar[Trainer] = VERL
+    trainer: Trainer = field(default=VERL, init=False)
 
     @property
     def keys(self) -> Keys:
@@ -169,7 +167,7 @@ class Reader(Script):
         parts = {"weights": "actor.away.weights", "optimizer state": "actor.away.states"}
         place: ReferencePlace = "offloaded" if values.switch("reference.offloaded") else "resident"
         return Step(
-            trainer=self.TRAINER,
+            trainer=self.trainer,
             workers=self.workers,
             rl=rl.model_copy(update={"tokens_per_gpu": -(-limit // degrees.cp)}),
             fill=fill,
@@ -291,44 +289,3 @@ class Reader(Script):
         packed = packed.within(rl, layers.dp)
         layers = replace(layers, room=packed.room, microbatches=packed.spread(rl, layers.dp))
         return fsdp.run(layers, model, self.known_cluster)
-
-
-@dataclass(slots=True)
-class Tuning(Script):
-    """Reader of verl's SFT with FSDP workers; every sequence is assumed to have the maximal length."""
-
-    TRAINER: ClassVar[Trainer] = VERL_TUNING
-
-    @property
-    def workers(self) -> Workers:
-        name = self.values.text("actor.strategy") or FSDP.name
-        return replace(FSDP, target=None) if name.startswith(FSDP.name) else Workers(name, predicted=False)
-
-    def run(self) -> Run:
-        """Return the run of the model. Raises InputError with all that prevents a prediction."""
-        values = self.values
-        self.problems += self._refused()
-        model = self.model("actor.model")
-        length, batch = self.supplied.seq_length or values.whole("longest"), values.whole("batch")
-        if self.problems or values.arguments.problems or model is None or batch is None or length is None:
-            raise self.refusal()
-        layers = fsdp.stated(values, "actor", "optim", self.gpus)
-        micro = values.whole("actor.micro") or 1
-        if values.switch("actor.dynamic"):
-            micro = max(1, (values.whole("actor.tokens") or length) * layers.sp // length)
-        micro = min(micro, max(1, batch // layers.dp))
-        count = max(1, round(batch / (micro * layers.dp))) * layers.dp
-        run = fsdp.run(replace(layers, room=length, micro=micro, microbatches=count), model, self.known_cluster)
-        why = "as data.max_length cuts them; shorter ones take less"
-        stated = Assumed("sequences", f"{length:,} tokens each", why, values.place("longest"))
-        return replace(run, assumed=(*run.assumed, *self.assumed, *[stated] * (not self.supplied.seq_length)))
-
-    def _refused(self) -> Iterator[Problem]:
-        """Yield problems: verl's old SFT trainer (before 0.8), and workers other than FSDP's."""
-        program = self.reading.program
-        if program is not None and "fsdp_sft_trainer" in program.text:
-            what = "verl's first trainer of fine-tuning, with keys of its own (before 0.8), is not predicted"
-            yield program.place.problem(what, field=program.text, hint="verl.trainer.sft_trainer")
-        elif not self.workers.predicted:
-            what = "fine-tuning with workers of this kind is not predicted"
-            yield self.problem("actor.strategy", what, got=self.workers.name, need=FSDP.name)

@@ -1,4 +1,4 @@
-"""Fields that options say, over those of the model that somebody names, as one descriptor."""
+"""Fields of a model descriptor as options set them, with where each comes from, and the descriptor that they make."""
 
 from __future__ import annotations
 
@@ -10,13 +10,99 @@ from symconfig.descriptor.meaning import flat, meaning
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover import zoo
-from symconfig.existing.recover.args import Fields
+from symconfig.existing.recover.namespace import Namespace
+from symconfig.existing.recover.run import Assumed
+from symconfig.formats.links import value_of
 
+_SHAPE = ("num_layers", "hidden_size", "num_attention_heads")
 # How a model is trained rather than which it is: the options say it, whatever the named model has.
 _TRAINING = frozenset(
     {"attention_dropout", "hidden_dropout", "initializer_range", "norm_eps", "experts.router_aux_loss_coef"}
 )
 _NEEDED = {"num_hidden_layers": "layers", "hidden_size": "hidden size", "num_attention_heads": "attention heads"}
+
+
+class Fields:
+    """Fields of a model descriptor as the options set them, by dotted name: "hidden_size", "experts.num_experts".
+
+    `base` is the model that the user names. `whole` is true if the options give a shape of their own or no model is
+    named: then the parser's defaults fill the fields left open, otherwise `base` does. Problems and assumptions are
+    collected.
+    """
+
+    def __init__(self, args: Namespace, base: ModelDescriptor | None = None) -> None:
+        self.args = args
+        self.base = base
+        self.whole = base is None or all(args.given(dest) for dest in _SHAPE)
+        self.values: dict[str, object] = {}
+        self.sources: dict[str, tuple[str, ...]] = {}
+        self.problems: list[Problem] = []
+        self.assumed: list[Assumed] = []
+        self.parts: tuple[
+            int, ...
+        ] = ()  # of how many of Megatron-LM's layers each of the model's is, if a pattern says
+
+    def put(self, field: str, value: object, *dests: str) -> None:
+        """Record a field's value and the arguments `dests` that it comes from.
+
+        If it is None only the arguments are recorded.
+        """
+        self.sources[field] = dests
+        if value is not None:
+            self.values[field] = value
+
+    def refuse(
+        self, what: str, *dests: str, got: object = None, need: str | None = None, hint: str | None = None
+    ) -> None:
+        """Append the problem "cannot be predicted: ..." about `dests` to `problems`; raises nothing."""
+        self.problems.append(self.args.problem(f"cannot be predicted: {what}", *dests, got=got, need=need, hint=hint))
+
+    def assume(self, what: str, value: object, why: str, *dests: str) -> None:
+        self.assumed.append(Assumed(what, str(value), why, self.args.place(*dests)))
+
+    def holds(self, *dests: str) -> bool:
+        """Return whether the values of `dests` count: always if defaults count (`whole`), else only if any is given."""
+        return self.whole or self.args.given(*dests)
+
+    def of_options(self, field: str) -> bool:
+        """Return whether the options decide the field rather than `base`: whether the arguments it comes from count."""
+        return self.holds(*self.sources.get(field, ()))
+
+    @property
+    def layers(self) -> int:
+        """Return the number of layers of the model: the pattern's, else --num-layers, else `base`'s.
+
+        0 if none is known.
+        """
+        if self.parts:
+            return len(self.parts)
+        return self.args.integer("num_layers") or (self.base.num_hidden_layers if self.base is not None else 0)
+
+    @property
+    def counted(self) -> int:
+        """Return the number of layers as Megatron-LM counts them.
+
+        It is larger than `layers` if a pattern has a mixer and its MLP as one layer each.
+        """
+        return sum(self.parts) or self.layers
+
+    def own(self, values: tuple[bool, ...]) -> tuple[bool, ...]:
+        """Return the entry of each layer's first Megatron-LM layer; `values` unchanged without a pattern.
+
+        `values` has one entry per layer that Megatron-LM counts.
+        """
+        if not self.parts:
+            return values
+        return tuple(values[sum(self.parts[:place])] for place in range(len(self.parts)))
+
+    def get(self, field: str) -> Any:
+        """Return a field's value from the options if they decide it, else from `base`; None if neither has one."""
+        return self.values.get(field) if self.of_options(field) else value_of(self.base, field)
+
+    @property
+    def latent(self) -> bool:
+        """Return whether attention is multi-head latent attention (MLA)."""
+        return bool(self.get("attention") == "mla")
 
 
 def merged(out: Fields, *, agree: bool = False) -> ModelDescriptor:

@@ -1,0 +1,211 @@
+"""The "auto" values of a DeepSpeed JSON, as Transformers' Trainer fills them in, and the batch that its sizes give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from symconfig.descriptor.document import KeyPath, shorten
+from symconfig.errors import Problem
+from symconfig.existing.launch.reading import Reading, Tree
+from symconfig.existing.recover.arguments import DIGITS, Arguments
+from symconfig.existing.recover.run import Assumed
+from symconfig.formats.deepspeed import BY_PATH, KEYS, Key
+from symconfig.frameworks.deepspeed.keys import ACCUMULATION, AUTO, MICRO, TRAIN, ZERO
+
+Json = dict[str, Any]
+# Set by Accelerate, under the Trainer, whatever the file says (accelerate/utils/dataclasses.py, DeepSpeedPlugin).
+OVERWRITTEN: frozenset[KeyPath] = frozenset({("steps_per_print",)})
+_OF_STEPS = frozenset({("scheduler", "params", "total_num_steps"), ("scheduler", "params", "warmup_num_steps")})
+
+
+def autos(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Yield the path of every value "auto" in nested dictionaries."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from autos(item, (*path, key))
+    elif value == AUTO:
+        yield path
+
+
+def fills(path: KeyPath, stage: int) -> bool:
+    """Return whether the Trainer fills in an "auto" at this path; sizes of ZeRO-3's own keys only at stage 3."""
+    key = BY_PATH.get(path)
+    if key is not None and key.sized:
+        return stage == 3 or key.stages != "3"
+    return (key is not None and key.default is not None) or path in _OF_STEPS or path == (TRAIN,)
+
+
+def uses_trainer(arguments: Arguments) -> bool:
+    """Return whether Transformers' Trainer reads the JSON: unless it is passed as DeepSpeed's own --deepspeed_config
+    FILE.
+    """
+    return not arguments.given("deepspeed_config")
+
+
+def filled(config: Any, arguments: Arguments, hidden_size: int | None) -> Any:
+    """Return a copy of the JSON with each "auto" replaced by the value of the Trainer's arguments or their defaults.
+
+    An "auto" train_batch_size is removed, as DeepSpeed computes it. "auto" stays where the value is not known: without
+    any arguments, for sizes if `hidden_size` is None, and for numbers of steps. A config that is no dict is returned as
+    it is.
+    """
+    if not isinstance(config, dict):
+        return config
+    copy: Json = _copied(config)
+    if copy.get(TRAIN) == AUTO:
+        del copy[TRAIN]
+    stage = at(copy, (ZERO, "stage"))
+    for path in list(autos(copy)):
+        key, section = BY_PATH.get(path), at(copy, path[:-1])
+        if key is None or not fills(path, stage):
+            continue
+        if key.default is not None and arguments.settings:
+            section[path[-1]] = _argued(key, arguments)
+        elif key.sized and hidden_size is not None:
+            section[path[-1]] = key.sized(hidden_size)
+    return copy
+
+
+def _argued(key: Key, arguments: Arguments) -> Any:
+    """Return a key's value from the Trainer's arguments, else its default; a list if the default is a tuple."""
+    if isinstance(key.default, bool):
+        return bool(arguments.switch(*key.arguments))
+    if isinstance(key.default, int):
+        return arguments.whole(*key.arguments) or key.default
+    defaults = key.default if isinstance(key.default, tuple) else (key.default,)
+    given = zip(map(arguments.number, key.arguments), defaults, strict=True)
+    values = [default if value is None else value for value, default in given]
+    return values if isinstance(key.default, tuple) else values[0]
+
+
+def mismatches(config: Any, arguments: Arguments) -> Iterator[tuple[KeyPath, Any, Any]]:
+    """Yield (path, JSON's value, arguments' value) where both give one and they differ: the Trainer then stops."""
+    for key in KEYS:
+        have = at(config, key.path)
+        if have in (None, AUTO) or not arguments.given(*key.arguments):
+            continue
+        if have != (wanted := _argued(key, arguments)):
+            yield key.path, have, wanted
+
+
+def at(config: Any, path: KeyPath) -> Any:
+    """Return the value at a path of nested dictionaries; None if any key is absent."""
+    for key in path:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+_SAID_BY = {key: BY_PATH[key,].arguments for key in (MICRO, ACCUMULATION)}
+# Options of launchers that say, or may say, that there are more nodes than one.
+_NODES = frozenset(("hostfile", "H", "num_nodes", "nnodes", "num_machines", "include", "i", "nodes", "N"))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Resolved batch sizes: sequences per data rank and microbatch, microbatches per step, GPUs of the launch."""
+
+    micro: int
+    steps: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Degrees that share a sequence's work: `tensor` of AutoTP, whose ranks DeepSpeed counts as data ranks, and
+    `sequence`.
+
+    Args:
+        sequence: degree of Ulysses, whose ranks are no data ranks.
+        gpus: all of the launch; None if unknown.
+        of_node: those of its node if nothing indicates that there are others; else None.
+    """
+
+    tensor: int
+    sequence: int
+    gpus: int | None
+    of_node: int | None
+
+
+def of_one_node(reading: Reading) -> int | None:
+    """Return the launcher's GPUs per node; None if it does not give them, or if there may be further nodes."""
+    options = {word.text.lstrip("-").partition("=")[0] for word in reading.launcher}
+    dark = any(word.unknown for word in reading.launcher)
+    return None if dark or options & _NODES else reading.world.gpus_per_node
+
+
+def sizes(
+    tree: Tree, arguments: Arguments, grid: Grid, problems: list[Problem]
+) -> tuple[Sizes | None, tuple[Assumed, ...]]:
+    """Return the batch sizes and the assumptions made; (None, ()) with what is missing or wrong appended to `problems`.
+
+    Any two of the three sizes give the third; without train_batch_size a missing one is 1. Without a number of GPUs it
+    follows from all three (runtime/config.py, _set_batch_related_parameters, 0.19.8), else from the launcher's node.
+    Data ranks are the GPUs over the Ulysses degree: AutoTP ranks count.
+    """
+    before, assumed = len(problems), list[Assumed]()
+    micro, steps, train = (_size(tree, arguments, key, problems) for key in (MICRO, ACCUMULATION, TRAIN))
+    dark = uses_trainer(arguments) and arguments.given(*_SAID_BY[MICRO])  # its value is what is wrong then
+    if train is None and micro is None and len(problems) == before and not dark:
+        hint = _hint(f"{MICRO} in it", MICRO, arguments)
+        problems.append(tree.problem((), f"has neither {TRAIN} nor {MICRO}", hint=hint))
+    gpus = grid.gpus
+    if gpus is None and train and micro and steps and train % (micro * steps) == 0:
+        gpus = train // (micro * steps) * grid.sequence
+        why = f"{TRAIN} over micro-batch and accumulation"
+        assumed.append(Assumed("GPUs", str(gpus), why, tree.place((TRAIN,))))
+    if gpus is None and grid.of_node:
+        gpus = grid.of_node
+        assumed.append(Assumed("nodes", "1", "the launcher says how many GPUs a node has, and of no other node"))
+    if gpus is None:
+        problems.append(Problem("the number of GPUs is not said", file=tree.text.file, hint="--gpus N"))
+    elif len(problems) == before and gpus % (grid.tensor * grid.sequence):
+        what = f"{gpus} GPUs do not divide by AutoTP {grid.tensor} x Ulysses {grid.sequence}"
+        problems.append(Problem(what, file=tree.text.file))
+    if gpus is None or len(problems) > before:
+        return None, ()
+    if steps is None and train is None:
+        assumed.append(Assumed("microbatches of a step", "1", "neither the JSON nor the arguments say how many"))
+    ranks = gpus // grid.sequence
+    if train is not None:
+        micro = micro or train // (ranks * (steps or 1))
+        steps = steps or (train // (ranks * micro) if micro else 0)
+        if micro * steps * ranks != train:
+            what = f"is not micro-batch {micro or '?'} x accumulation {steps or '?'} x {ranks} data ranks"
+            need = str(micro * steps * ranks) if micro * steps else f"a multiple of {ranks}"
+            hint = f"leave {TRAIN} out, and DeepSpeed multiplies it out"
+            problems.append(tree.problem((TRAIN,), what, got=str(train), need=need, hint=hint))
+            return None, ()
+    return Sizes(micro or 1, steps or 1, gpus), tuple(assumed)
+
+
+def _size(tree: Tree, arguments: Arguments, key: str, problems: list[Problem]) -> int | None:
+    """Return a size from the JSON, or from the Trainer's arguments if the JSON has "auto" or no value.
+
+    None if neither has it. A problem is recorded if the value is no size, or if it is "auto" and nothing fills it in,
+    but for the accumulation, which has a default, and train_batch_size, which DeepSpeed computes.
+    """
+    value, names, trainer = tree.get(key), _SAID_BY.get(key, ()), uses_trainer(arguments)
+    if value in (None, AUTO):
+        if trainer and arguments.given(*names):
+            return arguments.whole(*names)
+        if value == AUTO and names and not (trainer and key == ACCUMULATION and arguments.settings):
+            what = 'is "auto", and no argument says it' if trainer else 'is "auto", which only the Trainer fills in'
+            problems.append(tree.problem((key,), what, hint=_hint("a number", key, arguments)))
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**DIGITS:
+        return value
+    what, need = "is no size of a batch", "a whole number above zero"
+    problems.append(tree.problem((key,), what, got=shorten(repr(value)), need=need))
+    return None
+
+
+def _hint(in_json: str, key: str, arguments: Arguments) -> str:
+    """Return a hint that says where to set a size: in the JSON, and by an argument if the Trainer reads any."""
+    read = uses_trainer(arguments) and arguments.settings
+    return f"{in_json}, or --{_SAID_BY[key][0]} N beside it" if read else in_json
