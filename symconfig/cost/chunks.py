@@ -17,7 +17,7 @@ from symconfig.cost.table import Table
 from symconfig.graph.derived import Phase
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
-from symconfig.schedule.times import Start, Times
+from symconfig.schedule.timeline import Start, Times
 
 Chunk = Sequence[str]  # kinds of its blocks, in model order
 

@@ -15,7 +15,7 @@ from symconfig.cost.lattice import Array, pairs
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.tape import first_axis_max
 from symconfig.plans.columns import Columns
-from symconfig.schedule.interleaved import most_held
+from symconfig.schedule.schedules import most_held
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.schedule.interleaved import held
+from symconfig.schedule.schedules import held
 from tests.cost.support import cost, seconds, stage_bytes
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
