@@ -114,13 +114,12 @@ def _log(path: Path, cluster: ClusterDescriptor | None, additions: Additions) ->
         row = as_row(log, cluster, model, gpus=additions.gpus, batch=batch, options=options)
         item = judge(source_of(log), row, model, cluster)
     except InputError as error:
-        problems = [
-            Problem(remark.text, file=str(path), line=remark.line, hint="--global-batch-size")
-            for remark in log.remarks
-            if remark.kind == "batch" and log.steady is None
-        ]
-        raise InputError([*(_log_problem(problem, path) for problem in error.problems), *problems]) from None
-    remarks = [str(remark) for remark in log.remarks]
+        problems = [_log_problem(problem, path) for problem in error.problems]
+        if log.needs_batch:
+            what = "the log has samples per second and no global batch size"
+            problems.append(Problem(what, file=str(path), hint="--global-batch-size"))
+        raise InputError(problems) from None
+    remarks = list(log.remarks)
     if item.memory:
         predicted, measured = item.memory
         remarks.append(f"peak memory {measured / GIB:.2f} GiB, predicted {predicted / GIB:.2f} GiB")

@@ -10,9 +10,8 @@ import pytest
 from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.zoo import meaning
-from symconfig.measured.log_records import TrainingLog
 from symconfig.measured.log_row import check_model, log_model
-from symconfig.measured.training_log import read_log
+from symconfig.measured.training_log import TrainingLog, read_log
 from tests.measured.log_samples import deepspeed_log, megatron_log, plan_log, write
 from tests.sample_plans import sample_plan
 
