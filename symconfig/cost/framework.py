@@ -119,18 +119,9 @@ class Framework:
     step_overhead_s: float  # data, logging, Python: once a step
     microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
     fragmentation: float  # reserved over allocated, less one
-    # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
-    # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
-    kept_gradient_buffers: bool = False
-    # Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which
-    # it keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
-    grouped_streams: int = 0
     # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
     # master copy (--fp8-param-gather).
     quantised_weights: bool = False
-    # Each tensor-parallel rank sends its part of a whole activation across the pipeline's border, and the receivers
-    # gather it (arXiv 2104.04473, section 4.1).
-    scattered_sends: bool = False
     # Microbatches that an interleaved schedule runs through a chunk before it turns to the next; 0: as many as stages.
     microbatch_group: int = 0
     # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).
@@ -147,10 +138,6 @@ class Framework:
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
-    # Without interleaving a stage gathers its weights when its first input has come, one stage after the other
-    # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
-    # stages at once, after the optimizer.
-    demanded_gathers: bool = False
     # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
     gathers_apart: bool = False
     # What of a stage one collective gathers or reduces: of ZeRO 3 every microbatch.
@@ -163,23 +150,16 @@ class Framework:
     # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
     # (deepspeed/runtime/zero/partition_parameters.py).
     shards_over_tensor: bool = False
-    # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
-    # None: all stay, as they are.
-    beside_offload_bytes: float | None = None
+    # ZeRO 2 and 3 offload the same share of the gradients as of the optimizer state (DeepSpeed).
+    offloads_gradients: bool = False
     # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
     # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
     shard_bytes: float | None = None
-    # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
-    # whole (deepspeed/runtime/zero/stage_1_and_2.py).
-    whole_gradients_at: frozenset[int] = frozenset()
     # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
     # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
     added_gradients_at: frozenset[int] = frozenset()
     # The optimizer's step gives gradients up (PyTorch's zero_grad), so that one microbatch finds none.
     frees_gradients: bool = False
-    # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
-    # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
-    queued_elements: float = 0.0
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
     # flat copies that collectives take.

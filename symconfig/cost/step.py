@@ -27,7 +27,7 @@ from symconfig.cost.optimizer import (
 )
 from symconfig.cost.pipeline import in_flight, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages
-from symconfig.cost.tape import maximum, minimum
+from symconfig.cost.tape import maximum
 from symconfig.plans.columns import Columns
 
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
@@ -127,26 +127,19 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
     }
     parts |= {name: part[:, None] for name, part in states(sums, points, setting).items()}
     held = parts["activations"] + parts["head and loss"]
-    return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, sums, points, setting)}
+    return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, points, setting)}
 
 
-def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
+def _gradients_at_peak(gradients: Array, held: Array, points: Columns, setting: Setting) -> Array:
     """Return the bytes of gradients at a stage's peak.
 
-    Gradients that appear only during the last backward (queued for reduction, or all of them if the optimizer frees
-    them and there is one microbatch) count as far as they exceed `held`, the activations that are freed meanwhile.
+    Gradients that the optimizer frees appear only during the backward if there is one microbatch; they then count as
+    far as they exceed `held`, the activations that are freed meanwhile.
     """
-    every, queued = sums.dense + sums.expert, setting.framework.queued_elements
-    if not queued or not setting.sharding.gradient:
-        waiting = np.zeros_like(every)
-    else:
-        most = maximum(queued, 2 * sums.largest) if setting.sharding.weight else every
-        waiting = setting.bytes.gradient * minimum(every, most)
-    coming = np.expand_dims(waiting, tuple(range(1, gradients.ndim - 1)))
-    if setting.framework.frees_gradients:
-        coming = gradients * (points.num_microbatches == 1)
-        gradients = gradients - coming
-    return np.asarray(gradients + maximum(coming - held, 0.0))
+    if not setting.framework.frees_gradients:
+        return gradients
+    coming = gradients * (points.num_microbatches == 1)
+    return np.asarray(gradients - coming + maximum(coming - held, 0.0))
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -179,40 +172,20 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
-    # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
-    rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
-    ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
-    live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
-    whole_gradients = [_whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
+    # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
+    live = _each_offload(sizes.weight * 2 * sums.largest) if sharding.weight else np.zeros_like(whole)
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
+    if setting.zero in setting.framework.added_gradients_at and sizes.gradient > sizes.weight:
+        on_gpu = _column(offload.optimizer == 0 for offload in offloads)
+        gradients = gradients + on_gpu * sizes.weight * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
     state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
-        "gradients": gradients
-        + np.stack([np.broadcast_to(part, sums.dense.shape) for part in whole_gradients], axis=1),
+        "gradients": gradients,
         "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
-
-
-def _whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
-    """Return the bytes of unsharded gradients that a rank keeps besides its shard, [s, n]; 0.0 where there are none.
-
-    With fp32 sums these are the last microbatch's 16-bit gradients (`added_gradients_at`); with 16-bit ones, the
-    parameters at both ends of a shard, no more than the largest block (`whole_gradients_at`). An offloaded optimizer
-    takes all.
-    """
-    sizes, framework, trained = setting.bytes, setting.framework, sums.dense + sums.expert
-    if offload.optimizer:
-        return 0.0
-    if sizes.gradient > sizes.weight:
-        return sizes.weight * trained if setting.zero in framework.added_gradients_at else 0.0
-    if setting.zero not in framework.whole_gradients_at:
-        return 0.0
-    outside = trained - sums.dense / points.shards - sums.expert / points.edp
-    result: Array = sizes.gradient * minimum(outside, sums.largest)
-    return result
 
 
 def _column(values: Iterable[float]) -> Array:
@@ -221,15 +194,9 @@ def _column(values: Iterable[float]) -> Array:
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
-    """Return the bytes of a gradient's element on the GPU.
-
-    They are fewer than the framework's own only where sharded gradients are offloaded along with the optimizer.
-    """
-    extra, sizes = setting.framework.beside_offload_bytes, setting.bytes
-    stays = setting.zero in setting.framework.whole_gradients_at and sizes.gradient > sizes.weight
-    if extra is None or not setting.sharding.gradient or not offload.optimizer or stays:
-        return sizes.gradient
-    return extra * (1 - offload.optimizer)
+    """Return the bytes of a gradient's element on the GPU: less where sharded gradients are offloaded, too."""
+    stays = not (setting.framework.offloads_gradients and setting.sharding.gradient)
+    return setting.bytes.gradient * (1.0 if stays else 1.0 - offload.optimizer)
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -247,7 +214,7 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """
     parts = states(sums, points, setting)
     held = (sums.kept[:, 0] * in_flight(points, setting) + sums.ends[:, 0])[:, None]
-    parts["gradients"] = _gradients_at_peak(parts["gradients"], held, sums, points, setting)
+    parts["gradients"] = _gradients_at_peak(parts["gradients"], held, points, setting)
     state: Array = sum(parts.values(), np.zeros(()))
     return np.asarray((held + sums.transient[:, :1] + state).max(axis=0))
 

@@ -219,7 +219,6 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         "loss": "parallel",
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
         "transformer_impl": "local" if local else "transformer_engine",
-        "kept_gradient_buffers": not (local or added_apart),
         "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,

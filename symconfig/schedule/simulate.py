@@ -19,7 +19,7 @@ from symconfig.schedule.schedules import (
     orders,
     problem,
 )
-from symconfig.schedule.timeline import Array, Start, Timeline, Times, Track, Window
+from symconfig.schedule.timeline import Array, Timeline, Times, Track, Window
 
 MOST_TASKS = 2**18  # of a step that is simulated whole; a longer one is extrapolated
 
@@ -115,28 +115,18 @@ class _Stage:
         self.windows.append(Window(kind, chunk, start_s, self.until))
 
     def _queue_gathers(self) -> None:
-        """Queue all gathers in the order of the first forwards, if there are any; on demand, only note these forwards.
-
-        If gathers run apart, the first forwards wait for all of them.
-        """
-        gather, start = self.times.gather, self.times.gathers
-        if gather is None:
+        """Queue all gathers, if there are any, in the order of the chunks' first forwards, which wait for them."""
+        if self.times.gather is None:
             return
-        first: dict[int, int] = {}
         for n, (kind, chunk, _) in enumerate(self.tasks):
-            if kind == FORWARD:
-                first.setdefault(chunk, n)
-        for chunk, n in first.items():
-            self.ready[n] = 0.0
-            if start is not Start.ON_DEMAND:
-                self._occupy("gather", chunk, self.until, gather)
-                place = chunk // self.shape.pp
-                self.ready[n] = self.until - self.hide[place] * self.seconds[FORWARD][place]
-        if start is Start.APART:
+            if kind == FORWARD and len(self.windows) == chunk // self.shape.pp:  # chunks begin in model order
+                self._occupy("gather", chunk, self.until, self.times.gather)
+                self.ready[n] = self.until
+        if self.times.gathers_apart:
             self.ready = dict.fromkeys(self.ready, self.until)
 
     def _place_reductions(self) -> None:
-        """Note after which task each chunk's reduction may start; after the last if they run apart; nothing if there are none.
+        """Note after which task each chunk's reduction may start, if there are any; after the last if they run apart.
 
         Stage i's reductions start i backwards after its gradients are complete, so that all stages start together and
         what a reduction slows on one is not waited for on the next (Megatron-LM, --align-grad-reduce, on by default);
@@ -149,7 +139,7 @@ class _Stage:
         for chunk, place in sorted(last.items(), key=lambda item: item[1]):
             behind = 0 if self.hide[chunk // self.shape.pp] > 0 else self.stage
             n = backwards[min(place + behind, len(backwards) - 1)]
-            self.reductions[len(self.tasks) if self.times.reduces is Start.APART else n].append(chunk)
+            self.reductions[len(self.tasks) if self.times.reduces_apart else n].append(chunk)
 
     def advance(self, arrived: list[float | None]) -> None:
         """Run tasks until one waits for a message; add what they make to `arrived`.
@@ -184,7 +174,7 @@ class _Stage:
                     own_s += self.seconds[FORWARD][other // pp]
                     own_s -= self.saved_s[chunk // pp] + self.saved_s[other // pp]
             if n in self.ready:
-                clock = self._with_weights(n, clock, there)
+                clock = max(clock, self.ready[n])
             start = there if there > clock else clock
             takes = own_s + busy_s if inner else own_s
             if start < self.until:
@@ -200,17 +190,6 @@ class _Stage:
             self.ends.append(clock)
             n += 1
         self.clock = clock
-
-    def _with_weights(self, n: int, clock: float, arrived_s: float) -> float:
-        """Return when the weights of task n, a chunk's first forward, are there; if on demand, gather them."""
-        ready, gather = self.ready[n], self.times.gather
-        if gather is not None and self.times.gathers is Start.ON_DEMAND:
-            chunk = self.tasks[n][1]
-            start = max(clock, arrived_s, self.until)
-            self._occupy("gather", chunk, start, gather)
-            place = chunk // self.shape.pp
-            ready = max(start, self.until - self.hide[place] * self.seconds[FORWARD][place])
-        return max(clock, ready)
 
     def _reduced(self, n: int, clock: float, own_s: float) -> float:
         """Reduce the gradients that may be after task n, each when the channel is free; return the later clock.

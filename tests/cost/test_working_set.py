@@ -57,14 +57,6 @@ def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -
     assert size[3] - size[0] == pytest.approx(3 * each)
 
 
-@pytest.mark.parametrize(("name", "streams"), [("mixtral-8x7b", 4), ("llama2-13b", 0)])
-def test_grouped_products_keep_a_workspace_for_each_stream(name: str, streams: int) -> None:
-    plain, without = cost(tiny(name)), cost(tiny(name), habits={"grouped_streams": 0})
-    each = plain.setting.machine.engine_workspace_bytes
-    assert each > 0
-    assert plain.peaks[0] - without.peaks[0] == pytest.approx(streams * each)
-
-
 def test_what_is_offloaded_fills_host_memory_for_every_microbatch_in_flight() -> None:
     model, moved = tiny(), frozenset({"flash_attention"})
     first, last = (cost(model, pp=pp, microbatches=8, offload=moved) for pp in (1, 4))

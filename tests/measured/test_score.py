@@ -28,7 +28,6 @@ def test_what_a_row_leaves_out_comes_from_its_source(tmp_path: Path) -> None:
     assert found.model.mlp_bias
     assert not found.model.tie_word_embeddings or found.model.gated_mlp is False
     assert found.configuration.framework.implementation.attention.kernel == "fused_softmax"
-    assert found.configuration.framework.scattered_sends
     assert found.configuration.modules == {"core_attn"}
     assert "attention_dropout" in dict(found.documented)
     assert "recompute" not in found.assumed

@@ -104,10 +104,9 @@ ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches,
 ]
 
 
-@pytest.mark.parametrize("demanded", [False, True])
 @pytest.mark.parametrize(("name", "tp", "pp", "vpp", "microbatches", "dp"), ALIKE)
 def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
-    name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int, demanded: bool
+    name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int
 ) -> None:
     asked = configuration(
         tp=tp,
@@ -119,7 +118,7 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
         vpp=vpp,
         sequence_parallel=tp > 1,
         zero=int(dp > 1),
-        framework=replace(MEGATRON, demanded_gathers=demanded),
+        framework=MEGATRON,
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)
     formula = float(costed(one).cost.step_s[0, 0, 0])
