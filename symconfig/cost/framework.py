@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
@@ -223,3 +224,21 @@ def element_bytes(framework: Framework, machine: Machine) -> Bytes:
     if framework.quantised_weights:
         return replace(framework.bytes, weight_cache=all_copies - 2.0, frozen_cache=one - framework.bytes.frozen)
     return replace(framework.bytes, weight_cache=all_copies, frozen_cache=all_copies)
+
+
+Amount = TypeVar("Amount", float, Array)
+
+
+def reserved_bytes(peak_bytes: Amount, framework: Framework) -> Amount:
+    """Return the bytes that the caching allocator reserves for a peak of allocated bytes, fragmentation included."""
+    return peak_bytes * (1 + framework.fragmentation)
+
+
+def device_bytes(peak_bytes: Amount, machine: Machine, framework: Framework) -> Amount:
+    """Return the bytes in use on the device for a peak of allocated bytes: reserved memory and the CUDA context."""
+    return reserved_bytes(peak_bytes, framework) + machine.context_bytes
+
+
+def largest_peak_bytes(usable_bytes: float, machine: Machine, framework: Framework) -> float:
+    """Return the peak of allocated bytes for which `device_bytes` equals usable_bytes: its inverse."""
+    return (usable_bytes - machine.context_bytes) / (1 + framework.fragmentation)

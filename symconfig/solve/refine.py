@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import TRANSIENT
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import stages

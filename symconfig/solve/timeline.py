@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import KEPT
-from symconfig.cost.chunks import chunk_times
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import messages
+from symconfig.cost.pipeline import chunk_times, messages
 from symconfig.cost.step import apart_s
 from symconfig.graph.parts import is_layer, place_of
 from symconfig.schedule.schedules import Shape

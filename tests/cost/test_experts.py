@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.cost.blocks import BlockCost, evaluate
+from symconfig.cost.blocks import BlockCost, Policies, evaluate
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import is_dispatch
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.policies import Policies
 from symconfig.cost.uneven import LOAD, OF_STEP
+from symconfig.cost.work import is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON
 from symconfig.graph.blocks.experts import DISPATCH_LAUNCHES, ROUTE_LAUNCHES

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from symconfig.measured.judge import Judged
-from symconfig.measured.metrics import error, oom, sweep
-from symconfig.measured.score import score
+from symconfig.measured.score import error, oom, score, sweep
 from tests.measured.support import file_of, run_text
 
 

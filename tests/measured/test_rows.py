@@ -28,8 +28,8 @@ from symconfig.graph.implementation import Dispatch, LossKernel
 from symconfig.measured.assumptions import KINDS, assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
-from symconfig.measured.read import read
 from symconfig.measured.row_options import _KINDS, _SPELLED, _spelled
+from symconfig.measured.runs import read
 from symconfig.measured.score import score
 from symconfig.solve.predict import predict
 from symconfig.units import GIB

@@ -13,8 +13,7 @@ from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
-from symconfig.measured.metrics import kendall
-from symconfig.measured.score import score
+from symconfig.measured.score import kendall, score
 from tests.measured.support import file_of, run_text
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.cost.device import device_bytes
 from symconfig.cost.flops import flops_per_token
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.stages import Offload

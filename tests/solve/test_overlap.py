@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.cost.chunks import chunk_times
+from symconfig.cost.pipeline import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan

@@ -11,8 +11,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import combinations
 from math import isclose
 
-from symconfig.cost.device import device_bytes
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import Framework, device_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.errors import InputError

@@ -7,7 +7,7 @@ from dataclasses import replace
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.deepspeed import optimizer_constraints as deepspeed
+from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.plans.unknown import among, no
 
 SHARDS = Constraint(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from symconfig.errors import InputError, nearest
 from symconfig.frameworks.checkpoint import Kind
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
+from symconfig.frameworks.megatron.backend import optimizer as unasked
 from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.plan import Plan
 from symconfig.runs.checkpoint.table import Format, table
