@@ -22,7 +22,7 @@ from symconfig.cost.tape import first_axis_max, maximum
 from symconfig.cost.uneven import Uneven, at_busiest, exchanged, worked
 from symconfig.cost.work import PAIRED_HOST, graphed, host_seconds, inside_experts, is_dispatch, work_seconds
 from symconfig.graph.derived import DerivedBlock, Phase, WeightShard, Workspace
-from symconfig.graph.implementation import Dispatch
+from symconfig.graph.implementation import Dispatch, ExpertKernels
 from symconfig.graph.monomial import ONE, Monomial
 from symconfig.graph.operator import ELEMENT_BYTES, Element
 from symconfig.graph.recompute import Policy
@@ -45,6 +45,7 @@ class Weights:
     frozen: Array
     quantised: Array
     frozen_expert: Array
+    buffers: Array  # elements of weight-gradient buffers that the framework keeps, one for each shape
     vocabulary: Array  # of `dense`, those of the look-up or of the head
     frozen_vocabulary: Array  # of `frozen`, the same
     whole: Array  # of `dense`, those that every tensor-parallel rank has all of
@@ -221,7 +222,7 @@ def evaluate(
     element_bytes = ELEMENT_BYTES | {Element.MATMUL_INPUT: inputs}
     sizes = np.array([[element_bytes[held.element]] for held in block.held]).reshape(-1, 1)
     uneven, busiest = Uneven.of(block, lattice), at_busiest(lattice)
-    spaces = [_workspace_bytes(space, busiest) for space in block.workspaces]
+    spaces = [_workspace_bytes(space, busiest, framework) for space in block.workspaces]
     work, host = (each(block, lattice, machine, framework) for each in (work_seconds, host_seconds))
     work, full = worked(work, block, lattice), exchanged(full, block, lattice)
     if framework.blocking_launches:
@@ -242,6 +243,7 @@ def evaluate(
         weights=_weights(
             block.weights,
             lattice,
+            _gradient_buffers(block, framework),
             _library_bytes(block, busiest, machine, framework),
             orthogonal.rows(block, lattice, machine, framework),
         ),
@@ -286,11 +288,16 @@ def _replayed(cost: BlockCost, framework: Framework, paired: bool) -> BlockCost:
 def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework) -> Array:
     """Return the bytes that libraries keep because a rank has such a block: [points].
 
-    They are the largest buffer that an operator leaves behind, user buffers of tensor-parallel overlap, and HybridEP's
-    place for every token of every rank in 16 bits (csrc/hybrid_ep/hybrid_ep.cu, allocate_buffer_for_dispatch).
+    They are the workspaces of the experts' grouped products (one a stream), the largest buffer that an operator leaves
+    behind, user buffers of tensor-parallel overlap, and HybridEP's place for every token of every rank in 16 bits
+    (csrc/hybrid_ep/hybrid_ep.cu, allocate_buffer_for_dispatch).
     """
+    together = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN and bool(inside_experts(block))
+    grouped = framework.grouped_streams * machine.engine_workspace_bytes * together
     left = [lattice.value(space.buffer) for space in block.workspaces if space.buffer is not None]
-    result: Array = ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(np.array([np.zeros(lattice.points), *left]))
+    result: Array = grouped + ELEMENT_BYTES[Element.ACTIVATION] * first_axis_max(
+        np.array([np.zeros(lattice.points), *left])
+    )
     stream = lattice.value(block.boundary)
     if framework.hide.tp_pieces > 1 and any(c.chunked and c.axes[0] == "tp" for c in block.collectives):
         tp = np.broadcast_to(lattice.numbers["tp"], lattice.points)
@@ -302,23 +309,31 @@ def _library_bytes(block: DerivedBlock, lattice: Lattice, machine: Machine, fram
     return result
 
 
-def _workspace_bytes(space: Workspace, lattice: Lattice) -> Array:
+def _workspace_bytes(space: Workspace, lattice: Lattice, framework: Framework) -> Array:
     """Return the bytes alive only while an operator's backward runs: [points]."""
     result: Array = sum((lattice.value(m) * ELEMENT_BYTES[e] for m, e in space.moved), np.zeros(lattice.points))
-    if space.weight is not None:
+    if space.weight is not None and not (space.layer and framework.kept_gradient_buffers):
         result = result + ELEMENT_BYTES[Element.ACTIVATION] * lattice.value(space.weight)
     return result
+
+
+def _gradient_buffers(block: DerivedBlock, framework: Framework) -> set[Monomial]:
+    """Return the distinct sizes of weight-gradient buffers that the framework keeps; empty if it keeps none."""
+    if not framework.kept_gradient_buffers:
+        return set()
+    return {space.weight for space in block.workspaces if space.layer and space.weight is not None}
 
 
 def _weights(
     shards: tuple[WeightShard, ...],
     lattice: Lattice,
+    buffers: set[Monomial],
     workspaces: Array,
     stepped: Mapping[str, Array],
 ) -> Weights:
     """Return the parameters of a block on one rank by kind: [points] each.
 
-    workspaces: bytes of libraries. stepped: the fields of orthogonalised
+    buffers: sizes of kept gradient buffers. workspaces: bytes of libraries. stepped: the fields of orthogonalised
     matrices.
     """
 
@@ -333,6 +348,7 @@ def _weights(
         frozen=total([s for s in still if not s.expert]),
         quantised=total([s for s in shards if s.quantised]),
         frozen_expert=total([s for s in still if s.expert]),
+        buffers=sum((lattice.value(size) for size in sorted(buffers, key=str)), np.zeros(lattice.points)),
         vocabulary=total([s for s in live if s.table]),
         frozen_vocabulary=total([s for s in still if s.table]),
         whole=total([s for s in live if not s.expert and s.elements == s.whole]),

@@ -120,9 +120,18 @@ class Framework:
     step_overhead_s: float  # data, logging, Python: once a step
     microbatch_overhead_s: float  # Python and launch gaps once a microbatch and stage
     fragmentation: float  # reserved over allocated, less one
+    # Transformer Engine returns a buffer for the gradient of each shape of weight and keeps it (module/base.py,
+    # get_dummy_wgrad), though the true gradient is added to the fp32 one where it lies.
+    kept_gradient_buffers: bool = False
+    # Transformer Engine runs the experts' grouped products on so many streams, each with a workspace of its own, which
+    # it keeps (module/base.py, get_multi_stream_cublas_workspace; common/util/multi_stream.cpp).
+    grouped_streams: int = 0
     # The weights of low-precision matmuls exist in low precision only, by rows and by columns, beside the optimizer's
     # master copy (--fp8-param-gather).
     quantised_weights: bool = False
+    # Each tensor-parallel rank sends its part of a whole activation across the pipeline's border, and the receivers
+    # gather it (arXiv 2104.04473, section 4.1).
+    scattered_sends: bool = False
     # Microbatches that an interleaved schedule runs through a chunk before it turns to the next; 0: as many as stages.
     microbatch_group: int = 0
     # Groups of data-parallel replicas that each hold a whole optimizer state (and what ZeRO shards besides).

@@ -12,6 +12,7 @@ import numpy as np
 
 from symconfig.cost import formulas
 from symconfig.cost.blocks import SECONDS
+from symconfig.cost.collectives import ring
 from symconfig.cost.exchange import exchange
 from symconfig.cost.formulas import CONTENTION
 from symconfig.cost.lattice import Array, pairs
@@ -54,8 +55,13 @@ def messages(sums: Stages, points: Columns, setting: Setting) -> Messages:
     pipelines = setting.pipelines
     if not pipelines.several:
         return Messages(np.zeros(1), np.zeros(1), np.zeros((len(pipelines.index), 1)))
-    framework, stride = setting.framework, points.tp * points.cp * points.dp
-    once: Array = formulas.send_s(sums.boundary, pipelines.pp, stride, **setting.machine.levels)
+    machine, framework = setting.machine, setting.framework
+    scattered = framework.scattered_sends
+    amount = sums.boundary / np.where(sums.replicated > 0, points.tp, 1.0) if scattered else sums.boundary
+    stride = points.tp * points.cp * points.dp
+    once: Array = formulas.send_s(amount, pipelines.pp, stride, **machine.levels)
+    if scattered:
+        once = once + sums.replicated * ring(sums.boundary, 1.0, points.tp, 1.0, machine)
     shown, lag = once, np.zeros_like(once)
     if pipelines.interleaved and framework.hide.experts:
         shown = once / 2.0

@@ -25,9 +25,10 @@ from symconfig.plans.choices import ZeroStage
 
 _PASSES = (*PASSES, "ends")  # of `Stages`
 # Rows of weights that a stage has the sum of, and those that it has the most of; `largest` is of all parameters.
-_SUMMED = (*WEIGHTS[: WEIGHTS.index("vocabulary")], "whole", "matrices", *orthogonal.SUMMED)
+_SUMMED = (*WEIGHTS[: WEIGHTS.index("buffers")], "whole", "matrices", *orthogonal.SUMMED)
 _SUMMED_ROWS = [WEIGHTS.index(name) for name in _SUMMED]
-_MOST = ("largest", "workspaces", *orthogonal.LARGEST)
+_MOST = ("largest", "buffers", "workspaces", *orthogonal.LARGEST)
+GRADIENT_BUFFER_BYTES = 2.0  # an element of Transformer Engine's buffers, in the weight's own bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ class Stages:
     largest_matrix_expert: Array
     chunks: Array  # [n]: of a stage
     boundary: Array  # [n]
+    replicated: Array  # [n]: 1 where every tensor-parallel rank has the whole stream at a stage's border
 
     def at(self, chosen: NDArray[np.intp]) -> Stages:
         """Return the sums at the selected points: indices into the last axis of every array."""
@@ -147,13 +149,13 @@ class Stages:
         return replace(self, **passes)
 
     def shared(self, parts: Array | int) -> Stages:
-        """Return the sums divided by `parts`, except chunks and boundary.
+        """Return the sums divided by `parts`, except chunks, boundary and replicated.
 
         Sizes of largest matrices become 0, as in `divisible`.
 
         parts: a number, or one for each point, [n].
         """
-        whole = ("chunks", "boundary")
+        whole = ("chunks", "boundary", "replicated")
         parted = Stages(*(getattr(self, name) / (1 if name in whole else parts) for name in Stages.__slots__))
         return parted.divisible()
 
@@ -212,11 +214,11 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
             _MOST, _max_over_present(has, np.stack([of.get(name, block) for name in _MOST])).swapaxes(0, 1), strict=True
         )
     )
-    workspaces = most.pop("workspaces")
+    buffers = GRADIENT_BUFFER_BYTES * most.pop("buffers") + most.pop("workspaces")
     return Stages(
         **dict(zip(PASSES, sums, strict=False)),
         kept=kept,
-        transient=_transient_bytes(table, pipelines, points, passes[TRANSIENT]) + workspaces[:, None],
+        transient=_transient_bytes(table, pipelines, points, passes[TRANSIENT]) + buffers[:, None],
         ends=ends,
         **held,
         **most,
@@ -225,6 +227,7 @@ def stages(table: Table, pipelines: Pipelines, points: NDArray[np.intp], tied: b
         hidden=summed(counts, table.hidden[..., points].sum(axis=0)),
         chunks=np.broadcast_to(pipelines.vpp, points.shape),
         boundary=table.boundary[points],
+        replicated=np.full(points.size, 0.0 if table.blocks[0].derived.scheme.sequence_parallel else 1.0),
     )
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from symconfig.graph import dims as d
-from symconfig.graph.block import Block
+from symconfig.graph.block import LAYER, Block
 from symconfig.graph.derived import (
     GRADIENTS,
     AttentionWork,
@@ -396,6 +396,7 @@ def _workspace(op: Operator, scheme: Scheme, overwritten: set[str]) -> Workspace
         op.name,
         tuple((local(use.tensor.dims, scheme.layout(op, use)), use.tensor.kind) for use in uses),
         d.local(d.elements(weight.dims) / weight_layout(op, weight, scheme)[0].parts()) if weight else None,
+        LAYER in op.modules,
         local(op.outputs[0].tensor.dims, scheme.layout(op, op.outputs[0])) if op.buffered else None,
     )
 

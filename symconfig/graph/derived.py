@@ -142,13 +142,14 @@ class WeightShard:
 class Workspace:
     """Describe memory alive during an operator's backward, on one rank: gradients of its inputs, outputs and weight.
 
-    moved: (elements, element type) of each. weight: elements of the weight's gradient, or None. buffer: elements of a
-    buffer that is never freed, or None.
+    moved: (elements, element type) of each. weight: elements of the weight's gradient, or None. layer: the operator
+    belongs to a transformer layer. buffer: elements of a buffer that is never freed, or None.
     """
 
     op: str
     moved: tuple[tuple[Monomial, Element], ...]
     weight: Monomial | None
+    layer: bool
     buffer: Monomial | None = None
 
 

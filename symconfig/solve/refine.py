@@ -16,7 +16,7 @@ from symconfig.cost.blocks import TRANSIENT
 from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
-from symconfig.cost.stages import stages
+from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
@@ -138,14 +138,15 @@ def stages_of(
 def _blocks(prospect: Prospect, parts: Costed) -> Blocks:
     """Return seconds and bytes of a candidate's blocks on its machine.
 
-    Workspaces are the largest of any block. The first row is the policy, the second full recompute.
+    Buffers and workspaces are the largest of any block. The first row is the policy, the second full recompute.
     """
     table, setting, alone = parts.table, parts.setting, np.eye(len(parts.table.kinds), dtype=np.int64)
     shapes = tuple(StageShape(0, tuple(row), 1) for row in alone)
     pipelines = replace(Pipelines.of([Pipeline(1, 1, shapes)]), pp=np.broadcast_to(parts.points.pp, 1))
     sums = stages(table, pipelines, np.arange(1), setting.tied)
     state: Array = sum(states(sums.divisible(), parts.points, setting).values(), np.zeros(1))[:, 0]
-    working = table.passes[TRANSIENT][..., 0].T + float(table.weights[WEIGHTS.index("workspaces")].max())
+    buffers, workspaces = (float(table.weights[WEIGHTS.index(name)].max()) for name in ("buffers", "workspaces"))
+    working = table.passes[TRANSIENT][..., 0].T + GRADIENT_BUFFER_BYTES * buffers + workspaces
     places = [table.kinds.index(kind) for kind in sequence(prospect.request.model)]
 
     def each(of_kinds: Array) -> Array:

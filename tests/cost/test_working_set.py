@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from symconfig.cost.policies import Policies
 
-from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT, Policies
+from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import host_bytes
 from symconfig.frameworks.kernels import changed
@@ -54,6 +55,14 @@ def test_deferred_gradients_of_the_logits_wait_with_the_heads_input(name: str) -
         size[waiting] = held_bytes(derived, apply(derived, frozenset()), values)
     each = 2 * 1024 * (model.vocab_size / 2 + model.hidden_size)
     assert size[3] - size[0] == pytest.approx(3 * each)
+
+
+@pytest.mark.parametrize(("name", "streams"), [("mixtral-8x7b", 4), ("llama2-13b", 0)])
+def test_grouped_products_keep_a_workspace_for_each_stream(name: str, streams: int) -> None:
+    plain, without = cost(tiny(name)), cost(tiny(name), habits={"grouped_streams": 0})
+    each = plain.setting.machine.engine_workspace_bytes
+    assert each > 0
+    assert plain.peaks[0] - without.peaks[0] == pytest.approx(streams * each)
 
 
 def test_what_is_offloaded_fills_host_memory_for_every_microbatch_in_flight() -> None:

@@ -94,6 +94,8 @@ MEGATRON = Framework(
     step_overhead_s=0.02,  # assumed; the shortest measured steps take 1.1 s
     microbatch_overhead_s=0.0,
     fragmentation=0.02,  # assumed; out-of-memory runs on A100 fit no more
+    kept_gradient_buffers=True,
+    grouped_streams=4,
     engine=True,
     # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge, moe_modelzoo_recipes): a layer
     # takes 8.4 to 9.6 ms forward and backward, on H100 and B200, in bf16 and fp8, with 8 and 16 experts a rank.
@@ -119,5 +121,7 @@ MEGATRON_LOCAL = replace(
     ),
     # Without APEX's kernel a product's bf16 gradient is added to the fp32 sum: 2 and 4 bytes read, 4 written.
     accumulated_bytes=10.0,
+    kept_gradient_buffers=False,
+    grouped_streams=0,
     engine=False,
 )

@@ -51,20 +51,6 @@ KV_HEADS = shared.OVER_TP(
     source="megatron/core/transformer/transformer_config.py, __post_init__; Megatron-LM#2565",
     example={"num_attention_heads": 48, "num_key_value_heads": 6, "tp": 8, "hidden_size": 6144},
 )
-KV_WIDTH = shared.OVER_TP(
-    name="qkv width",
-    predicate=lambda f, p: (
-        no(f.latent) & ((f.num_attention_heads + 2 * f.num_key_value_heads) * f.head_dim % p.tp != 0)
-    ),
-    rule="the joint width of queries, keys and values must divide over tp",
-    sentence=(
-        "the projection to {f.num_attention_heads} query and 2 x {f.num_key_value_heads} key/value heads of "
-        "{f.head_dim} channels cannot be split over tp {p.tp}"
-    ),
-    since="core_v0.16.0",  # earlier ones have whole heads on every rank
-    source="megatron/core/tensor_parallel/layers.py, ColumnParallelLinear",
-    example={"num_attention_heads": 32, "num_key_value_heads": 1, "head_dim": 66, "tp": 8, "sequence_parallel": True},
-)
 ULYSSES_HEADS = Constraint(
     name="ulysses heads",
     predicate=lambda f, p: (
@@ -257,14 +243,6 @@ ADAPTER_RANK = _OF_ADAPTERS(
     sentence="the adapter's rank {f.column_rank} cannot be split over tp {p.tp} beside column-parallel layers",
     source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
     example={"adapted": True, "column_rank": 12, "tp": 8},
-)
-ADAPTER_COLUMNS = _OF_ADAPTERS(
-    name="adapter columns",
-    predicate=lambda f, p: f.adapted & (f.hidden_size % p.tp != 0),
-    rule="hidden_size must divide over tp beside row-parallel layers with adapters",
-    sentence="hidden_size {f.hidden_size} cannot be split over tp {p.tp} beside row-parallel layers with adapters",
-    source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
-    example={"adapted": True, "column_rank": 0, "hidden_size": 4098, "tp": 4},
 )
 ADAPTER_HEADS = _OF_ADAPTERS(
     name="adapters of shared heads",

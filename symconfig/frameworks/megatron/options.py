@@ -154,6 +154,7 @@ def behaviour(
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,
+            "kept_gradient_buffers": base.kept_gradient_buffers and not added_apart,
             "graphed": GRAPHED[scope] if (scope := graphed(names, experts)) else base.graphed,
             # 0: as many as stages, as without the option
             "microbatch_group": group if isinstance(group, int) and vpp > 1 and group != pp else 0,

@@ -69,6 +69,7 @@ def test_gradients_that_no_product_sums_are_added_by_a_kernel() -> None:
     assert framework(SEVENTY).accumulated_bytes == MEGATRON.accumulated_bytes == 0
     apart = framework(f"{SEVENTY} --no-gradient-accumulation-fusion")
     assert apart.accumulated_bytes == 10
+    assert not apart.kept_gradient_buffers
     assert memory_and_time(f"{SEVENTY} --no-gradient-accumulation-fusion")[1] > memory_and_time(SEVENTY)[1]
 
 
