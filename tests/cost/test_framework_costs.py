@@ -45,13 +45,6 @@ def test_what_a_step_takes_besides_its_work(
     assert found.reserved_bytes == pytest.approx(found.peak_bytes * (1 + more_reserved))
 
 
-@pytest.mark.parametrize(("framework", "apart"), [(MEGATRON, False), (MEGATRON_LOCAL, True), (FSDP, True)])
-def test_who_sums_the_gradient_of_a_bias_in_a_kernel_of_its_own(framework: Framework, apart: bool) -> None:
-    block = derived(sample_model("gpt3-175b"), framework.implementation, Scheme(False))["dense"]
-    kernels = [work for work in block.work if isinstance(work, Traffic) and work.phase is Phase.WEIGHT]
-    assert bool(kernels) is apart
-
-
 AMONG = {"dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "combine"}
 
 

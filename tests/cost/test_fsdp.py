@@ -34,10 +34,6 @@ def test_latency_of_a_gather_grows_with_the_ring_and_of_an_all_reduce_with_its_t
     assert reduce[1] / reduce[0] < 2
 
 
-def test_large_messages_are_bound_by_bandwidth() -> None:
-    assert ring(8e9, 1.0, 8) == pytest.approx(8e9 * 7 / 8 / LEVELS["level0_bytes_per_s"], rel=0.01)
-
-
 def plan(model: str, **changes: Any) -> Prediction:
     asked = {"dp": 64, "micro": 2, "global_batch": 128, "seq_length": 4096, "zero": 3, "framework": FSDP} | changes
     return predict(load_model(model), load_cluster("h100"), configuration(**asked))
@@ -75,18 +71,6 @@ def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
     assert apply(whole, full).rerun - apply(early, full).rerun == {"down_proj", "mlp_residual"}
     assert apply(whole, full).kept == apply(early, full).kept
     assert not apply(early, frozenset()).rerun
-
-
-def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
-    model = load_model("gpt3-175b")
-    block = derived(model, FSDP.implementation, Scheme(False))["dense"]
-    fused = derived(model, changed(FSDP.implementation, fused_bias=True), Scheme(False))["dense"]
-
-    def sums(work: object) -> bool:
-        return isinstance(work, Traffic) and work.phase is Phase.WEIGHT
-
-    assert {work.op for work in block.work if sums(work)} >= {"o_proj", "up_proj", "down_proj"}
-    assert not any(sums(work) for work in fused.work)
 
 
 def test_recompute_by_operator_saves_attention_and_every_other_product() -> None:

@@ -25,7 +25,6 @@ NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
     rule="expert parallelism needs a model with experts",
-    sentence="the model has no experts",
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"ep": 2},
 )
@@ -67,7 +66,6 @@ ULYSSES_NORM = Constraint(
     name="ulysses norm",
     predicate=lambda f, p: (p.cp > 1) & (p.zero == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
-    sentence="ZeRO-1 with fp32 gradients uses DeepSpeed's BF16_Optimizer, whose gradient norm fails under Ulysses",
     about="zero",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
@@ -85,8 +83,7 @@ AUTOTP_WITH_ULYSSES = Constraint(
 AUTOEP_WITH_ULYSSES = Constraint(
     name="autoep with ulysses",
     predicate=lambda f, p: (p.ep > 1) & (p.cp > 1),
-    rule="AutoEP with Ulysses is not validated",
-    sentence="AutoEP with Ulysses is not validated in this release",
+    rule="AutoEP with Ulysses is not validated in this release",
     about="ep",
     pins=("cp=1", "ep=1"),
     source="deepspeed/module_inject/auto_ep_config.py",
@@ -96,7 +93,6 @@ ADAPTER_WITH_TP = _WITHOUT_TP(
     name="adapter with tp",
     predicate=lambda f, p: f.adapted & (p.tp > 1),
     rule="AutoTP does not split adapter layers",
-    sentence="AutoTP does not split PEFT's adapter layers",
     source="deepspeed/module_inject/auto_tp.py",
     example={"adapted": True, "tp": 2},
 )
@@ -104,7 +100,6 @@ ADAPTER_WITH_EP = _WITHOUT_EP(
     name="adapter with ep",
     predicate=lambda f, p: f.adapted & (p.ep > 1),
     rule="AutoEP does not know adapter layers",
-    sentence="AutoEP does not know PEFT's adapter layers",
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"adapted": True, "num_experts": 8, "model_type": "mixtral", "ep": 2},
 )
@@ -181,7 +176,6 @@ MUON = Constraint(
     name="muon",
     predicate=lambda f, p: f.optimizer == "muon",
     rule="Muon is planned with Megatron-LM",
-    sentence="DeepSpeed's Muon gathers whole gradients and iterates in a way that is not priced here",
     about="optimizer",
     got="{f.optimizer}",
     hint="--backend megatron",
@@ -193,7 +187,6 @@ NARROW = Constraint(
     name="narrow states",
     predicate=lambda f, p: f.narrow_states,
     rule="AdamW's states are in fp32",
-    sentence="DeepSpeed keeps master weights and AdamW's moments in fp32",
     about="optimizer",
     hint="--optimizer adam8bit",
     unsaid=True,

@@ -30,8 +30,7 @@ UNKNOWN_OPTIMIZER = _OF_OPTIMIZER(
 MUON_RELEASE = _OF_OPTIMIZER(
     name="muon's release",
     predicate=lambda f, p: f.optimizer == "muon",
-    rule="Muon is planned from core_v0.18.2 on",
-    sentence="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
+    rule="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
     hint="--megatron-version core_v0.19",
     until="core_v0.17.1",
     source=_VALIDATED,
@@ -41,7 +40,6 @@ MUON_SHARDED = Constraint(
     name="muon with megatron-fsdp",
     predicate=lambda f, p: (f.optimizer == "muon") & (p.zero > 1),
     rule="Muon goes with ZeRO 0 and 1: Megatron-FSDP refuses it",
-    sentence="Megatron-FSDP runs adam and sgd, and no muon",
     about="zero",
     pins=("zero=1", "zero=0"),
     since=MUON_SINCE,
@@ -62,7 +60,6 @@ MUON_EXPERT_BIAS = Constraint(
     name="muon with biases of experts",
     predicate=lambda f, p: (f.optimizer == "muon") & f.expert_bias & (p.zero == 1),
     rule="with biases of experts Muon is not shared by ranks",
-    sentence="the distributed optimizer beside Muon has no place for biases of experts",
     about="zero",
     pins=("zero=0",),
     since=MUON_SINCE,
@@ -72,8 +69,7 @@ MUON_EXPERT_BIAS = Constraint(
 MUON_ADAPTERS = _OF_OPTIMIZER(
     name="muon with adapters",
     predicate=lambda f, p: (f.optimizer == "muon") & f.adapted,
-    rule="adapters are stepped by adam or sgd",
-    sentence="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
+    rule="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
     since=MUON_SINCE,
     source="megatron-bridge 0.3.1, peft/: no recipe has another optimizer",
     example={"optimizer": "muon", "adapted": True},
@@ -91,8 +87,7 @@ OFFLOADED_OTHER = Constraint(
 NARROW_SHARDED = Constraint(
     name="narrow states without the distributed optimizer",
     predicate=lambda f, p: f.narrow_states & (p.zero != 1),
-    rule="states narrower than fp32 need the distributed optimizer",
-    sentence="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
+    rule="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
     about="zero",
     pins=("zero=1",),
     source=_CONFIG,
@@ -118,7 +113,6 @@ OVERLAP_RELEASE = Constraint(
     name="expert overlap of an old release",
     predicate=lambda f, p: p.moe_overlap,
     rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
-    sentence="it cannot hide the experts' all-to-all",
     about="overlap.moe_a2a",
     until="core_v0.13.0",
     unsaid=True,
@@ -130,7 +124,6 @@ OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
     rule="hiding the experts' all-to-all needs virtual pipeline stages",
-    sentence="hiding the experts' all-to-all: with pipeline stages it needs virtual ones",
     got="vpp of the plan",
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
@@ -138,7 +131,6 @@ OVERLAP_EXPERTS = _HIDING(
     name="expert overlap",
     predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
     rule="hiding the experts' all-to-all needs expert parallelism",
-    sentence="hiding the experts' all-to-all: without expert parallelism there is nothing to hide",
     got="ep of the plan",
     example=OVERLAP | {"ep": 1},
 )
@@ -146,7 +138,6 @@ OVERLAP_RECOMPUTE = _HIDING(
     name="expert overlap with recomputed experts",
     predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
     rule="hiding the experts' all-to-all recomputes no experts",
-    sentence="hiding the experts' all-to-all: experts are not recomputed",
     got="recompute of the plan",
     example=OVERLAP | {"recompute": "full"},
 )
@@ -154,7 +145,6 @@ OVERLAP_MTP = _HIDING(
     name="expert overlap with predictions",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
     rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
-    sentence="hiding the experts' all-to-all: it goes with one multi-token-prediction layer at most",
     got="stages of the plan",
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
@@ -162,7 +152,6 @@ OVERLAP_MTP_ALONE = _HIDING(
     name="expert overlap with a prediction on one stage",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
     rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
-    sentence="hiding the experts' all-to-all: with multi-token prediction it needs pipeline stages",
     got="pp of the plan",
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
@@ -171,7 +160,6 @@ OVERLAP_DISPATCHER = _HIDING(
     name="expert overlap with gathered tokens",
     predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
     rule="hiding the experts' all-to-all needs an all-to-all",
-    sentence="hiding the experts' all-to-all: the allgather dispatcher has no all-to-all",
     got="moe_dispatcher of the plan",
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
@@ -179,7 +167,6 @@ HYBRID_OVERLAP = Constraint(
     name="expert overlap of a hybrid model",
     predicate=lambda f, p: p.moe_overlap & f.hybrid,
     rule="hiding the experts' all-to-all needs a model whose layers all have attention",
-    sentence="hiding the experts' all-to-all: HybridModel has no schedule for it",
     about="overlap.moe_a2a",
     got="layers of the model",
     source="megatron/core/models/common/model_chunk_schedule_plan.py",
