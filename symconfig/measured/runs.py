@@ -12,9 +12,9 @@ from symconfig.descriptor.measurements import MeasuredBatch, MeasuredOptions, Me
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.measured.calibrate import Calibration, calibrate
-from symconfig.measured.gpu_type import gpu_type
 from symconfig.measured.judge import Judged, judge
 from symconfig.measured.log_row import as_row, log_model, source_of
+from symconfig.measured.priors import gpu_type
 from symconfig.measured.score import predicted
 from symconfig.measured.training_log import read_log
 from symconfig.units import GIB

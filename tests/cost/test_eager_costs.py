@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.formulas import CONTENTION
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model

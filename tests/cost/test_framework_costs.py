@@ -7,10 +7,7 @@ import pytest
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed
-from symconfig.graph.derived import Phase, Traffic
-from symconfig.graph.model import derived
-from symconfig.graph.scheme import Scheme
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, Graphed
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import predict

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from symconfig.cost import formulas
 from symconfig.cost.collectives import collective_s
-from symconfig.cost.flops import flops_per_token
 from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
+from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
-from tests.cost.support import cost, seconds, stage_bytes
+from tests.cost.support import cost, seconds
 from tests.graph.support import SEQUENCE, block, numbers
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny

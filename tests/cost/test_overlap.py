@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from symconfig.cost import formulas
 from symconfig.cost.formulas import CONTENTION
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS

@@ -9,7 +9,7 @@ import pytest
 
 from symconfig.cost import formulas
 from symconfig.schedule.schedules import held
-from tests.cost.support import cost, seconds, stage_bytes
+from tests.cost.support import cost, seconds
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
 

@@ -12,8 +12,7 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.calibrate import BOUNDS
 from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu.kernel_times import CastProduct
-from symconfig.measured.gpu_type import gpu_type
-from symconfig.measured.priors import ANY_GPU, Distilled, Observed, believed, kernel_priors, priors
+from symconfig.measured.priors import Distilled, Observed, believed, gpu_type, kernel_priors, priors
 
 NAME = "gemm_efficiency"
 # Best shapes' share of the peak as people published them.

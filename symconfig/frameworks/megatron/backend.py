@@ -5,8 +5,7 @@ from __future__ import annotations
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS
-from symconfig.frameworks.backend import Backend, Medium, Releases
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Backend, Kind, Medium, Releases
 from symconfig.frameworks.megatron import adapters, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON as USUAL
 from symconfig.frameworks.megatron.flags import at_least

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from symconfig.errors import InputError, nearest
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS
 from symconfig.frameworks.megatron.backend import optimizer as unasked
 from symconfig.frameworks.megatron.flags import at_least

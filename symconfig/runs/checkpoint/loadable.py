@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.degrees import Degrees

@@ -27,8 +27,8 @@ from symconfig.existing.recover.rl.values import FSDP, VERL, VERL_TUNING, Traine
 from symconfig.existing.recover.run import Assumed, Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
-from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 # Of megatron: what says nothing of the computation, or is read by itself.
