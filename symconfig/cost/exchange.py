@@ -208,7 +208,13 @@ def _exposed_in_pipeline(sums: Stages, points: Columns, setting: Setting) -> Arr
         return gathered + _exposed_between_groups(reduce, backward, ends, group, setting)
     first = framework.hide.data * (_stage_index(setting) == 0)
     reduced = _exposed_beside_own_pass(reduce, backward, first, setting)
-    return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
+    if not (framework.demanded_gathers and framework.hide.data):
+        return reduced + _exposed_beside_own_pass(gather, forward, 0 * first, setting)
+    alike = setting.pipelines.alike[:, None] * (_stage_index(setting) > 0)
+    hidden = minimum(gather, first * forward)
+    own = first_axis_max(np.where(first > 0, gather - hidden + CONTENTION * hidden, 0.0))
+    result: Array = reduced + own + (alike * gather).sum(axis=0)
+    return result
 
 
 def _exposed_beside_own_pass(seconds: Array, work: Array, share: Array, setting: Setting) -> Array:

@@ -148,6 +148,10 @@ class Framework:
     reduced_bytes: float | None = None  # of a gradient's element on the wire; None: as it is kept
     # ZeRO 1 or 2 that reduces every gradient to every rank, of which each then uses its part.
     all_reduced_gradients: bool = False
+    # Without interleaving a stage gathers its weights when its first input has come, one stage after the other
+    # (Megatron-LM's --overlap-param-gather: a hook of the first module, which runs after recv_forward); otherwise all
+    # stages at once, after the optimizer.
+    demanded_gathers: bool = False
     # New weights are gathered after the optimizer with nothing beside it (Megatron-LM without --overlap-param-gather).
     gathers_apart: bool = False
     # What of a stage one collective gathers or reduces: of ZeRO 3 every microbatch.

@@ -24,7 +24,7 @@ from symconfig.graph.derived import Phase
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.schedule.schedules import most_held
-from symconfig.schedule.timeline import Times
+from symconfig.schedule.timeline import Start, Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def chunk_times(
         repeated_s = repeated_s + _recomputed_s(table, alike, repeated)
     where = np.array([alike.index(tuple(chunk)) for chunk in chunks]).reshape(setting.vpp, setting.pp).T
     between = messages(sums, points, setting)
-    gathers_apart, reduces_apart, hide = overlap(setting)
+    gathers, reduces, hide = overlap(setting)
     return Times(
         forward=(of.ahead[:, 0, 0] + hidden[0])[where],
         recompute=repeated_s[where],
@@ -171,28 +171,30 @@ def chunk_times(
         lag_s=float(between.lag_s[0]),
         gather=moved.gather[where, 0],
         reduce=moved.reduce[where, 0],
-        gathers_apart=gathers_apart,
-        reduces_apart=reduces_apart,
+        gathers=gathers,
+        reduces=reduces,
         hide=hide,
         contention=CONTENTION,
         paired=hidden.sum(axis=0)[where],
     )
 
 
-def overlap(setting: Setting) -> tuple[bool, bool, Array]:
-    """Return (whether gathers run apart, whether reductions do, share of own backwards that reductions overlap with).
+def overlap(setting: Setting) -> tuple[Start, Start, Array]:
+    """Return (when weights are gathered, when gradients are reduced, share of own passes that overlaps).
 
-    Without overlap both run apart, and without interleaving the gathers do. The shares, [pp, vpp], are above 0 only on
-    the first stage without interleaving, which alone has several buckets. Megatron-LM (core_v0.19) with
-    --overlap-grad-reduce (distributed_data_parallel.py, `bucket_size`). Interleaved, collectives of all stages are
-    aligned, one a chunk, launched before the chunk's first forward and after its last backward (schedules.py,
-    `param_sync_func` and `grad_sync_func`).
+    The shares, [pp, vpp], are 0 without overlap, and above 0 only on the first stage without interleaving, which alone
+    has several buckets. Megatron-LM (core_v0.19) with --overlap-grad-reduce and --overlap-param-gather
+    (distributed_data_parallel.py, `bucket_size`). Interleaved, collectives of all stages are aligned, one a chunk,
+    launched before the chunk's first forward and after its last backward (schedules.py, `param_sync_func` and
+    `grad_sync_func`).
     """
     framework, hide = setting.framework, np.zeros((setting.pp, setting.vpp))
-    if framework.hide.data and setting.vpp == 1:
-        hide[0] = framework.hide.data
-    alone = not framework.hide.data
-    return alone or setting.vpp == 1 or framework.gathers_apart, alone, hide
+    if not framework.hide.data:
+        return Start.APART, Start.APART, hide
+    if setting.vpp > 1:
+        return Start.APART if framework.gathers_apart else Start.AHEAD, Start.AHEAD, hide
+    hide[0] = framework.hide.data
+    return Start.ON_DEMAND if framework.demanded_gathers else Start.APART, Start.AHEAD, hide
 
 
 def _shape(index: int, chunk: Chunk, kinds: tuple[str, ...]) -> StageShape:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,16 +94,12 @@ def _each_offload(array: Array) -> Array:
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the seconds of a step by part, each of which broadcasts to [r, o, n]."""
-    parts = {name: _each_offload(part) for name, part in _passes_s(sums, points, setting).items()}
+    passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
+    parts = {name: _each_offload(part) for name, part in passes.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = optimizer_s(sums, points, setting)[None]
     parts["overhead"] = _overhead(points, setting)[None, None, :]
     return parts
-
-
-def _passes_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of all microbatches through the pipeline by part, the bubble included: [r, n] each."""
-    return pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:
@@ -207,7 +204,8 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
     sums: of a `bound_table`.
     """
-    return np.asarray(total(_passes_s(sums, points, setting))[0])
+    passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
+    return np.asarray(total(passes)[0])
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -240,11 +238,8 @@ def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
 Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks
 
 
-@dataclass(frozen=True, slots=True)
-class BlockCost:
-    """layers: the number of recomputed layers of each candidate, 0 where none fits, [1, o, n]. cost: with that
-    number.
-    """
+class FirstLayers(NamedTuple):
+    """The cost of each candidate with its first `layers` layers of every chunk recomputed, [1, o, n]; 0: none fits."""
 
     layers: NDArray[np.intp]
     cost: Cost
@@ -267,7 +262,7 @@ class Extremes:
 
 def evaluate_block(
     extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
-) -> BlockCost:
+) -> FirstLayers:
     """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits.
 
     The cost is that with this number. Where no number fits, layers is 0 and the cost is that without recompute.
@@ -294,7 +289,7 @@ def evaluate_block(
     layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
     memory = {**plain.memory, "activations": _pick(activations, layers), "working set": _pick(working, layers)}
     extra = _pick(summed(prefix, change[SECONDS].sum(axis=0)), layers)
-    return BlockCost(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
+    return FirstLayers(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
 
 
 def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:

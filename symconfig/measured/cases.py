@@ -321,4 +321,7 @@ def framework_of(options: RowOptions, name: str) -> Framework:
     )
     if options.get("fsdp_mixed_precision") == "PURE":
         implementation = replace(implementation, framework={**implementation.framework, **NARROW_REDUCTION})
-    return switched(base, architecture, implementation)
+    stages = p.get("pp", 1) > 1 and p.get("vpp", 1) == 1
+    reduces = implementation.hides().get("data", base.hide.data) > 0
+    demanded = stages and reduces and overlap.get("param_gather") is not False
+    return switched(replace(base, demanded_gathers=demanded), architecture, implementation)

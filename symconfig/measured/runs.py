@@ -165,7 +165,6 @@ def calibrations(runs: Runs, command: str, from_scratch: bool) -> list[Calibrati
     return [calibrate(cluster, rows, command, from_scratch) for cluster, rows in runs.timed]
 
 
-ENDINGS = (".yaml", ".yml")
 Read = tuple[tuple[str, Measurements], ...]
 
 
@@ -188,7 +187,7 @@ def read(names: Sequence[str]) -> Read:
             try:
                 read_files[path] = load_measurements(path)
             except InputError as error:
-                problems += error.problems if path.suffix in ENDINGS else [_no_measurements(path, error)]
+                problems += error.problems if path.suffix in MEASUREMENTS else [_no_measurements(path, error)]
     if problems := problems or _shared(read_files):
         raise InputError(problems)
     return merged(tuple((path.stem, content) for path, content in read_files.items()))
@@ -207,7 +206,7 @@ def in_folder(path: Path) -> list[Path]:
     """Return [path] for a file, or the YAML files of a folder sorted by name. Raise InputError if it has none."""
     if not path.is_dir():
         return [path]
-    paths = sorted(child for child in path.iterdir() if child.suffix in ENDINGS and child.is_file())
+    paths = sorted(child for child in path.iterdir() if child.suffix in MEASUREMENTS and child.is_file())
     if not paths:
         raise InputError("this folder holds no measurements", file=str(path), need="files that end in .yaml")
     return paths

@@ -19,7 +19,7 @@ from symconfig.schedule.schedules import (
     orders,
     problem,
 )
-from symconfig.schedule.timeline import Array, Timeline, Times, Track, Window
+from symconfig.schedule.timeline import Array, Start, Timeline, Times, Track, Window
 
 MOST_TASKS = 2**18  # of a step that is simulated whole; a longer one is extrapolated
 
@@ -96,7 +96,10 @@ class _Stage:
         self.pairs = (warm, len(tasks) - warm) if paired else (len(tasks), 0)  # forwards and backwards in turn
         slow = float(np.broadcast_to(times.slow, shape.pp)[stage])
         backward = times.recompute[stage] + times.backward[stage] + times.weight[stage]
-        self.seconds = ((times.forward[stage] * slow).tolist(), (backward * slow).tolist())
+        self.seconds: tuple[list[float], list[float]] = (
+            (times.forward[stage] * slow).tolist(),
+            (backward * slow).tolist(),
+        )
         saved = np.zeros(shape.vpp) if times.paired is None else times.paired[stage] / 2.0
         self.saved_s: list[float] = (saved * slow).tolist()
         self.hide: list[float] = np.broadcast_to(times.hide, times.forward.shape)[stage].tolist()
@@ -115,15 +118,28 @@ class _Stage:
         self.windows.append(Window(kind, chunk, start_s, self.until))
 
     def _queue_gathers(self) -> None:
-        """Queue all gathers, if there are any, in the order of the chunks' first forwards, which wait for them."""
-        if self.times.gather is None:
+        """Queue all gathers, if there are any, in the order of the first forwards; on demand, only note these forwards.
+
+        If gathers run apart, the first forwards wait for all of them.
+        """
+        gather, start = self.times.gather, self.times.gathers
+        if gather is None:
             return
+        first: dict[int, int] = {}
         for n, (kind, chunk, _) in enumerate(self.tasks):
-            if kind == FORWARD and len(self.windows) == chunk // self.shape.pp:  # chunks begin in model order
-                self._occupy("gather", chunk, self.until, self.times.gather)
-                self.ready[n] = self.until
-        if self.times.gathers_apart:
+            if kind == FORWARD:
+                first.setdefault(chunk, n)
+        for chunk, n in first.items():
+            self.ready[n] = 0.0
+            if start is not Start.ON_DEMAND:
+                self._occupy("gather", chunk, self.until, gather)
+                self.ready[n] = self.until - self._overlapped_s(chunk)
+        if start is Start.APART:
             self.ready = dict.fromkeys(self.ready, self.until)
+
+    def _overlapped_s(self, chunk: int) -> float:
+        """Return the seconds of a chunk's own first forward that its gather overlaps with."""
+        return self.hide[chunk // self.shape.pp] * self.seconds[FORWARD][chunk // self.shape.pp]
 
     def _place_reductions(self) -> None:
         """Note after which task each chunk's reduction may start, if there are any; after the last if they run apart.
@@ -139,7 +155,7 @@ class _Stage:
         for chunk, place in sorted(last.items(), key=lambda item: item[1]):
             behind = 0 if self.hide[chunk // self.shape.pp] > 0 else self.stage
             n = backwards[min(place + behind, len(backwards) - 1)]
-            self.reductions[len(self.tasks) if self.times.reduces_apart else n].append(chunk)
+            self.reductions[len(self.tasks) if self.times.reduces is Start.APART else n].append(chunk)
 
     def advance(self, arrived: list[float | None]) -> None:
         """Run tasks until one waits for a message; add what they make to `arrived`.
@@ -174,7 +190,7 @@ class _Stage:
                     own_s += self.seconds[FORWARD][other // pp]
                     own_s -= self.saved_s[chunk // pp] + self.saved_s[other // pp]
             if n in self.ready:
-                clock = max(clock, self.ready[n])
+                clock = self._with_weights(n, clock, there)
             start = there if there > clock else clock
             takes = own_s + busy_s if inner else own_s
             if start < self.until:
@@ -190,6 +206,14 @@ class _Stage:
             self.ends.append(clock)
             n += 1
         self.clock = clock
+
+    def _with_weights(self, n: int, clock: float, arrived_s: float) -> float:
+        """Return when the weights of task n, a chunk's first forward, are there; if on demand, gather them."""
+        if self.times.gather is None or self.times.gathers is not Start.ON_DEMAND:
+            return max(clock, self.ready[n])
+        chunk, start = self.tasks[n][1], max(clock, arrived_s, self.until)
+        self._occupy("gather", chunk, start, self.times.gather)
+        return max(start, self.until - self._overlapped_s(chunk))
 
     def _reduced(self, n: int, clock: float, own_s: float) -> float:
         """Reduce the gradients that may be after task n, each when the channel is free; return the later clock.

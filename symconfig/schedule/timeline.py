@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,19 @@ from numpy.typing import NDArray
 from symconfig.schedule.schedules import BACKWARD, FORWARD, Schedule, Shape, Task
 
 Array = NDArray[np.float64]
+
+
+class Start(Enum):
+    """When a stage's data-parallel collectives run; those of one stage follow one another.
+
+    APART: all gathers before the stage's first task, all reductions after its last one.
+    AHEAD: gathers from time 0 on; a reduction when the chunk's gradients are complete on all stages.
+    ON_DEMAND: a gather when the chunk's first input has arrived; a reduction as for AHEAD.
+    """
+
+    APART = "apart"
+    AHEAD = "ahead"
+    ON_DEMAND = "on demand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +37,11 @@ class Times:
     busy_s: for which a message (an activation or a gradient from another stage) occupies its receiver.
     lag_s: further time that a message is under way, while nobody needs to wait.
     gather: all-gather of a chunk's new weights before its first forward. reduce: the reduction of a chunk's gradients
-    after its last backward. Those of one stage follow one another on a channel of the stage's own. gathers_apart: all
-    gathers run before the stage's first task; else each chunk's first forward waits for its own. reduces_apart: all
-    reductions run after the stage's last task; else a reduction runs when the chunk's gradients are complete.
+    after its last backward. gathers, reduces: when they run, on a channel of the stage's own.
     paired: what a microbatch's forward and backward in a chunk save, half each, where they are paired with a backward
     and a forward of other microbatches (expert all-to-alls under the other one's products).
-    hide: the share of a chunk's own last backward that its reduction overlaps with, unless apart; [pp, vpp], or one for
-    all.
+    hide: the share of a chunk's own first forward (last backward) that its gather (reduction) overlaps with, unless
+    apart; [pp, vpp], or one for all.
     contention: the share of an overlapped collective's time by which it slows the work down; below 1.
     slow: [pp], how many times longer each stage's GPUs take for any work, or one for all.
     """
@@ -42,8 +54,8 @@ class Times:
     lag_s: float = 0.0
     gather: Array | None = None
     reduce: Array | None = None
-    gathers_apart: bool = False
-    reduces_apart: bool = False
+    gathers: Start = Start.AHEAD
+    reduces: Start = Start.AHEAD
     hide: Array | float = 0.0
     contention: float = 0.0
     paired: Array | None = None

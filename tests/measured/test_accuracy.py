@@ -112,8 +112,8 @@ def test_every_other_constant_names_its_source() -> None:
 # above 10 %: simumax_b200: its matrix products are a quarter slower than other tables'. megatron_golden:
 # deterministic mode, and GB200 has few other runs in bf16. megatron_bridge_cards: SFT and LoRA of real data, which
 # nobody tuned. torchao_float8: FSDP2 of 2024. xtuner: hosts of a cloud half as fast as NVIDIA's; attention of very
-# long sequences; that stages of 1F1B gather new weights one after the other is left out. nemo_2407: an attention
-# kernel of 2024. bigscience_bloom, nemo_automodel, ascend_modellink, galvatron_profile: programs of their own.
+# long sequences. nemo_2407: an attention kernel of 2024. bigscience_bloom, nemo_automodel, ascend_modellink,
+# galvatron_profile: programs of their own.
 REACHED: dict[str, tuple[float | None, float | None]] = {
     "aleph_alpha": (0.08, None),
     "ascend_modellink": (0.13, None),
@@ -151,7 +151,7 @@ REACHED: dict[str, tuple[float | None, float | None]] = {
     "torchao_float8": (0.225, 0.12),
     "torchtitan": (0.085, 0.03),
     "torchtune": (0.09, 0.1),
-    "xtuner_qwen3_235b": (0.185, None),
+    "xtuner_qwen3_235b": (0.18, None),
     "xtuner_ulysses": (0.19, None),
     "zero_bubble": (0.025, 0.05),
 }

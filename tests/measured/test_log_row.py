@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,8 @@ def configuration(plan: Plan) -> Configuration:
     best = plan.best
     p, o = best.parallel, best.options
     full = o.recompute.granularity == "full"
+    gathers = o.overlap.param_gather and o.zero_stage > 0
+    framework = replace(MEGATRON, demanded_gathers=gathers and p.pp > 1 and p.vpp == 1)
     return Configuration(
         degrees=p,
         micro=best.batch.micro,
@@ -73,7 +76,7 @@ def configuration(plan: Plan) -> Configuration:
         modules=frozenset({LAYER}) if full else frozenset(o.recompute.modules),
         block_layers=o.recompute.num_layers if o.recompute.method == "block" else 0,
         zero=o.zero_stage,
-        framework=MEGATRON,
+        framework=framework,
         ends_as_layers=(int(o.account_for_embedding), int(o.account_for_loss)),
         layout=o.pipeline_layout or "",
         first_layers=o.first_stage_layers,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Timeline
+from symconfig.schedule.timeline import Start, Timeline
 from tests.schedule.support import uniform
 
 
@@ -28,24 +28,29 @@ def test_without_overlap_all_stands_before_and_after() -> None:
     assert timeline.finish_s.tolist() == [timeline.step_s]
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [(0.25, 0.0), (0.5, 0.0), (0.75, 0.25)])
+def test_a_share_of_the_first_forward_hides_the_gather(seconds: float, shown: float) -> None:
+    assert single(gather=stages(seconds), hide=0.5).step_s == pytest.approx(6 + shown)
+
+
 @pytest.mark.parametrize(("seconds", "shown"), [(0.5, 0.0), (1.0, 0.0), (1.5, 0.5)])
 def test_a_share_of_the_last_backward_hides_the_reduction(seconds: float, shown: float) -> None:
     assert single(reduce=stages(seconds), hide=0.5).step_s == pytest.approx(6 + shown)
 
 
 def test_work_beside_a_collective_is_slower() -> None:
-    timeline = single(reduce=stages(1.0), hide=1.0, contention=0.25)
-    assert timeline.step_s == pytest.approx(6 + 0.25 * 1.0)
+    timeline = single(gather=stages(0.4), reduce=stages(1.0), hide=1.0, contention=0.25)
+    assert timeline.step_s == pytest.approx(6 + 0.25 * 0.4 + 0.25 * 1.0)
 
 
 def test_chunks_are_gathered_one_after_the_other() -> None:
     """Stage 0 of 2 runs both microbatches through its first chunk: the second chunk's gather has until then."""
     gather = np.array([[0.5, 2.5], [0.0, 0.0]])
-    timeline = simulate(uniform(2, 2, gather=gather), 2)
+    timeline = simulate(uniform(2, 2, gather=gather, hide=0.5), 2)
     windows = [(event.chunk, event.start_s, event.end_s) for event in timeline.events(0) if event.kind == "gather"]
     assert windows == [(0, 0.0, 0.5), (1, 0.5, 3.0)]
     first = next(event for event in timeline.events(0) if event.kind == "forward" and event.chunk == 1)
-    assert first.start_s == pytest.approx(3.0)
+    assert first.start_s == pytest.approx(2.5)
 
 
 def test_early_stages_reduce_while_later_ones_have_nothing_left() -> None:
@@ -71,11 +76,21 @@ def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, co
         assert timeline.finish_s[stage] >= channel[-1][1] - 1e-9
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_filling_the_pipeline_hides_all_gathers_but_the_first(apart: bool) -> None:
+@pytest.mark.parametrize(("gathers", "shown"), [(Start.APART, 0.5), (Start.AHEAD, 0.5), (Start.ON_DEMAND, 4 * 0.5)])
+def test_gathers_on_demand_come_one_stage_after_the_other(gathers: Start, shown: float) -> None:
+    """The first microbatch meets one on each stage; else the filling hides all but the first stage's."""
     each = stages(0.5, 0.5, 0.5, 0.5)
-    timeline = simulate(uniform(4, gather=each, gathers_apart=apart), 8)
-    assert timeline.step_s == pytest.approx(3 * (8 + 3) + 0.5)
+    timeline = simulate(uniform(4, gather=each, gathers=gathers), 8)
+    assert timeline.step_s == pytest.approx(3 * (8 + 3) + shown)
+
+
+def test_buckets_of_the_first_stage_alone_run_beside_its_passes() -> None:
+    each = stages(0.5, 0.5, 0.5, 0.5)
+    timeline = simulate(
+        uniform(4, gather=each, reduce=each, gathers=Start.ON_DEMAND, hide=stages(1.0, 0.0, 0.0, 0.0)),
+        8,
+    )
+    assert timeline.step_s == pytest.approx(3 * (8 + 3) + 3 * 0.5)
 
 
 def test_reductions_start_on_all_stages_together() -> None:

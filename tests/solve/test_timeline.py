@@ -104,9 +104,10 @@ ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches,
 ]
 
 
+@pytest.mark.parametrize("demanded", [False, True])
 @pytest.mark.parametrize(("name", "tp", "pp", "vpp", "microbatches", "dp"), ALIKE)
 def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
-    name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int
+    name: str, tp: int, pp: int, vpp: int, microbatches: int, dp: int, demanded: bool
 ) -> None:
     asked = configuration(
         tp=tp,
@@ -118,7 +119,7 @@ def test_the_formula_of_the_search_is_the_simulation_where_stages_are_alike(
         vpp=vpp,
         sequence_parallel=tp > 1,
         zero=int(dp > 1),
-        framework=MEGATRON,
+        framework=replace(MEGATRON, demanded_gathers=demanded),
     )
     one = as_found(load_model(name), load_cluster("h100"), asked)
     formula = float(costed(one).cost.step_s[0, 0, 0])

@@ -146,10 +146,14 @@ def _normalised(c: Configuration) -> Configuration:
         c = replace(
             c, degrees=replace(c.degrees, vpp=1), layout="", first_layers=None, last_layers=None, ends_as_layers=(0, 0)
         )
+    if c.degrees.pp == 1 or c.degrees.vpp > 1:  # stages that do not interleave alone ask for their weights in turn
+        framework = replace(framework, demanded_gathers=False)
     if c.zero == 0:
-        framework = replace(framework, gathers_apart=False)
+        framework = replace(framework, gathers_apart=False, demanded_gathers=False)
     if c.degrees.dp * c.degrees.cp == 1:
-        framework = replace(framework, gathers_apart=False, hide=replace(framework.hide, data=0.0))
+        framework = replace(
+            framework, gathers_apart=False, demanded_gathers=False, hide=replace(framework.hide, data=0.0)
+        )
     if c.degrees.vpp == 1:
         framework = replace(framework, hide=replace(framework.hide, pp=0.0), microbatch_group=0)
     return replace(
@@ -219,6 +223,8 @@ def _overlaps(now: Framework, then: Framework) -> Iterator[str]:
     yield from _extras(Extras.of(now), Extras.of(then))
     if now.microbatch_group != then.microbatch_group:
         yield f"microbatches in a row on a chunk {now.microbatch_group or 'pp'} -> {then.microbatch_group or 'pp'}"
+    if now.demanded_gathers and not then.demanded_gathers:
+        yield "all stages gather new weights at once"
 
 
 _EXTRAS = {
@@ -296,6 +302,7 @@ def willing(framework: Framework, architecture: str) -> Framework:
         implementation=how,
         hide=hide,
         gathers_apart=False,
+        demanded_gathers=False,
         microbatch_group=0,
         mask_bytes=0.0,
     )

@@ -1,4 +1,4 @@
-"""What releases of Megatron-LM refuse of optimizers other than AdamW with states in fp32.
+"""What releases of Megatron-LM refuse of optimizers other than AdamW with states in fp32, and of expert overlap.
 
 `dist_muon` is the old name of `--optimizer muon --use-distributed-optimizer` (core_v0.18.2 to 0.19, arguments.py).
 """
@@ -173,4 +173,4 @@ HYBRID_OVERLAP = Constraint(
     example={"mixers": MIXERS} | OVERLAP,
 )
 
-OVERLAP_CONSTRAINTS = of_module(globals())
+OVERLAP_CONSTRAINTS = of_module(globals())[len(OPTIMIZER_CONSTRAINTS) :]

@@ -145,12 +145,14 @@ def behaviour(
     # Megatron-FSDP never adds a gradient where it is summed, and the usual figures are so.
     added_apart = names.get("gradient_accumulation_fusion") is False and zero < 2
     sharded = zero == 1 and replicas > 1 and overlap.grad_reduce
+    in_turn = pp > 1 and vpp == 1  # then the stages' gathers at their first input go one after the other
     group = names.get("microbatch_group_size_per_vp_stage")
     switches = Switches(
         implementation=implementation,
         bytes={"gradient": float(gradient_bytes)},
         framework={
-            "gathers_apart": sharded and not overlap.param_gather and (pp == 1 or vpp > 1),
+            "gathers_apart": sharded and not overlap.param_gather and not in_turn,
+            "demanded_gathers": sharded and overlap.param_gather and in_turn,
             "quantised_weights": bool(names.get("fp8_param_gather")),
             "optimizer_instances": instances(names),
             "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else base.accumulated_bytes,

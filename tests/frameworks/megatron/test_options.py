@@ -176,21 +176,21 @@ def test_a_run_with_the_usual_options_is_as_usual() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "given", "apart"),
+    ("names", "given", "apart", "demanded"),
     [
-        (BESIDE, {}, False),
-        (BESIDE, {"pp": 4}, False),
-        (BESIDE, {"pp": 4, "vpp": 2}, False),
-        ({"overlap_grad_reduce": True}, {}, True),
-        ({"overlap_grad_reduce": True}, {"pp": 4}, False),
-        ({"overlap_grad_reduce": True}, {"replicas": 1}, False),
-        ({"overlap_grad_reduce": True}, {"zero": 0}, False),
-        ({"overlap_param_gather": True}, {}, False),
+        (BESIDE, {}, False, False),
+        (BESIDE, {"pp": 4}, False, True),
+        (BESIDE, {"pp": 4, "vpp": 2}, False, False),
+        ({"overlap_grad_reduce": True}, {}, True, False),
+        ({"overlap_grad_reduce": True}, {"pp": 4}, False, False),
+        ({"overlap_grad_reduce": True}, {"replicas": 1}, False, False),
+        ({"overlap_grad_reduce": True}, {"zero": 0}, False, False),
+        ({"overlap_param_gather": True}, {}, False, False),
     ],
 )
-def test_when_weights_are_gathered(names: Names, given: dict[str, int], apart: bool) -> None:
+def test_when_weights_are_gathered(names: Names, given: dict[str, int], apart: bool, demanded: bool) -> None:
     found = run(names, **given)
-    assert found.gathers_apart is apart
+    assert (found.gathers_apart, found.demanded_gathers) == (apart, demanded)
 
 
 def test_what_is_not_beside_work_is_not_hidden() -> None:
@@ -204,8 +204,8 @@ def test_what_is_not_beside_work_is_not_hidden() -> None:
 
 def test_sums_of_gradients_without_the_fused_kernel() -> None:
     apart = {**BESIDE, "gradient_accumulation_fusion": False}
-    assert run(BESIDE).accumulated_bytes == 0.0
-    assert run(apart).accumulated_bytes == 10.0
+    assert (run(BESIDE).accumulated_bytes, run(BESIDE).kept_gradient_buffers) == (0.0, True)
+    assert (run(apart).accumulated_bytes, run(apart).kept_gradient_buffers) == (10.0, False)
     assert run(apart, zero=2).accumulated_bytes == 0.0  # Megatron-FSDP adds none where it is summed
 
 
