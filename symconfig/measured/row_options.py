@@ -69,6 +69,7 @@ class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
+        """Read the options of a row. cluster: replaces the row's. Raises InputError for an option not understood."""
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
         own, self._unread = _spelled(row.options.model_dump(exclude_none=True))

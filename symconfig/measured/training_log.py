@@ -300,6 +300,7 @@ class _Reader:
             self.arguments[match[1] or match[2]] = _value(match[3])
 
     def _megatron(self, line: str) -> None:
+        """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps."""
         for report in _MEMORY.finditer(line):
             self._peak(int(report[1]), "allocated", float(report[3]) * MIB)
             self._peak(int(report[1]), "reserved", float(report[5]) * MIB)

@@ -91,6 +91,7 @@ class _Stage:
     def __init__(
         self, times: Times, shape: Shape, stage: int, paired: bool, tasks: tuple[Task, ...], warm: int
     ) -> None:
+        """Create a stage at time 0, with its gathers queued. tasks, warm: as of `orders`; paired: whether they pair."""
         self.times, self.shape, self.stage = times, shape, stage
         self.tasks, self.warm = tasks, warm
         self.pairs = (warm, len(tasks) - warm) if paired else (len(tasks), 0)  # forwards and backwards in turn

@@ -58,26 +58,6 @@ def test_a_log_without_its_cluster_or_model_asks_for_them(run: Run, tmp_path: Pa
     assert "which model" in outcome.err
 
 
-def test_a_deepspeed_log_with_what_it_does_not_say(run: Run, tmp_path: Path) -> None:
-    log = write(tmp_path, deepspeed_log(), "deepspeed.log")
-    outcome = run(
-        "calibrate",
-        log,
-        "--cluster",
-        "a100-80gb",
-        "--model",
-        "llama2-7b",
-        "--gpus",
-        "8",
-        "--seq-length",
-        "2048",
-        "--recompute",
-        "full",
-    )
-    assert outcome.code == 0, outcome.err
-    assert "deepspeed.log" in outcome.out
-
-
 def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
     outcome = run(
         "calibrate",

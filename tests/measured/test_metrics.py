@@ -22,18 +22,6 @@ def test_errors_by_hand() -> None:
     assert found.within_20 == pytest.approx(2 / 3)
 
 
-def test_what_is_only_too_high_has_no_underestimate() -> None:
-    found = error([("a", (1.2, 1.0)), ("b", (1.1, 1.0))])
-    assert found is not None
-    assert (found.low, found.low_id) == (0.0, None)
-    assert found.worst_id == "a"
-
-
-def test_nothing_has_no_error() -> None:
-    assert error([]) is None
-    assert oom([]) is None
-
-
 @pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
     """a: fits; b: fits and is slower; c: 8 GPUs of one replica each, which do not hold the model."""
@@ -66,7 +54,3 @@ def test_a_sweep_by_hand(judged: list[Judged]) -> None:
     assert found.choice in "ab"
     assert not found.choice_ran_out
     assert found.baseline == pytest.approx((1 / 10 + 1 / 8 + 0) / 3)
-
-
-def test_one_run_ranks_nothing(judged: list[Judged]) -> None:
-    assert sweep("s", judged[:1]) is None

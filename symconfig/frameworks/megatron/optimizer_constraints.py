@@ -124,35 +124,30 @@ OVERLAP_STAGES = _HIDING(
     name="expert overlap without virtual stages",
     predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
     rule="hiding the experts' all-to-all needs virtual pipeline stages",
-    got="vpp of the plan",
     example=OVERLAP | {"pp": 2, "vpp": 1},
 )
 OVERLAP_EXPERTS = _HIDING(
     name="expert overlap",
     predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
     rule="hiding the experts' all-to-all needs expert parallelism",
-    got="ep of the plan",
     example=OVERLAP | {"ep": 1},
 )
 OVERLAP_RECOMPUTE = _HIDING(
     name="expert overlap with recomputed experts",
     predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
     rule="hiding the experts' all-to-all recomputes no experts",
-    got="recompute of the plan",
     example=OVERLAP | {"recompute": "full"},
 )
 OVERLAP_MTP = _HIDING(
     name="expert overlap with predictions",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
     rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
-    got="stages of the plan",
     example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
 )
 OVERLAP_MTP_ALONE = _HIDING(
     name="expert overlap with a prediction on one stage",
     predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
     rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
-    got="pp of the plan",
     until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
     example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
 )
@@ -160,7 +155,6 @@ OVERLAP_DISPATCHER = _HIDING(
     name="expert overlap with gathered tokens",
     predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
     rule="hiding the experts' all-to-all needs an all-to-all",
-    got="moe_dispatcher of the plan",
     example=OVERLAP | {"moe_dispatcher": "allgather"},
 )
 HYBRID_OVERLAP = Constraint(
@@ -168,7 +162,6 @@ HYBRID_OVERLAP = Constraint(
     predicate=lambda f, p: p.moe_overlap & f.hybrid,
     rule="hiding the experts' all-to-all needs a model whose layers all have attention",
     about="overlap.moe_a2a",
-    got="layers of the model",
     source="megatron/core/models/common/model_chunk_schedule_plan.py",
     example={"mixers": MIXERS} | OVERLAP,
 )
