@@ -174,6 +174,9 @@ class Framework:
     added_gradients_at: frozenset[int] = frozenset()
     # The optimizer's step gives gradients up (PyTorch's zero_grad), so that one microbatch finds none.
     frees_gradients: bool = False
+    # Of a queue: at ZeRO 3 gradients of so many elements, or of twice the largest block's, wait whole to be reduced,
+    # and half as many weights are gathered ahead; at ZeRO 2 those of the whole model wait. 0: there is none.
+    queued_elements: float = 0.0
     copied_bytes: float = 0.0  # moved per parameter and microbatch between the collectives' buffers and the tensors
     # Of each of the rank's parameters, beside gradients: those in 16 bits that wait to be added to a wider sum, and
     # flat copies that collectives take.

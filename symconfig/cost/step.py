@@ -31,7 +31,7 @@ from symconfig.cost.optimizer import (
 from symconfig.cost.pipeline import in_flight, pipelined
 from symconfig.cost.stages import Offload, Setting, Stages, summed
 from symconfig.cost.table import Table
-from symconfig.cost.tape import maximum
+from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.columns import Columns
 
 # Of a parameter that is stepped in host memory: its gradient in fp32, pinned (Megatron-LM's hybrid_optimizer.py,
@@ -127,19 +127,26 @@ def memory_bytes(sums: Stages, points: Columns, setting: Setting) -> dict[str, A
     }
     parts |= {name: part[:, None] for name, part in states(sums, points, setting).items()}
     held = parts["activations"] + parts["head and loss"]
-    return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, points, setting)}
+    return parts | {"gradients": _gradients_at_peak(parts["gradients"], held, sums, points, setting)}
 
 
-def _gradients_at_peak(gradients: Array, held: Array, points: Columns, setting: Setting) -> Array:
+def _gradients_at_peak(gradients: Array, held: Array, sums: Stages, points: Columns, setting: Setting) -> Array:
     """Return the bytes of gradients at a stage's peak.
 
-    Gradients that the optimizer frees appear only during the backward if there is one microbatch; they then count as
-    far as they exceed `held`, the activations that are freed meanwhile.
+    Gradients that appear only during the last backward (queued for reduction, or all of them if the optimizer frees
+    them and there is one microbatch) count as far as they exceed `held`, the activations that are freed meanwhile.
     """
-    if not setting.framework.frees_gradients:
-        return gradients
-    coming = gradients * (points.num_microbatches == 1)
-    return np.asarray(gradients - coming + maximum(coming - held, 0.0))
+    every, queued = sums.dense + sums.expert, setting.framework.queued_elements
+    if not queued or not setting.sharding.gradient:
+        waiting = np.zeros_like(every)
+    else:
+        most = maximum(queued, 2 * sums.largest) if setting.sharding.weight else every
+        waiting = setting.bytes.gradient * minimum(every, most)
+    coming = np.expand_dims(waiting, tuple(range(1, gradients.ndim - 1)))
+    if setting.framework.frees_gradients:
+        coming = gradients * (points.num_microbatches == 1)
+        gradients = gradients - coming
+    return np.asarray(gradients + maximum(coming - held, 0.0))
 
 
 def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
@@ -172,8 +179,10 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     frozen = Share(sums.frozen - tables, sums.frozen_expert).on_rank(stored)
     copies = sizes.weight_cache * trained + sizes.frozen_cache * frozen
     whole = each(buffers, sizes.weight, 0.0, 0.0, 0.0) + _each_offload(still.on_rank(stored) + copies)
-    # ZeRO-3 gathers a block while it computes it, and the next one ahead of time.
-    live = _each_offload(sizes.weight * 2 * sums.largest) if sharding.weight else np.zeros_like(whole)
+    # ZeRO-3 gathers a block while it computes it, and the next one, or more, ahead of time.
+    rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
+    ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
+    live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
     if setting.zero in setting.framework.added_gradients_at and sizes.gradient > sizes.weight:
@@ -215,7 +224,7 @@ def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     """
     parts = states(sums, points, setting)
     held = (sums.kept[:, 0] * in_flight(points, setting) + sums.ends[:, 0])[:, None]
-    parts["gradients"] = _gradients_at_peak(parts["gradients"], held, points, setting)
+    parts["gradients"] = _gradients_at_peak(parts["gradients"], held, sums, points, setting)
     state: Array = sum(parts.values(), np.zeros(()))
     return np.asarray((held + sums.transient[:, :1] + state).max(axis=0))
 

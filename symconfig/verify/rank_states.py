@@ -54,9 +54,10 @@ def predicted(plan: Plan, stage: int) -> Predicted:
     """Return what the cost model predicts for a rank of a pipeline stage between two steps, without padding."""
     cost = costed(restore(plan, plan.best))
     setting = cost.setting
-    # Between steps host memory counts, too.
+    # Between steps no gradients wait to be reduced, and host memory counts, too.
+    framework = replace(setting.framework, queued_elements=0.0)
     offload = tuple(replace(each, optimizer=0.0) for each in setting.offload)
-    parts = states(cost.sums, cost.points, replace(setting, offload=offload))
+    parts = states(cost.sums, cost.points, replace(setting, framework=framework, offload=offload))
     place = min(stage, cost.sums.dense.shape[0] - 1)
     trained, frozen = (
         float(sum(part[place, 0] for part in kinds))

@@ -78,7 +78,7 @@ def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_memory_of_a_plan_falls_with_every_stage(backend: str) -> None:
-    found = [cost(tiny(), dp=8, zero=stage, backend=backend) for stage in range(4)]
+    found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits={"queued_elements": 0.0}) for stage in range(4)]
     total = [sum(stage_bytes(f, n)[0] for n in ("weights", "gradients", "optimizer state")) for f in found]
     assert total[0] > total[1] > total[2]
     assert stage_bytes(found[3], "optimizer state") == stage_bytes(found[1], "optimizer state")
@@ -209,6 +209,26 @@ def test_a_layer_too_large_to_be_kept_is_gathered_again_for_each_pass_over_it() 
     once, again = shown(frozenset({LAYER}), float(layer)), shown(frozenset({LAYER}), layer - 1.0)
     assert again == pytest.approx(once * 5 / 4, rel=0.01)  # gradients are twice as wide; both ends do not run again
     assert shown(frozenset(), layer - 1.0) == pytest.approx(once)
+
+
+@pytest.mark.parametrize("name", ["llama2-13b", "mixtral-8x7b"])
+@pytest.mark.parametrize("modules", [frozenset[str](), frozenset({LAYER})])
+def test_whole_gradients_that_wait_in_a_queue_come_as_activations_go(name: str, modules: frozenset[str]) -> None:
+    """Of a billion elements or two blocks; half as many weights are gathered ahead. PyTorch's FSDP and DeepSpeed have
+    one block ahead and no queue."""
+    queued = MEGATRON.queued_elements
+    one, none = (
+        cost(sample_model(name), dp=8, zero=3, modules=modules, habits={"queued_elements": size})
+        for size in (queued, 0.0)
+    )
+    gradients, weights, kept, loss = (
+        [stage_bytes(each, part)[0] for each in (one, none)]
+        for part in ("gradients", "weights", "activations", "head and loss")
+    )
+    largest = float(none.sums.largest[0, 0])
+    waiting = MEGATRON.bytes.gradient * max(queued, 2 * largest)
+    assert gradients[0] - gradients[1] == pytest.approx(max(waiting - kept[0] - loss[0], 0.0))
+    assert weights[0] - weights[1] == pytest.approx(MEGATRON.bytes.weight * max(queued / 2 - largest, 0.0))
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

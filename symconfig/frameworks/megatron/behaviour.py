@@ -95,6 +95,10 @@ MEGATRON = Framework(
     microbatch_overhead_s=0.0,
     fragmentation=0.02,  # assumed; out-of-memory runs on A100 fit no more
     kept_gradient_buffers=True,
+    # Megatron-FSDP's queues (0.19, core/distributed/fsdp/src/megatron_fsdp/megatron_fsdp.py, whose
+    # suggested_communication_unit_size is the larger of two, not the smaller). Its "optim_grads" has no units whose
+    # gradients are reduced one after the other (mcore_fsdp_adapter.py, fsdp_unit_modules).
+    queued_elements=1e9,
     grouped_streams=4,
     engine=True,
     # Fitted by hand to Qwen3-30B-A3B with microbatches of 4,096 tokens (megatron_bridge, moe_modelzoo_recipes): a layer
