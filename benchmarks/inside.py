@@ -67,10 +67,9 @@ def simulator() -> dict[str, float]:
     stages made anew and with them at hand."""
     import numpy as np
 
-    from symconfig.schedule.program import program
-    from symconfig.schedule.schedules import SCHEDULES
+    from symconfig.schedule.schedules import orders
     from symconfig.schedule.simulate import simulate
-    from symconfig.schedule.times import Times
+    from symconfig.schedule.timeline import Times
 
     stages, chunks, microbatches = 16, 8, 64
     one = np.ones((stages, chunks))
@@ -78,9 +77,9 @@ def simulator() -> dict[str, float]:
 
     def once(anew: bool) -> float:
         if anew:
-            program.cache_clear()
+            orders.cache_clear()
         cpu = time.process_time()
-        simulate(SCHEDULES["interleaved"], times, microbatches)
+        simulate(times, microbatches)
         return time.process_time() - cpu
 
     tasks = 2 * stages * chunks * microbatches

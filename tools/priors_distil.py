@@ -15,8 +15,7 @@ from symconfig.descriptor.cluster import SHARES, Kernels
 from symconfig.measured.calibrate import BOUNDS
 from symconfig.measured.fit import BETWEEN_SOURCES, DEVIATION, Array, Parameter, fit
 from symconfig.measured.gpu.kernel_fit import model_seconds
-from symconfig.measured.gpu_type import gpu_type
-from symconfig.measured.priors import ANY_GPU
+from symconfig.measured.priors import ANY_GPU, gpu_type
 from symconfig.units import significant
 from tools.priors_rows import Measured, Message, read
 

@@ -109,15 +109,14 @@ class PlanResult:
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
-    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+    def timeline(self, candidate: int = 1) -> Chart:
         """Return the simulated step of a candidate (1: the best): events, idle shares and memory.
 
-        schedule: a pipeline schedule by name; None: the framework's own. Raises InputError.
+        Raises InputError if there is no such candidate, or its shape cannot be simulated.
         """
         from symconfig.report.timeline import seen
 
-        one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, one, other)
+        return seen.seen(self.plan, self._candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.

@@ -65,8 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Run the command with the assumptions in effect."""
     from symconfig.descriptor.write import cluster_yaml
-    from symconfig.measured.read import in_folder
-    from symconfig.measured.runs import calibrations, runs
+    from symconfig.measured.runs import calibrations, in_folder, runs
     from symconfig.report.calibration import blocks, to_dict
 
     problems = arguments.problems

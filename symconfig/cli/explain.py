@@ -31,17 +31,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the schedule").add_argument
     add("--timeline", action="store_true", help="the schedule, stage by stage")
     add("--candidate", metavar="N", type=whole, default=1, help="which one of the plan's ranking (default 1, the best)")
-    add("--schedule", metavar="NAME", help="as another schedule would run it, also one that no framework has")
     add("--trace", metavar="FILE.json", help="write its events there, for ui.perfetto.dev or chrome://tracing")
     add("--force", action="store_true", help="replace a file that exists")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the plan's formulas, or with --timeline its schedule; return 0. Raises InputError, also for a schedule
-    that cannot run the plan.
-    """
+    """Print the plan's formulas, or with --timeline its schedule; return 0. Raises InputError."""
     if not arguments.timeline:
-        refuse(arguments, ("schedule", "trace", "force"), "is of the schedule", need="--timeline")
+        refuse(arguments, ("trace", "force"), "is of the schedule", need="--timeline")
     plan = arguments.problems.collect(lambda: plan_of(arguments.plan))
     if arguments.timeline:
         return _timeline(arguments, plan)
@@ -80,7 +77,6 @@ def _timeline(arguments: argparse.Namespace, plan: Plan | None) -> int:
 
     problems = arguments.problems
     path = output(arguments, "trace", JSON)
-    other = problems.read(seen.schedule, arguments.schedule)
     every = () if plan is None else (plan.best, *plan.alternatives)
     if plan is not None and arguments.candidate is not None and arguments.candidate > len(every):
         need = f"a whole number from 1 to {len(every)}"
@@ -89,7 +85,7 @@ def _timeline(arguments: argparse.Namespace, plan: Plan | None) -> int:
         raise InputError(problems.all)
     candidate = every[arguments.candidate - 1]
     with retraced(arguments.plan):
-        chart = seen.seen(plan, candidate, other)
+        chart = seen.seen(plan, candidate)
     if path is not None:
         write_text(path, trace(chart), arguments.force)
         note(f"wrote {path}")

@@ -20,7 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print predictions against measured runs; return 1 if no row could be predicted, else 0."""
     from symconfig.measured.assumptions import assuming
-    from symconfig.measured.read import read
+    from symconfig.measured.runs import read
     from symconfig.measured.score import source
     from symconfig.report import validation
 

@@ -9,9 +9,9 @@ import numpy as np
 from symconfig.cost import formulas
 from symconfig.cost.formulas import CONTENTION, overlapped_s
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import inside_experts, is_dispatch
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
+from symconfig.cost.work import inside_experts, is_dispatch
 from symconfig.graph.derived import Collective, DerivedBlock, Phase
 from symconfig.graph.implementation import Dispatch
 from symconfig.graph.layout import Kind

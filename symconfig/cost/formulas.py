@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from symconfig.cost.tape import greater, maximum, minimum
-from symconfig.schedule.interleaved import warm_up
+from symconfig.schedule.schedules import warm_up
 
 LEVELS = 4
 GRAIN = 1e-3  # element: the smallest piece of what can be divided freely

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine, Number
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.operator import FOUR_BIT_BYTES, Leg
@@ -163,15 +164,11 @@ class Framework:
     # ZeRO 3 cuts what tensor parallelism leaves whole for its ranks, too, and not only for the replicas
     # (deepspeed/runtime/zero/partition_parameters.py).
     shards_over_tensor: bool = False
-    # With a part of the optimizer state, ZeRO 2 and 3 offload its gradients, too: bytes of an element of the others.
-    # None: all stay, as they are.
-    beside_offload_bytes: float | None = None
+    # ZeRO 2 and 3 offload the same share of the gradients as of the optimizer state (DeepSpeed).
+    offloads_gradients: bool = False
     # Bytes of a weight, and of its gradient, in the shards of ZeRO 3, whatever is gathered of them; the rest of `bytes`
     # is the optimizer's. Gradients are there from a backward to the optimizer's step. None: all is as `bytes` says.
     shard_bytes: float | None = None
-    # ZeRO stages whose ranks keep 16-bit gradients of all parameters that their share of a flat group touches, each
-    # whole (deepspeed/runtime/zero/stage_1_and_2.py).
-    whole_gradients_at: frozenset[int] = frozenset()
     # ZeRO stages whose ranks keep the last microbatch's gradients beside a sum in fp32 until the next backward
     # (deepspeed/runtime/bf16_optimizer.py, clear_lp_grads).
     added_gradients_at: frozenset[int] = frozenset()
@@ -243,3 +240,21 @@ def element_bytes(framework: Framework, machine: Machine) -> Bytes:
     if framework.quantised_weights:
         return replace(framework.bytes, weight_cache=all_copies - 2.0, frozen_cache=one - framework.bytes.frozen)
     return replace(framework.bytes, weight_cache=all_copies, frozen_cache=all_copies)
+
+
+Amount = TypeVar("Amount", float, Array)
+
+
+def reserved_bytes(peak_bytes: Amount, framework: Framework) -> Amount:
+    """Return the bytes that the caching allocator reserves for a peak of allocated bytes, fragmentation included."""
+    return peak_bytes * (1 + framework.fragmentation)
+
+
+def device_bytes(peak_bytes: Amount, machine: Machine, framework: Framework) -> Amount:
+    """Return the bytes in use on the device for a peak of allocated bytes: reserved memory and the CUDA context."""
+    return reserved_bytes(peak_bytes, framework) + machine.context_bytes
+
+
+def largest_peak_bytes(usable_bytes: float, machine: Machine, framework: Framework) -> float:
+    """Return the peak of allocated bytes for which `device_bytes` equals usable_bytes: its inverse."""
+    return (usable_bytes - machine.context_bytes) / (1 + framework.fragmentation)

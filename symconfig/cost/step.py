@@ -6,12 +6,15 @@ pipeline degree fixed also dp and the number of microbatches).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symconfig.cost import formulas
+from symconfig.cost.blocks import SECONDS
 from symconfig.cost.exchange import exchanged_s
 from symconfig.cost.lattice import Array
 from symconfig.cost.optimizer import (
@@ -26,7 +29,8 @@ from symconfig.cost.optimizer import (
     state_of_matrices,
 )
 from symconfig.cost.pipeline import in_flight, pipelined
-from symconfig.cost.stages import Offload, Setting, Stages
+from symconfig.cost.stages import Offload, Setting, Stages, summed
+from symconfig.cost.table import Table
 from symconfig.cost.tape import maximum, minimum
 from symconfig.plans.columns import Columns
 
@@ -90,16 +94,12 @@ def _each_offload(array: Array) -> Array:
 
 def time_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     """Return the seconds of a step by part, each of which broadcasts to [r, o, n]."""
-    parts = {name: _each_offload(part) for name, part in _passes_s(sums, points, setting).items()}
+    passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
+    parts = {name: _each_offload(part) for name, part in passes.items()}
     parts["data-parallel communication"] = _each_offload(exchanged_s(sums, points, setting))
     parts["optimizer"] = optimizer_s(sums, points, setting)[None]
     parts["overhead"] = _overhead(points, setting)[None, None, :]
     return parts
-
-
-def _passes_s(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
-    """Return the seconds of all microbatches through the pipeline by part, the bubble included: [r, n] each."""
-    return pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
 
 
 def _overhead(points: Columns, setting: Setting) -> Array:
@@ -183,36 +183,18 @@ def states(sums: Stages, points: Columns, setting: Setting) -> dict[str, Array]:
     rest = sums.dense + sums.expert + sums.frozen + sums.frozen_expert - sums.largest
     ahead = maximum(sums.largest, minimum(setting.framework.queued_elements / 2, rest))
     live = _each_offload(sizes.weight * (sums.largest + ahead)) if sharding.weight else np.zeros_like(whole)
-    whole_gradients = [_whole_gradient_bytes(sums, points, setting, offload) for offload in offloads]
     gradients = each(buffers, 0.0, _column(_gradient_bytes(setting, offload) for offload in offloads), 0.0, 0.0)
     gradients = gradients + setting.framework.beside_bytes * _each_offload(every.sum)
+    if setting.zero in setting.framework.added_gradients_at and sizes.gradient > sizes.weight:
+        on_gpu = _column(offload.optimizer == 0 for offload in offloads)
+        gradients = gradients + on_gpu * sizes.weight * _each_offload(every.sum)
     on_device = _column(1.0 - offload.optimizer for offload in offloads)
     state = each(elementwise(sums, points, setting), 0.0, 0.0, sizes.optimizer, on_device)
     return {
         "weights": np.where(_column(offload.weights for offload in offloads) > 0, live, whole + live),
-        "gradients": gradients
-        + np.stack([np.broadcast_to(part, sums.dense.shape) for part in whole_gradients], axis=1),
+        "gradients": gradients,
         "optimizer state": state + _each_offload(state_of_matrices(sums, points, setting)),
     }
-
-
-def _whole_gradient_bytes(sums: Stages, points: Columns, setting: Setting, offload: Offload) -> Array | float:
-    """Return the bytes of unsharded gradients that a rank keeps besides its shard, [s, n]; 0.0 where there are none.
-
-    With fp32 sums these are the last microbatch's 16-bit gradients (`added_gradients_at`); with 16-bit ones, the
-    parameters at both ends of a shard, no more than the largest block (`whole_gradients_at`). An offloaded optimizer
-    takes all.
-    """
-    sizes, framework, trained = setting.bytes, setting.framework, sums.dense + sums.expert
-    if offload.optimizer:
-        return 0.0
-    if sizes.gradient > sizes.weight:
-        return sizes.weight * trained if setting.zero in framework.added_gradients_at else 0.0
-    if setting.zero not in framework.whole_gradients_at:
-        return 0.0
-    outside = trained - sums.dense / points.shards - sums.expert / points.edp
-    result: Array = sizes.gradient * minimum(outside, sums.largest)
-    return result
 
 
 def _column(values: Iterable[float]) -> Array:
@@ -221,15 +203,9 @@ def _column(values: Iterable[float]) -> Array:
 
 
 def _gradient_bytes(setting: Setting, offload: Offload) -> float:
-    """Return the bytes of a gradient's element on the GPU.
-
-    They are fewer than the framework's own only where sharded gradients are offloaded along with the optimizer.
-    """
-    extra, sizes = setting.framework.beside_offload_bytes, setting.bytes
-    stays = setting.zero in setting.framework.whole_gradients_at and sizes.gradient > sizes.weight
-    if extra is None or not setting.sharding.gradient or not offload.optimizer or stays:
-        return sizes.gradient
-    return extra * (1 - offload.optimizer)
+    """Return the bytes of a gradient's element on the GPU: less where sharded gradients are offloaded, too."""
+    stays = not (setting.framework.offloads_gradients and setting.sharding.gradient)
+    return setting.bytes.gradient * (1.0 if stays else 1.0 - offload.optimizer)
 
 
 def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -237,7 +213,8 @@ def bound_s(sums: Stages, points: Columns, setting: Setting) -> Array:
 
     sums: of a `bound_table`.
     """
-    return np.asarray(total(_passes_s(sums, points, setting))[0])
+    passes = pipelined(sums.seconds, sums.rerun, sums.communication, sums=sums, points=points, setting=setting)
+    return np.asarray(total(passes)[0])
 
 
 def bound_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
@@ -265,3 +242,90 @@ def host_bytes(sums: Stages, points: Columns, setting: Setting) -> Array:
     activations = (sums.away * in_flight(points, setting)[:, None]).max(axis=0)
     result: Array = activations[:, None] + states
     return result
+
+
+Prefix = tuple[tuple[int, ...], ...]  # [n]: blocks of each kind among the first n layers of the stage's chunks
+
+
+class FirstLayers(NamedTuple):
+    """The cost of each candidate with its first `layers` layers of every chunk recomputed, [1, o, n]; 0: none fits."""
+
+    layers: NDArray[np.intp]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Extremes:
+    """The policies without recompute (keep) and with full recompute (rerun), as rows of the table.
+
+    sums: of all policies at the `chosen` points of the table. plain: the cost without recompute at these points.
+    """
+
+    keep: int
+    rerun: int
+    table: Table
+    chosen: NDArray[np.intp]
+    sums: Stages
+    plain: Cost
+
+
+def evaluate_block(
+    extremes: Extremes, points: Columns, setting: Setting, prefix: Array, budget_bytes: float
+) -> FirstLayers:
+    """Return the fewest first layers of every chunk to recompute, at least one, so that memory fits.
+
+    The cost is that with this number. Where no number fits, layers is 0 and the cost is that without recompute.
+
+    prefix: as of `prefixed`. budget_bytes: of peak allocated bytes.
+    """
+    plain, passes = extremes.plain, extremes.table.passes
+    plain_sums, full_sums = extremes.sums.policy(extremes.keep), extremes.sums.policy(extremes.rerun)
+    repeated, keep = (passes[:, row][..., extremes.chosen] for row in (extremes.rerun, extremes.keep))
+    change = repeated - keep  # [PASSES, kinds, n]
+    kept = extremes.table.kept(extremes.chosen, setting.pipelines.pp)
+    heads = prefix.sum(axis=2)
+    # The heads of all chunks are as long, so that they are in flight as a stage of even chunks is. [s, layers, n]
+    pipelines, m = setting.pipelines, points.num_microbatches[None]
+    even = formulas.in_flight(pipelines.index, pipelines.pp, pipelines.vpp, m, setting.groups)
+    less = summed(prefix, kept[extremes.rerun] - kept[extremes.keep]) * even[:, None]
+    activations = plain.memory["activations"][:, 0] + less
+    touched = heads > 0
+    working = np.where(touched, maximum(plain_sums.transient, full_sums.transient), plain_sums.transient)
+    fixed = total({name: part for name, part in plain.memory.items() if name not in ("activations", "working set")})
+    movable = activations + working
+    fits = np.asarray((movable[:, :, None, :] + fixed[:, 0][:, None]).max(axis=0) <= budget_bytes)  # [layers, o, n]
+    fits &= touched.any(axis=0)[:, None]
+    layers = np.where(fits.any(axis=0), fits.argmax(axis=0), 0)[None]
+    memory = {**plain.memory, "activations": _pick(activations, layers), "working set": _pick(working, layers)}
+    extra = _pick(summed(prefix, change[SECONDS].sum(axis=0)), layers)
+    return FirstLayers(layers, Cost(plain.time | _pipeline(plain_sums, extra, points, setting), memory))
+
+
+def prefixed(each: Sequence[Sequence[Prefix]], which: NDArray[np.intp] | None, shapes: int) -> Array:
+    """Return the prefixes of every pipeline's stage shapes as one array: [s, layers, kinds, n].
+
+    which: as of `Pipelines.of`. shapes: the number of stage shapes. Where a pipeline has fewer shapes or layers, its
+    last ones are repeated, which cost the same.
+    """
+    most = max(len(prefix) for one in each for prefix in one)
+    rows = [
+        [[*prefix, *[prefix[-1]] * (most - len(prefix))] for prefix in (*one, *[one[-1]] * (shapes - len(one)))]
+        for one in each
+    ]
+    sums = np.moveaxis(np.array(rows, dtype=np.float64), 0, -1)
+    return sums if which is None else sums[..., which]
+
+
+def _pick(table: Array, layers: NDArray[np.intp]) -> Array:
+    """Return table[s, layers, n] at the chosen number of layers of every candidate: [s, 1, o, n]."""
+    result: Array = table[:, layers, np.arange(layers.shape[-1])]
+    return result
+
+
+def _pipeline(sums: Stages, extra: Array, points: Columns, setting: Setting) -> dict[str, Array]:
+    """Return the seconds of a step's passes by part: [1, o, n] each.
+
+    sums: without recompute. extra: the recomputed seconds of one microbatch, [s, 1, o, n].
+    """
+    seconds, communication = sums.seconds[:, :1, None], sums.communication[:, :1, None]
+    return pipelined(seconds + extra, extra, communication, sums=sums, points=points, setting=setting)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import inside_experts
 from symconfig.cost.kernels import attention_s, product_s, traffic_s
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.machine import Machine
 from symconfig.cost.tape import maximum, minimum
-from symconfig.graph.derived import AttentionWork, DerivedBlock, Matmul, Phase, Task, Traffic
-from symconfig.graph.operator import ELEMENT_BYTES
+from symconfig.graph.block import Place
+from symconfig.graph.derived import GRADIENTS, AttentionWork, Collective, DerivedBlock, Matmul, Phase, Task, Traffic
+from symconfig.graph.implementation import ExpertKernels
+from symconfig.graph.layout import Kind
+from symconfig.graph.operator import ELEMENT_BYTES, Leg
 
 CACHEFUL = 2**14  # seconds worked out together: what they are made from stays in the cache
 # FLOP of products that an SM makes a second in chunked scans (Triton: flash-linear-attention, mamba-ssm), whose kernels
@@ -118,3 +120,98 @@ def _attention(work: AttentionWork, lattice: Lattice, machine: Machine) -> Array
     steps, queries = lattice.value(work.steps), lattice.value(work.queries)
     forward, channels = work.phase is Phase.FORWARD, sum(np.max(lattice.numbers[name]) for name in work.channels) / 2
     return attention_s(machine, queries, lattice.numbers[work.keys], channels, forward, launches=steps)
+
+
+WHOLE = frozenset(Leg)  # replayed: everything
+# Host time of each further turn of a loop over experts, in operators: a loop in C++ without autograd around it
+# (Transformer Engine, pytorch/csrc/extensions/gemm.cpp; 13.5 us, TransformerEngine issue 2053).
+_NEXT_TURN = 1 / 3
+# Where blocks have scales of their own: each expert's operands are quantised, found and their scales rearranged
+# (pytorch/module/grouped_linear.py; te_general_grouped_gemm in pytorch/csrc/extensions/gemm.cpp).
+_BLOCK_SCALED = 3.0
+# Over the host's usual time, where the experts' all-to-all runs beside another microbatch and no graph replays: two
+# streams, their events, and callbacks of the backward in Python (Megatron-LM pull request 2168). Fitted by hand to
+# Qwen3-235B on H100, B200 and B300.
+PAIRED_HOST = 1.4
+
+
+def inside_experts(block: DerivedBlock) -> frozenset[str]:
+    """Return the names of the operators from the dispatch of tokens to the experts to their return."""
+    return block.on(Leg.OUT, Leg.EXPERTS, Leg.BACK)
+
+
+def is_dispatch(c: Collective) -> bool:
+    """Return whether a collective is an all-to-all over expert-parallel ranks: tokens sent to experts, or returned."""
+    return c.kind is Kind.ALL_TO_ALL and "ep" in c.axes
+
+
+def graphed(block: DerivedBlock, framework: Framework) -> frozenset[str]:
+    """Return the names of the operators that CUDA graphs replay.
+
+    Embedding and output blocks have none unless all legs of a layer are captured.
+    """
+    if block.place is not Place.LAYER and framework.graphed != WHOLE:
+        return frozenset()
+    legs = dict(block.legs)
+    return frozenset(work.op for work in block.work if legs.get(work.op, Leg.APART) in framework.graphed)
+
+
+def host_seconds(
+    block: DerivedBlock, lattice: Lattice, machine: Machine, framework: Framework
+) -> dict[tuple[str, Phase], Array]:
+    """Return the launching thread's seconds for each operator and phase, without CUDA graphs: [points] each."""
+    result: dict[tuple[str, Phase], Array] = {}
+    grouped = framework.implementation.experts.kernels is not ExpertKernels.IN_TURN
+    for work in block.work:
+        turns = 1.0 if isinstance(work, AttentionWork) else lattice.value(work.turns)
+        if grouped and not isinstance(work, AttentionWork) and work.turns.powers:
+            turns = 1 + (turns - 1) * _NEXT_TURN
+        if isinstance(work, Matmul) and work.low_precision and machine.block_scaled:
+            turns = turns * _BLOCK_SCALED
+        previous = result.get((work.op, work.phase), np.zeros(lattice.points))
+        result[work.op, work.phase] = previous + framework.host_kernel_s * machine.launching * turns
+    return result
+
+
+_ONE = dict.fromkeys(("tp", "cp", "dp", "ep", "etp", "micro_batch", "expert_imbalance"), 1.0)
+
+
+def flops_per_token(
+    blocks: Mapping[str, DerivedBlock], sequence: tuple[str, ...], numbers: Mapping[str, float]
+) -> float:
+    """Return the model FLOP of one token, forward and backward: the sum over the blocks of a sequence over its length.
+
+    sequence: kinds of all blocks in order. numbers: of dims, seq_length, keys_full, keys_window. Attention's backward
+    counts as four products, although flash attention recomputes the scores; that of a product inside a scan as two.
+    """
+    per_kind = block_flops(blocks, numbers)
+    return sum(per_kind[kind] for kind in sequence) / numbers["seq_length"]
+
+
+def block_flops(
+    blocks: Mapping[str, DerivedBlock], numbers: Mapping[str, float], phases: Collection[Phase] = tuple(Phase)
+) -> dict[str, float]:
+    """Return the unsharded FLOP of one sequence through one block of each kind.
+
+    phases: those that count, all by default.
+    """
+    values = {**numbers, **_ONE}
+    return {kind: _block(block, values, phases) for kind, block in blocks.items()}
+
+
+def _block(block: DerivedBlock, values: Mapping[str, float], phases: Collection[Phase]) -> float:
+    return sum(work_flops(work, values) for work in block.work if work.phase in phases)
+
+
+def work_flops(work: Task, values: Mapping[str, float]) -> float:
+    """Return the FLOP of one operator in one phase; memory traffic has those of its inner products, else 0.
+
+    values: of every symbol in its sizes; KeyError if one is missing.
+    """
+    if isinstance(work, Matmul):
+        return 2 * work.batch.value(values) * work.m.value(values) * work.n.value(values) * work.k.value(values)
+    times = 1 if work.phase is Phase.FORWARD else GRADIENTS
+    if isinstance(work, AttentionWork):
+        channels = sum(values[name] for name in work.channels)
+        return times * 2 * work.queries.value(values) * values[work.keys] * channels
+    return sum(times * 2 * size.value(values) for size, _ in work.products)

@@ -10,7 +10,7 @@ from typing import Any
 
 from symconfig.formats.keys import Key, keys, lora, where
 from symconfig.formats.megatron import DEGREES
-from symconfig.frameworks.megatron.bridge import fuses_rotations
+from symconfig.frameworks.megatron.releases import fuses_rotations
 
 POLICY = "policy"
 MEGATRON, DTENSOR, GENERATION = (f"{POLICY}.{name}" for name in ("megatron_cfg", "dtensor_cfg", "generation"))

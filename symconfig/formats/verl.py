@@ -11,7 +11,7 @@ from typing import Any
 
 from symconfig.formats.keys import Key, Value, keys, lora, where
 from symconfig.formats.megatron import DEGREES
-from symconfig.frameworks.megatron.bridge import fuses_rotations
+from symconfig.frameworks.megatron.releases import fuses_rotations
 
 ACTOR, ROLLOUT, REFERENCE, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
 ENGINES = ("vllm", "sglang")

@@ -56,22 +56,19 @@ _WITHOUT_CP = partial(Constraint, about="cp", pins=("cp=1",), source=_ULYSSES)
 ULYSSES_LATENT = _WITHOUT_CP(
     name="ulysses latent",
     predicate=lambda f, p: (p.cp > 1) & f.latent,
-    rule="Ulysses takes one head size for queries and values",
-    sentence="Ulysses takes one head size for queries and values; MLA has two",
+    rule="Ulysses takes one head size for queries and values; MLA has two",
     example=ULYSSES | {"latent": True},
 )
 ULYSSES_SINKS = _WITHOUT_CP(
     name="ulysses sinks",
     predicate=lambda f, p: (p.cp > 1) & f.attention_sinks,
     rule="Ulysses refuses eager attention, which sinks need",
-    sentence="Ulysses refuses the eager attention that attention sinks need",
     example=ULYSSES | {"attention_sinks": True},
 )
 ULYSSES_BLOCKS = _WITHOUT_CP(
     name="ulysses blocks",
     predicate=lambda f, p: (p.cp > 1) & f.scans,
     rule="Ulysses exchanges attention only, while scans and convolutions need the whole sequence",
-    sentence="Ulysses exchanges the heads of attention only; scans and convolutions would see a part of the sequence",
     example=ULYSSES | {"mixers": (Mixer(block="short_conv", sizes={"conv_L_cache": 3}),)},
 )
 ULYSSES_ATTENTION = _WITHOUT_CP(

@@ -15,7 +15,6 @@ from symconfig.descriptor.job import Backend as Name
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import AdapterTarget
-from symconfig.frameworks.checkpoint import Kind
 from symconfig.plans.choices import Precision, ZeroStage
 
 NEWEST = (99, 0)  # `Releases.minor` of a main branch
@@ -112,3 +111,14 @@ class Backend:
     generators_by_replica: Callable[[str], bool]
     writes: Callable[[ZeroStage, str], Kind]
     names_release: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Written as one word, `torch_dist:dp_reshardable`; a format alone means what a release writes unasked."""
+
+    format: str
+    optimizer: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.format}:{self.optimizer}" if self.optimizer else self.format

@@ -8,6 +8,7 @@ from typing import Any
 
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.facts import flash
+from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, NARROW_REDUCTION, WIDE_FROZEN
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.known import FRAMEWORKS, OWN_LAYERS
 from symconfig.frameworks.megatron.behaviour import USER_BUFFERS, TransformerImpl, beside_another
@@ -85,3 +86,21 @@ def switched(framework: Framework, architecture: str, switches: Switches) -> Fra
         **switches.framework,
     )
     return beside_another(as_run, architecture) if switches.pairs_microbatches else as_run
+
+
+# By target and framework; of no target: of all that are not named.
+PROGRAMS: Mapping[tuple[str, str], Switches] = {
+    # verl 0.9.1 hands new weights to its engine before any forward, so none of them may wait for one: its optimizer
+    # gathers them at once (verl/utils/megatron_utils.py, register_megatron_training_hooks).
+    ("verl", "megatron"): Switches(framework={"gathers_apart": True}),
+    # It passes --moe-permute-fusion on, and not --moe-router-fusion (nemo_rl/models/megatron/setup.py).
+    ("nemo-rl", "megatron"): Switches(implementation={"routing": "fused_sort"}),
+    # flash-attn's cross-entropy (verl/utils/torch_functional.py, logprobs_from_logits); torch.optim.AdamW with no word
+    # of its kernels (workers/config/optimizer.py, build_optimizer). It loads in fp32 (workers/engine/fsdp/
+    # transformer_impl.py, model_dtype).
+    ("verl-fsdp", "fsdp"): Switches(implementation={"loss": "fused"}, framework=EAGER_ADAM, bytes=WIDE_FROZEN),
+    # Accelerate reduces in the precision of its products (utils/dataclasses.py, set_mixed_precision). LLaMA-Factory
+    # 0.9.5 goes with 1.11. All others around it are the Trainer's.
+    ("llamafactory", "fsdp"): Switches(framework=NARROW_REDUCTION, bytes=WIDE_FROZEN),
+    ("", "fsdp"): Switches(framework=NARROW_REDUCTION),
+}

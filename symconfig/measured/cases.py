@@ -37,15 +37,13 @@ _SELECTIVE = frozenset({"core_attn"})
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A row's run as the cost model takes it. taken: what the row does not state, and changes the prediction, with the
-    assumed value.
+    """A row's run as the cost model takes it.
 
-    documented: the same, where the source states it for all its rows, in its text, recipes or code.
-
-    ignored: options that the row states and no prediction takes in, as `name: value`.
-
-    others: configurations of which the source ran the best one without printing which. counting: how its FLOPs count.
-    reason: of its source's assumptions. unmeasured: a sentence, where no run of the software is known.
+    taken: what the row does not state, and changes the prediction, with the assumed value. documented: the same, where
+    the source states it for all its rows, in its text, recipes or code. ignored: options that the row states and no
+    prediction takes in, as `name: value`. others: configurations of which the source ran the best one without printing
+    which. counting: how its FLOPs count. reason: of its source's assumptions.
+    unmeasured: a sentence, where no run of the software is known.
     """
 
     model: ModelDescriptor

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.measurements import Row
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict

@@ -1,8 +1,16 @@
-"""A training log as a measured row, which is predicted, scored and fitted to like a published one."""
+"""A training log as a measured row, which is predicted, scored and fitted to like a published one.
+
+Megatron's printed namespace has every argument by its destination (`add_bias_linear`), after `validate_args` has
+settled it; a row's `megatron_args` has options as they are given (`disable-bias-linear`), so that it is read like any
+other row's.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +22,9 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, Problem
 from symconfig.existing.recover.model import described
 from symconfig.existing.recover.namespace import printed_namespace
-from symconfig.measured.log_arguments import option_fields, parallel_fields, whole
-from symconfig.measured.log_records import TrainingLog
+from symconfig.frameworks.megatron.flags import Flag, flags, versions
+from symconfig.frameworks.megatron.options import precision, recomputed, zero_stage
+from symconfig.measured.training_log import TrainingLog, Value
 from symconfig.units import GIB
 
 
@@ -51,17 +60,16 @@ def as_row(
         "model": _model(log, model),
         "cluster": {"gpu": cluster.name, "gpus": _gpus(log, gpus)},
         "software": {"name": log.framework},
-        "parallel": parallel_fields(names, log) | {name: value for name, value in degrees.items() if value},
+        "parallel": _parallel(names, log) | {name: value for name, value in degrees.items() if value},
         "batch": _batch(log) | _stated(batch),
-        "options": (option_fields(names) if names else {}) | _config_options(log) | _stated(options),
+        "options": (_options(names) if names else {}) | _config_options(log) | _stated(options),
         "measured": _measured(log),
         "confidence": "exact",
         "note": _note(log, model),
     }
     _degrees(fields, log)
     if not fields["measured"]:
-        why = "; ".join(str(remark) for remark in log.remarks if remark.kind != "left out")
-        raise InputError(f"has neither a steady step time nor memory figures: {why}", file=log.path)
+        raise InputError(f"has neither a steady step time nor memory figures: {'; '.join(log.remarks)}", file=log.path)
     try:
         return Row.model_validate(fields, strict=False)
     except ValidationError as error:
@@ -152,12 +160,12 @@ def _config_options(log: TrainingLog) -> dict[str, Any]:
     stage = config.get("zero_optimization.stage", config.get("zero_optimization_stage"))
     if isinstance(stage, int) and 0 <= stage <= 3:
         fields["zero_stage"] = int(stage)
-    for precision, keys in (
+    for width, keys in (
         ("bf16", ("bf16.enabled", "bfloat16.enabled", "bfloat16_enabled")),
         ("fp16", ("fp16.enabled", "fp16_enabled")),
     ):
         if any(config.get(key) is True for key in keys):
-            fields["precision"] = precision
+            fields["precision"] = width
     if whole(config, "sequence_parallel_size") not in (None, 1):
         fields["cp_comm"] = "a2a"  # Ulysses
     overlap = config.get("zero_optimization.overlap_comm")
@@ -177,17 +185,12 @@ def _measured(log: TrainingLog) -> dict[str, Any]:
         if log.steady.tflops_per_gpu:
             values["tflops_per_gpu"] = log.steady.tflops_per_gpu
     for name in ("allocated", "reserved"):
-        by_rank = [getattr(item, f"max_{name}") for item in log.memory]
-        peaks = [value / GIB for value in by_rank if value]
+        peaks = [by_kind[name] for _, by_kind in sorted(log.peaks.items(), key=str) if by_kind.get(name)]
         if peaks:
-            values[f"peak_{name}_gib"] = max(peaks)
-            values[f"peak_{name}_gib_by_rank"] = peaks
-    ranks = [item.rank for item in log.memory]
-    if ranks in ([0], [None]):
-        values["memory_rank"] = 0
-    elif ranks:
-        values["memory_rank"] = "max"
-    if log.out_of_memory is not None:
+            values |= {f"peak_{name}_gib": max(peaks) / GIB, f"peak_{name}_gib_by_rank": [peak / GIB for peak in peaks]}
+    if log.peaks:
+        values["memory_rank"] = 0 if list(log.peaks) in ([0], [None]) else "max"
+    if log.out_of_memory:
         values["oom"] = True
     return values
 
@@ -243,4 +246,126 @@ def row_fields(model: ModelDescriptor) -> dict[str, Any]:
         fields["first_k_dense"] = dump["experts"]["first_k_dense_replace"]
     if fields.get("position") not in _POSITIONS:
         fields.pop("position", None)
+    return fields
+
+
+_PRIVATE = re.compile(r"path|dir|file|save|load|token|wandb|tensorboard|host|port$|url|name|prefix|log|prompt")
+
+
+def _given(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the options, by name without dashes, whose value is not any version's default.
+
+    Options that may hold paths, hosts, names or tokens are left out, and so are those that are None.
+    """
+    result: dict[str, Any] = {}
+    for dest, (flag, defaults) in _flags().items():
+        value = names.get(dest)
+        if dest not in names or value is None or str(value) in defaults or _PRIVATE.search(dest):
+            continue
+        name = flag.name.lstrip("-")
+        if flag.kind == "false":
+            if value is False:
+                result[name] = True
+        elif flag.kind == "store" or value is True:
+            result[name] = value
+    if not names.get("cross_entropy_loss_fusion"):
+        result.pop("cross-entropy-fusion-impl", None)
+    return result
+
+
+@cache
+def _flags() -> dict[str, tuple[Flag, frozenset[str]]]:
+    """Return, by destination, the newest version's option and the defaults of all versions; cached."""
+    by_name: dict[str, tuple[Flag, frozenset[str]]] = {}
+    for version in versions():
+        for flag in flags(version).flags.values():
+            if flag.kind == "optional" and flag.name.startswith("--no-"):
+                continue
+            old = by_name[flag.dest][1] if flag.dest in by_name else frozenset()
+            # of --no-X and --disable-X with one destination, the first
+            keep = by_name[flag.dest][0] if flag.dest in by_name and flag.kind == "false" else flag
+            by_name[flag.dest] = (keep, old | {flag.default})
+    return by_name
+
+
+def whole(names: Mapping[str, Value], *choices: str) -> int | None:
+    """Return the first of these arguments that is a positive integer below 2^40, or None."""
+    for name in choices:
+        value = names.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**40:
+            return value
+    return None
+
+
+def _parallel(names: Mapping[str, Value], log: TrainingLog) -> dict[str, int]:
+    """Return the degrees from the arguments, else from the log's line about the world size; unknown ones are left out.
+
+    dp is derived from the world size if neither has it.
+    """
+    world = log.degrees.get("world") or whole(names, "world_size")
+    degrees = {
+        "tp": whole(names, "tensor_model_parallel_size", "model_parallel_size") or log.degrees.get("tp"),
+        "pp": whole(names, "pipeline_model_parallel_size") or log.degrees.get("pp"),
+        "cp": whole(names, "context_parallel_size") or log.degrees.get("cp"),
+        "ep": whole(names, "expert_model_parallel_size"),
+        "etp": whole(names, "expert_tensor_parallel_size"),
+        "dp": whole(names, "data_parallel_size") or log.degrees.get("dp"),
+        "vpp": whole(names, "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank"),
+    }
+    if degrees["dp"] is None and world:
+        rest = (degrees["tp"] or 1) * (degrees["pp"] or 1) * (degrees["cp"] or 1)
+        degrees["dp"] = world // rest or None
+    return {name: value for name, value in degrees.items() if value}
+
+
+def _options(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return a row's options, with the rest of the arguments as `megatron_args`. Raise InputError for fp32 runs.
+
+    attention_kernel and cp_comm are left out if the arguments do not say them.
+    """
+    if (width := precision(names)) is None:
+        raise InputError("runs in fp32 are not predicted", field="bf16 or fp16", got="neither")
+    fields: dict[str, Any] = {
+        "precision": width,
+        "sequence_parallel": bool(names.get("sequence_parallel")),
+        "overlap": {
+            "grad_reduce": bool(names.get("overlap_grad_reduce")),
+            "param_gather": bool(names.get("overlap_param_gather")),
+            "tp_comm": bool(names.get("tp_comm_overlap")),
+        },
+        "megatron_args": _given(names),
+        **_recompute(names),
+    }
+    fields |= _sharding(names)
+    if names.get("transformer_impl", "transformer_engine") != "local":
+        backend = str(names.get("attention_backend", "")).removeprefix("AttnBackend.")
+        fields["attention_kernel"] = "unfused" if backend in ("unfused", "local") else "flash"
+    elif names.get("use_flash_attn"):
+        fields["attention_kernel"] = "flash"
+    kind = re.findall(r"p2p|all_gather|a2a\+p2p|a2a", str(names.get("cp_comm_type", "")))
+    if kind and kind[0] in ("all_gather", "a2a"):
+        fields["cp_comm"] = kind[0]
+    return fields
+
+
+def _sharding(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return `zero_stage` for FSDP and Megatron-DeepSpeed, else `distributed_optimizer`."""
+    if names.get("use_torch_fsdp2"):
+        return {"zero_stage": 3}
+    stage = names.get("zero_stage")  # of Megatron-DeepSpeed
+    if names.get("deepspeed") and isinstance(stage, int) and 0 <= stage <= 3:
+        return {"zero_stage": int(stage)}
+    if names.get("use_megatron_fsdp") or names.get("use_custom_fsdp"):
+        return {"zero_stage": zero_stage(names)}
+    return {"distributed_optimizer": bool(zero_stage(names))}
+
+
+def _recompute(names: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the recompute options: granularity, modules of selective recomputing, and layers of the method block."""
+    stated = recomputed(names)
+    fields: dict[str, Any] = {"recompute": stated.granularity}
+    if stated.granularity == "selective":
+        fields["recompute_modules"] = list(stated.modules)
+    if stated.method == "block":
+        fields |= {"recompute_method": "block", "recompute_layers": stated.num_layers}
     return fields

@@ -15,12 +15,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from symconfig.descriptor.cluster import SHARES, ClusterDescriptor
+from symconfig.descriptor.cluster import SHARES, ClusterDescriptor, Precisions
 from symconfig.descriptor.load import load_cluster
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.validate import validate
 from symconfig.descriptor.yaml_strict import load_yaml_strict
-from symconfig.measured.gpu_type import GpuType, gpu_type
 from symconfig.resources import data_dir
 from symconfig.solve.kin import Relative, posterior
 from symconfig.units import significant
@@ -145,3 +144,17 @@ def believed(name: str, mine: GpuType, generation: str, seen: Sequence[Observed]
     ]
     mean, variance = posterior((_ANY, generation, mine), known, [width**2 / STEPS] * STEPS)
     return Prior(value * exp(mean), sqrt(variance))
+
+
+GpuType = tuple[object, ...]
+
+
+def gpu_type(cluster: ClusterDescriptor) -> GpuType:
+    """Return a key that clusters share if their GPUs share one set of constants.
+
+    It holds the architecture, the number of compute units, and each precision's peak relative to fp16's (rounded to
+    0.01; None if the GPU lacks it). Memory, network and power limit may differ: power scales all peaks alike.
+    """
+    gpu = cluster.gpu
+    peaks = (getattr(gpu.peak_flops, name) for name in Precisions.model_fields if name != "fp32")
+    return (gpu.architecture, gpu.compute_units, *(p and round(p.value / gpu.peak_flops.fp16.value, 2) for p in peaks))

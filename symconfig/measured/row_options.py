@@ -69,6 +69,7 @@ class RowOptions:
     """Options of a row, then of its source's assumption; keeps what was assumed."""
 
     def __init__(self, row: Row, assumption: Assumption, cluster: ClusterDescriptor | None = None) -> None:
+        """Read the options of a row. cluster: replaces the row's. Raises InputError for an option not understood."""
         self.row, self.assumption = row, assumption
         self.cluster = cluster or cluster_of(row, assumption)
         own, self._unread = _spelled(row.options.model_dump(exclude_none=True))
@@ -219,8 +220,8 @@ def _from_arguments(row: Row) -> dict[str, Any]:
         "loss": "parallel",
         **dict(kernels(names, MEGATRON, row.model.attention == "mla", bool(names.get("num_experts")))),
         "transformer_impl": "local" if local else "transformer_engine",
-        "kept_gradient_buffers": not (local or added_apart),
         "accumulated_bytes": MEGATRON_LOCAL.accumulated_bytes if added_apart else 0.0,
+        "kept_gradient_buffers": not (local or added_apart),
         "quantised_weights": bool(names.get("fp8_param_gather")),
         "vocab_multiple": names.get("make_vocab_size_divisible_by") or MEGATRON_VOCAB_MULTIPLE,
         "layout": names.get("pipeline_model_parallel_layout") or "",

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from statistics import mean, median
 
 from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.job import Limits
 from symconfig.descriptor.measurements import Measurements, load_measurements
 from symconfig.errors import InputError
 from symconfig.measured.judge import Judged, judge
-from symconfig.measured.metrics import Error, Growth, Oom, Sweep, error, growths, oom, sweep
 from symconfig.measured.row_cluster import known
+from symconfig.solve import choice
+from symconfig.solve.budget import fitting
+from symconfig.solve.predict import as_found
+from symconfig.solve.prospect import Prospect
+from symconfig.solve.usual import usual
 
 TARGETS = "the file says `validate: false`: targets, not runs"
 
@@ -102,3 +108,211 @@ def scored(judged: Sequence[Judged]) -> Scored:
         error([(item.row.id, item.memory) for item in judged if item.memory]),
         oom(judged),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """Relative errors (predicted / measured - 1) over n figures, as shares of one.
+
+    worst: the largest either way, low: the largest underestimate (negative, or 0), each with the id of its row.
+    within_10, within_20: share of the figures that are off by at most 10 and 20 %.
+    """
+
+    n: int
+    mape: float
+    bias: float
+    worst: float
+    worst_id: str
+    low: float
+    low_id: str | None
+    within_10: float
+    within_20: float
+
+
+@dataclass(frozen=True, slots=True)
+class Oom:
+    """caught of `ran_out` runs are predicted to run out of memory, and so are alarms of `ran` runs, at no margin."""
+
+    ran_out: int
+    caught: int
+    ran: int
+    alarms: int
+
+    @property
+    def recall(self) -> float | None:
+        return self.caught / self.ran_out if self.ran_out else None
+
+    @property
+    def false_rate(self) -> float | None:
+        return self.alarms / self.ran if self.ran else None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Plans for one task. n: rows; timed: those that ran.
+
+    pick: the fastest by prediction among those predicted to fit. regret: its measured time over the best one's, less
+    one; None: it ran out of memory, or has no time. mape: of the predictions; baseline: of the sweep's median time as
+    the only prediction. choice, choice_ran_out, choice_regret: the same of what the planner's choice takes.
+    """
+
+    name: str
+    n: int
+    timed: int
+    tau: float
+    pick: str
+    pick_ran_out: bool
+    regret: float | None
+    best: str
+    mape: float
+    baseline: float
+    choice: str
+    choice_ran_out: bool
+    choice_regret: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One plan on more and more GPUs, each with as many microbatches.
+
+    What its step took on the most, over what it took on the fewest, less one. rows: ids of both.
+    """
+
+    model: str
+    gpus: tuple[int, int]
+    rows: tuple[str, str]
+    measured: float
+    predicted: float
+
+
+def error(figures: Sequence[tuple[str, tuple[float, float]]]) -> Error | None:
+    """Return the relative errors of (id, (predicted, measured)) pairs, or None without any."""
+    if not figures:
+        return None
+    errors = [(predicted / measured - 1, name) for name, (predicted, measured) in figures]
+    worst, worst_id = max(errors, key=lambda item: abs(item[0]))
+    low, low_id = min(errors)
+    shares = [abs(value) for value, _ in errors]
+    return Error(
+        n=len(errors),
+        mape=mean(shares),
+        bias=mean(value for value, _ in errors),
+        worst=worst,
+        worst_id=worst_id,
+        low=min(low, 0.0),
+        low_id=low_id if low < 0 else None,
+        within_10=mean(value <= 0.1 for value in shares),
+        within_20=mean(value <= 0.2 for value in shares),
+    )
+
+
+def oom(judged: Sequence[Judged]) -> Oom | None:
+    """Return the out-of-memory scores of whole runs on a stated GPU, or None if there are none."""
+    whole = [item for item in judged if item.row.cluster.gpu and not item.layers]
+    out = [item for item in whole if item.row.measured.oom]
+    ran = [item for item in whole if not item.row.measured.oom]
+    if not whole:
+        return None
+    return Oom(len(out), sum(item.oom for item in out), len(ran), sum(item.oom for item in ran))
+
+
+def sweep(name: str, judged: Sequence[Judged]) -> Sweep | None:
+    """Return how well predictions rank the plans of one sweep, or None if fewer than two rows ran and were timed."""
+    timed = {item.row.id: item.time for item in judged if item.time and not item.row.measured.oom}
+    if len(timed) < 2:
+        return None
+    fits = [item for item in judged if not item.oom]
+    pick = min(fits or judged, key=lambda item: item.prediction.predicted.step_s)
+    seconds = {name: measured for name, (_, measured) in timed.items()}
+    best = min(seconds, key=lambda name: seconds[name])
+    middle = median(seconds.values())
+    choice = chosen(judged)
+    regret = {name: measured / seconds[best] - 1 for name, measured in seconds.items()}
+    return Sweep(
+        name=name,
+        n=len(judged),
+        timed=len(timed),
+        tau=kendall(list(timed.values())),
+        pick=pick.row.id,
+        pick_ran_out=bool(pick.row.measured.oom),
+        regret=regret.get(pick.row.id),
+        best=best,
+        mape=mean(abs(predicted / measured - 1) for predicted, measured in timed.values()),
+        baseline=mean(abs(middle / measured - 1) for measured in seconds.values()),
+        choice=choice.row.id,
+        choice_ran_out=bool(choice.row.measured.oom),
+        choice_regret=regret.get(choice.row.id),
+    )
+
+
+def growths(judged: Sequence[Judged]) -> tuple[Growth, ...]:
+    """Return the change of step time between the fewest and the most GPUs of each plan, measured and predicted.
+
+    Plans that differ only in the data-parallel degree form a group, with medians of equal runs; groups whose GPU counts
+    differ by less than a factor of two are left out.
+    """
+    families: dict[Hashable, list[Judged]] = {}
+    for item in judged:
+        if item.time and item.row.cluster.gpus and not item.row.measured.oom:
+            c = item.case.configuration
+            software, microbatches = item.row.software, c.global_batch // (c.degrees.dp * c.micro)
+            alike = replace(c, degrees=replace(c.degrees, dp=1), global_batch=c.micro * microbatches)
+            families.setdefault(
+                (item.case.model, item.case.cluster.name, alike, software and software.version), []
+            ).append(item)
+    result = []
+    for runs in families.values():
+        sizes = sorted({item.case.configuration.degrees.world_size for item in runs})
+        if sizes[-1] < 2 * sizes[0]:
+            continue
+        ends = [
+            [item for item in runs if item.case.configuration.degrees.world_size == n] for n in (sizes[0], sizes[-1])
+        ]
+        (few, was), (many, became) = (
+            tuple(median(item.time[which] for item in end if item.time) for which in (0, 1)) for end in ends
+        )
+        result.append(
+            Growth(
+                model=runs[0].row.model.name,
+                gpus=(sizes[0], sizes[-1]),
+                rows=(ends[0][0].row.id, ends[1][0].row.id),
+                measured=became / was - 1,
+                predicted=many / few - 1,
+            )
+        )
+    return tuple(result)
+
+
+def kendall(pairs: Sequence[tuple[float, float]]) -> float:
+    """Return Kendall's tau-b of (predicted, measured) pairs, 0 if all values of one side are equal."""
+    score = left = right = 0
+    for i, (a, b) in enumerate(pairs):
+        for c, d in pairs[:i]:
+            x, y = (a > c) - (a < c), (b > d) - (b < d)
+            score, left, right = score + x * y, left + abs(x), right + abs(y)
+    return score / (left * right) ** 0.5 if left and right else 0.0
+
+
+def chosen(judged: Sequence[Judged]) -> Judged:
+    """Return the run that the planner would choose among those within the default memory risk.
+
+    If none is within it, the one most likely to fit.
+    """
+    likely = [_fit_probability(item) for item in judged]
+    fit = [item for item, chance in zip(judged, likely, strict=True) if chance >= 1 - Limits().memory_risk]
+    if not fit:
+        return judged[likely.index(max(likely))]
+    points = [_candidate(item) for item in fit]
+    return fit[points.index(choice.first(points))]
+
+
+def _candidate(item: Judged) -> Prospect:
+    what, predicted = item.case, item.prediction.predicted
+    point = as_found(what.model, what.cluster, what.configuration)
+    request = replace(point.request, usual=usual(what.model, what.cluster, point.request.job))
+    return choice.scored(replace(point, request=request), predicted.step_s, predicted.device_bytes)
+
+
+def _fit_probability(item: Judged) -> float:
+    point = _candidate(item)
+    return fitting(point.request, point.machine, [item.prediction.predicted.peak_bytes], item.case.cluster)

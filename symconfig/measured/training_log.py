@@ -1,265 +1,403 @@
-"""A user's own training log, of Megatron-LM or DeepSpeed, read as far as it goes. Nothing in it is run or trusted.
+"""A training log as Megatron-LM or DeepSpeed prints it: step times, peak memory, settings. Nothing in it is run.
 
-Read as a stream, gzip or not, with the prefixes of launchers, colours, progress bars and wrong bytes that real logs
-have. What is damaged, missing or left out is said in `TrainingLog.remarks`.
-
-The steady-state step time is the median of the logged times that remain after leaving out
-1. warm-up: times whose interval begins before two steps have run since the program started (compilation, autotuning,
-   allocation of the optimizer's state),
-2. times after an evaluation or the saving of a checkpoint, and steps whose update was skipped (loss scale),
-3. times of another batch size than the most frequent one (ramp-up).
-Where nothing remains after 2, times after 1 count.
+Formats: megatron/training/training.py (training_log), utils.py (report_memory) and arguments.py (_print_args) of
+core_v0.5 to main; deepspeed/utils/timer.py (ThroughputTimer), runtime/pipe/engine.py (train_batch), runtime/utils.py
+(see_memory_usage) and runtime/config.py (print); transformers/trainer_utils.py (speed_metrics); symconfig's own
+templates/deepspeed/train.py. Lines may have prefixes of launchers, colours and progress bars.
 """
 
 from __future__ import annotations
 
+import gzip
+import json
+import math
 import re
+import zlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError
-from symconfig.measured import deepspeed_log, megatron_log
-from symconfig.measured.deepspeed_log import DeepSpeedReader
-from symconfig.measured.log_lines import LogLines, prefix, text
-from symconfig.measured.log_records import STEP_KINDS, Collected, Remark, Steady, Step, TrainingLog
-from symconfig.measured.megatron_log import MegatronReader
+from symconfig.resources import opened
+from symconfig.units import GIB, MIB
 
-__all__ = ["WARM_UP", "Remark", "Steady", "Step", "TrainingLog", "read_log"]
+Value = bool | int | float | str | None
 
 WARM_UP = 2  # steps after the program's start that are not counted
-_LAG = 2  # logged steps by which one rank's output may trail another's
-_WANTED = (*megatron_log.WANTED, *deepspeed_log.WANTED, b"ut of memory", b"OutOfMemory", b"OUT_OF_MEMORY")
+_LONGEST = 1 << 16  # bytes of a line: what is longer comes in pieces
+_LONGEST_BLOCK = 4000  # lines of arguments, of which Megatron has about 700, or of a JSON
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+_COLOUR = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|\0")
+# srun -l "12: ", torchrun "[rank3]:", mpirun "[1,3]<stdout>:", pdsh "node-7: ".
+_PREFIX = re.compile(r"\s*(?:\[[^\]\"]*\](?:<\w+>)?:?\s?|[\w.-]+:\s)*")
+_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,9})\]|\[\d+,(\d{1,9})\]<std|(\d{1,7}):\s)|\[Rank (\d{1,9})\]", re.I)
+_CONTROL = re.compile(rb"[^\t\n\r\x08\x0b\x0c\x1b\x20-\xff]")  # bytes that no text has
 _OUT_OF_MEMORY = re.compile(r"(?:CUDA|HIP|NPU) (?:error: )?out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY")
+# What a line that counts holds, since most lines of a log are none of them.
+_WANTED = re.compile(
+    r"iteration|memory \(MB\)|using world size|padded vocab|arguments -|SamplesPerSec|iter time \(s\)|Max_MA|:print"
+    r"|_per_second|DeepSpeed info|otal train batch size|batch size per device|Gradient Accumulation steps| ranks: tp "
+    r"|tokens/s/GPU|ut of memory|OutOfMemory|OUT_OF_MEMORY"
+)
+# Megatron-LM's.
+_ITERATION = re.compile(r"(?=iteration\s+\d{1,12}\s*/\s*(?:\d+|infinity)\s*\|)")
+_STEP = re.compile(r"iteration\s+(\d{1,12})\b.*?elapsed time per iteration \(ms\):\s*" + _NUMBER + r"(?=\s*[|/])")
+_TFLOPS = re.compile(r"throughput per GPU \(TFLOP/s/GPU\):\s*" + _NUMBER)
+_BATCH = re.compile(r"global batch size:\s*(\d{1,9})\b")
+_MEMORY = re.compile(
+    r"\[Rank\s+(\d{1,9})\]\s[^|\[]{0,200}memory \(MB\)"
+    + "".join(rf"\s*\|\s*{name}:\s*{_NUMBER}" for name in ("allocated", "max allocated", "reserved", "max reserved"))
+)
+_SIZES = {
+    "world": re.compile(r"using world size:\s*(\d{1,9})"),
+    "dp": re.compile(r"data-parallel[ -]size:\s*(\d{1,9})"),
+    "cp": re.compile(r"(?<!hierarchical )context-parallel[ -]size:\s*(\d{1,9})"),
+    "tp": re.compile(r"(?<!encoder-)tensor-model-parallel[ -]size:\s*(\d{1,9})"),
+    "pp": re.compile(r"(?<!encoder-)pipeline-model-parallel[ -]size:\s*(\d{1,9})"),
+}
+_VOCAB = re.compile(r"> padded vocab \(size:\s*(\d{1,9})\)")
+_ARGUMENTS = re.compile(r"-{8,}\s*(end of )?arguments\s*-{8,}")
+# Dots fill the name up to 48 characters; longer names have none.
+_ARGUMENT = re.compile(r"(?:^|\s)(?:([A-Za-z_]\w{0,46}) \.+|([A-Za-z_]\w{47,99}) ) (.*?)\s*$")
+# DeepSpeed's, and those of programs above it.
+_THROUGHPUT = re.compile(r"global_step=(\d{1,12}),.*?CurrSamplesPerSec=" + _NUMBER + r"(?=\s*(?:,|$))")
+_ALLOCATED = re.compile(rf"MaxMemAllocated={_NUMBER}GB")
+_PIPELINE = re.compile(r"steps?:\s*(\d{1,12})\b.{0,400}?iter time \(s\):\s*" + _NUMBER + r"\s+samples/sec:")
+_MAXIMA = {
+    "allocated": re.compile(rf"\bMax_MA\s+{_NUMBER}\s*([GM])B"),
+    "reserved": re.compile(rf"\bMax_CA\s+{_NUMBER}\s*([GM])B"),
+}
+_SETTING = re.compile(r"config\w*\.py:\d+:print\w*\]\s+([A-Za-z_]\w*) \.* ?(\S.*?)\s*$")
+_JSON = re.compile(r"\bjson = (\{.*)")
+_TRAINER = re.compile(r"'train_(samples|steps)_per_second':\s*'?" + _NUMBER)
+_TRAINER_SETTINGS = {
+    "train_batch_size": re.compile(r"Total train batch size \(.{0,100}\) = ([\d,]{1,12})"),
+    "train_micro_batch_size_per_gpu": re.compile(r"Instantaneous batch size per device = ([\d,]{1,12})"),
+    "gradient_accumulation_steps": re.compile(r"Gradient Accumulation steps = ([\d,]{1,12})"),
+}
+_OWN = re.compile(r"\b(\d+) ranks: tp (\d+), cp (\d+), dp (\d+); micro-batch (\d+) x (\d+) x \d+ sequences of (\d+)")
+_OWN_STEP = re.compile(rf"\bstep (\d{{1,12}}) loss \S+ lr \S+ time {_NUMBER} s tokens/s/GPU \S+ peak {_NUMBER} GiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One logged step, or the mean of the steps since the one logged before.
+
+    seconds: None where the log prints samples per second alone. samples: sequences of one step, of all ranks together.
+    """
+
+    iteration: int
+    seconds: float | None
+    samples: int | None = None
+    samples_per_s: float | None = None
+    tflops_per_gpu: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Seconds of a step after the warm-up: the median of `n` logged times, and their quartiles.
+
+    samples: sequences of such a step, None if the log does not say. tflops_per_gpu: the median, None without any.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    n: int
+    samples: int | None
+    tflops_per_gpu: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingLog:
+    """A log as far as it could be read.
+
+    steady: None if no step after the warm-up has a time. peaks: the highest bytes by rank (None: not said) and kind,
+    allocated or reserved. arguments: Megatron's printed namespace by its own names, or empty. config: DeepSpeed's
+    settings by dotted key (`zero_optimization.stage`), or empty. degrees: of Megatron's line "using world size", by the
+    names world, dp, tp, pp, cp. vocab_size: the true size, from the line about padding. needs_batch: it has samples per
+    second and no batch size. remarks: what was not used and why, as sentences.
+    """
+
+    path: str
+    framework: Backend
+    steady: Steady | None
+    peaks: Mapping[int | None, Mapping[str, float]]
+    arguments: Mapping[str, Value]
+    config: Mapping[str, Any]
+    degrees: Mapping[str, int]
+    vocab_size: int | None
+    out_of_memory: bool
+    needs_batch: bool
+    remarks: tuple[str, ...]
 
 
 def read_log(path: Path, global_batch: int | None = None) -> TrainingLog:
-    """Return a training log's steps, steady step time, memory, settings and remarks.
+    """Return a training log's steady step time, memory, settings and remarks.
 
-    global_batch: sequences per step, for DeepSpeed logs without it. `steady` is None for a run that ended too early,
-    with a remark. Raises InputError if the file cannot be opened, is empty or binary, or is no training log.
+    The steady time is the median of the logged times without the warm-up: those whose interval begins before WARM_UP
+    steps have run. If the batch size changes, only times of the most frequent one count.
+
+    global_batch: sequences per step, for DeepSpeed logs without it. Raises InputError if the file cannot be opened, is
+    empty or binary, or is no training log.
     """
-    collected = Collected()
-    lines, remarks = _reading(path, collected)
-    if not (collected.megatron or collected.deepspeed or collected.trainer):
+    reader, remarks = _Reader(), list[str]()
+    for line in _lines(path, remarks):
+        reader.read(line)
+    kind = next((kind for kind, steps in reader.steps.items() if steps), None)
+    if not (kind or reader.arguments or reader.deepspeed or reader.peaks):
         need = "lines that Megatron-LM or DeepSpeed print: `elapsed time per iteration (ms)`, `samples/sec`, …"
-        raise InputError("is not a training log", file=str(path), line=lines.count or None, need=need)
-    if lines.broken:
-        remarks.append(Remark("truncated", lines.broken, lines.count))
-    elif lines.cut:
-        remarks.append(Remark("truncated", "the last line has no end: cut off, or still being written", lines.count))
-    kind = next((name for name in STEP_KINDS if collected.steps[name]), STEP_KINDS[0])
-    steps, restarts = _ordered(collected.steps[kind], collected.starts[kind], remarks)
-    if kind == "throughput" or kind == "average":
-        steps = _with_seconds(steps, _batch_size(collected, global_batch), remarks)
-    else:
-        steps = _with_covers(steps, restarts)
-    if collected.dropped:
-        remarks.append(Remark("left out", f"only the first {len(steps)} steps are read"))
+        raise InputError("is not a training log", file=str(path), need=need)
+    steps = list(reader.steps[kind].values()) if kind else []
+    printed = reader.config.get("train_batch_size")
+    batch = printed if isinstance(printed, int) and 0 < printed < 10**9 else global_batch
+    if batch and kind in ("throughput", "average"):
+        steps = [Step(s.iteration, batch / s.samples_per_s if s.samples_per_s else s.seconds, batch) for s in steps]
+    if reader.out_of_memory is not None:
+        when = f"after iteration {reader.out_of_memory}" if reader.out_of_memory else "before the first step"
+        remarks.append(f"out of memory {when}")
     if kind == "average":
-        steady = _average(steps, remarks)
-    else:
-        warm = _warm_up(steps, restarts) if kind != "throughput" else _warm_up_singly(steps)
-        steady = _steady(steps, warm, collected, remarks)
-    megatron = collected.megatron and not collected.deepspeed and collected.arguments.get("deepspeed") is not True
+        remarks.append("the log has only means over the run, its first steps included")
+    needs_batch = any(step.seconds is None for step in steps)
+    if needs_batch:
+        remarks.append("the log has samples per second and no global batch size, so there are no step times")
+    steady = _steady(steps, kind == "average", batch, remarks)
     return TrainingLog(
         path=str(path),
-        framework="megatron" if megatron else "deepspeed",
-        steps=tuple(steps),
+        framework="deepspeed" if reader.deepspeed or reader.arguments.get("deepspeed") is True else "megatron",
         steady=steady,
-        memory=tuple(
-            collected.memory[rank] for rank in sorted(collected.memory, key=lambda rank: -1 if rank is None else rank)
-        ),
-        arguments=collected.arguments,
-        config=collected.config,
-        degrees=collected.degrees,
-        vocab_size=collected.vocab_size,
-        out_of_memory=collected.out_of_memory,
-        remarks=tuple(sorted(remarks, key=lambda remark: remark.line or 0)),
+        peaks=reader.peaks,
+        arguments=reader.arguments,
+        config=reader.config,
+        degrees=reader.degrees,
+        vocab_size=reader.vocab_size,
+        out_of_memory=reader.out_of_memory is not None,
+        needs_batch=needs_batch,
+        remarks=tuple(remarks),
     )
 
 
-def _reading(path: Path, collected: Collected) -> tuple[LogLines, list[Remark]]:
-    """Pass every line to both readers, which fill `collected`. Return the lines, and remarks on running out of memory.
+def _steady(steps: list[Step], averaged: bool, batch: int | None, remarks: list[str]) -> Steady | None:
+    """Return the steady step as `read_log` says, None without a time after the warm-up; add what was left out.
 
-    Of an unfinished last line only the part up to its last bar is read.
+    averaged: the steps are means over the run, of which the last counts.
     """
-    megatron, deepspeed = MegatronReader(collected), DeepSpeedReader(collected)
-    lines = LogLines(path, _WANTED, lambda: megatron.wants_all or deepspeed.wants_all)
-    remarks: list[Remark] = []
-    for number, whole in lines:
-        piece = whole[: max(whole.rfind(b"|"), whole.rfind(b"\r")) + 1] if lines.cut else whole
-        for part in piece.split(b"\r"):
-            line = text(part)
-            in_block = megatron.wants_all
-            megatron.read(number, line)
-            deepspeed.read(number, line)
-            # Names of arguments hold such words, too; a thousand ranks print them.
-            if not in_block and collected.out_of_memory is None and _OUT_OF_MEMORY.search(line):
-                after = max((steps[-1].iteration for steps in collected.steps.values() if steps), default=0)
-                collected.out_of_memory, rank = after, prefix(line)[0]
-                when = f"after iteration {after}" if after else "before the first step"
-                where = "" if rank is None else f" on rank {rank}"
-                remarks.append(Remark("out of memory", f"out of memory {when}{where}", number))
-    return lines, remarks
-
-
-def _ordered(steps: Sequence[Step], starts: set[int], remarks: list[Remark]) -> tuple[list[Step], list[int]]:
-    """Return each step once, and the indices at which the program restarted; adds remarks.
-
-    The same iteration again within _LAG lines and without a start in between is another rank's line and is dropped. Any
-    other iteration that goes back is a restart from a checkpoint.
-    """
-    kept: list[Step] = []
-    restarts: list[int] = []
-    place: dict[int, int] = {}
-    restarted, first_again = 0, None
-    pending = False
-    for index, step in enumerate(steps):
-        pending = pending or index in starts
-        back = bool(kept) and step.iteration <= kept[-1].iteration
-        seen = place.get(step.iteration)
-        if back and not pending and seen is not None and len(kept) - seen <= _LAG:
-            restarted, first_again = restarted + 1, first_again or step.line
-            continue
-        if back or pending:
-            if kept and back:
-                what = f"restarted: iteration {step.iteration} follows {kept[-1].iteration}"
-                remarks.append(Remark("restarted", what, step.line))
-            elif kept:
-                remarks.append(Remark("restarted", f"restarted before iteration {step.iteration}", step.line))
-            restarts.append(len(kept))
-            place, pending = {}, False
-        place[step.iteration] = len(kept)
-        kept.append(step)
-    if restarted:
-        what = f"several ranks' lines are interleaved: {restarted} lines repeat a step, which is counted once"
-        remarks.append(Remark("interleaved", what, first_again))
-    if len(restarts) > 8:  # a log of a run that restarts all the time
-        some = [remark for remark in remarks if remark.kind == "restarted"]
-        remarks[:] = [remark for remark in remarks if remark.kind != "restarted"]
-        remarks.append(Remark("restarted", f"restarted {len(some)} times", some[0].line if some else None))
-    return kept, restarts
-
-
-def _with_covers(steps: Sequence[Step], restarts: Sequence[int]) -> list[Step]:
-    """Return the steps with `covers`, the number of steps that each logged time is the mean of.
-
-    It is the distance to the time before. The first after a start has the most frequent distance if its iteration is a
-    multiple of it, else 1: newer Megatron prints the very first step alone, and includes it in the next mean, too.
-    """
-    begins = set(restarts) | {0}
-    gaps = [step.iteration - before.iteration for before, step in pairwise(steps) if step.iteration > before.iteration]
-    usual = Counter(gaps).most_common(1)[0][0] if gaps else 1
-    result: list[Step] = []
-    for index, step in enumerate(steps):
-        if index not in begins:
-            covers = step.iteration - steps[index - 1].iteration
-        else:
-            covers = usual if step.iteration % usual == 0 else 1
-        result.append(replace(step, covers=max(1, covers)))
-    return result
-
-
-def _batch_size(collected: Collected, given: int | None) -> int | None:
-    printed = collected.config.get("train_batch_size")
-    if isinstance(printed, int) and not isinstance(printed, bool) and 0 < printed < 10**9:
-        return printed
-    return given
-
-
-def _with_seconds(steps: Sequence[Step], batch: int | None, remarks: list[Remark]) -> list[Step]:
-    """Return the steps with seconds and samples computed from samples per second.
-
-    Without a batch size they are unchanged, and a remark is added if a time is missing.
-    """
-    if batch is None:
-        if any(step.seconds is None for step in steps):
-            what = "the log has samples per second and no global batch size, so there are no step times"
-            remarks.append(Remark("batch", what, steps[0].line))
-        return list(steps)
-    return [
-        replace(step, seconds=batch / step.samples_per_s if step.samples_per_s else step.seconds, samples=batch)
-        for step in steps
-    ]
-
-
-def _average(steps: Sequence[Step], remarks: list[Remark]) -> Steady | None:
-    """Return the last running mean as the steady step, with a remark; None if there is none."""
-    timed = [(step.seconds, step) for step in steps if step.seconds is not None]
-    if not timed:
-        remarks.append(Remark("no steps", "no step's time can be read"))
-        return None
-    seconds, step = timed[-1]
-    remarks.append(Remark("averaged", "the log has only means over the run, its first steps included", step.line))
-    return Steady(seconds, seconds, seconds, 1, step.samples)
-
-
-def _steady(steps: Sequence[Step], warm: set[int], collected: Collected, remarks: list[Remark]) -> Steady | None:
-    """Return the steady step by the rules in the module's docstring, or None if no time remains; adds remarks.
-
-    warm: indices of warm-up steps.
-    """
-    timed = [step for step in steps if step.seconds is not None]
-    if not timed:
-        if not any(remark.kind == "batch" for remark in remarks):
-            remarks.append(Remark("no steps", "no step's time is printed: the run ended, or was cut off, before"))
-        return None
-    rest = [step for index, step in enumerate(steps) if index not in warm and step.seconds is not None]
-    left = [f"{len(timed) - len(rest)} of warm-up"] if len(rest) < len(timed) else []
+    timed = [(step, step.seconds) for step in steps if step.seconds is not None]
+    if averaged or not timed:
+        if not timed and not any(step.samples_per_s for step in steps):
+            remarks.append("no step's time is printed, so there is no steady step time")
+        timed = timed[-1:]
+        rest = timed
+    else:
+        gap = steps[1].iteration - steps[0].iteration if len(steps) > 1 else 1
+        begin = {later.iteration: step.iteration for step, later in pairwise(steps)}
+        begin[steps[0].iteration] = steps[0].iteration - max(gap, 1)
+        rest = [(step, seconds) for step, seconds in timed if begin[step.iteration] >= WARM_UP]
+        if not rest:
+            remarks.append(f"no logged time is of steps after the first {WARM_UP}, so there is no steady step time")
     if not rest:
-        which = f"all {len(timed)} logged times are" if len(timed) > 1 else "the only logged time is"
-        what = f"{which} of the first {WARM_UP} steps, so there is no steady step time"
-        remarks.append(Remark("no steps", what, timed[-1].line))
         return None
-    calm = [step for step in rest if not step.disturbed]
-    if calm and len(calm) < len(rest):
-        reasons = Counter(step.disturbed for step in rest if step.disturbed)
-        left += [
-            f"{count} before which {why}" if "skipped" not in why else f"{count} where {why}"
-            for why, count in reasons.items()
-        ]
-        rest = calm
-    if any(step.samples for step in rest):  # a line that is cut off has lost its batch size
-        rest = [step for step in rest if step.samples]
-    sizes = Counter(step.samples for step in rest)
-    samples = sizes.most_common(1)[0][0]
+    warm, sizes = len(timed) - len(rest), Counter(step.samples for step, _ in rest if step.samples)
+    samples = sizes.most_common(1)[0][0] if sizes else batch
+    left = [f"{warm} of warm-up"] if warm else []
     if len(sizes) > 1:
-        left.append(f"{len(rest) - sizes[samples]} of another batch size than {samples}")
-        remarks.append(Remark("batch", "the batch size changes during the run", rest[0].line))
-        rest = [step for step in rest if step.samples == samples]
+        left.append(f"{sum(step.samples != samples for step, _ in rest)} of another batch size than {samples}")
+        rest = [(step, seconds) for step, seconds in rest if step.samples == samples]
     if left:
-        remarks.append(Remark("left out", f"of {len(timed)} logged times left out: {', '.join(left)}"))
-    times = sorted(step.seconds for step in rest if step.seconds is not None)
-    rates = [step.tflops_per_gpu for step in rest if step.tflops_per_gpu]
+        remarks.append(f"of {len(timed)} logged times left out: {', '.join(left)}")
+    times = sorted(seconds for _, seconds in rest)
+    rates = [step.tflops_per_gpu for step, _ in rest if step.tflops_per_gpu]
     low, high = times[(len(times) - 1) // 4], times[(3 * (len(times) - 1) + 3) // 4]
-    if samples is None:
-        samples = _batch_size(collected, None)
     return Steady(median(times), low, high, len(times), samples, median(rates) if rates else None)
 
 
-def _warm_up_singly(steps: Sequence[Step]) -> set[int]:
-    """Return the indices of warm-up steps for DeepSpeed's timer: those numbered up to WARM_UP."""
-    return {index for index, step in enumerate(steps) if step.iteration <= WARM_UP}
+def _lines(path: Path, remarks: list[str]) -> Iterator[str]:
+    """Yield the lines of a plain or gzip file as text, without colours; progress bars give a line for each update.
 
-
-def _warm_up(steps: Sequence[Step], restarts: Sequence[int]) -> set[int]:
-    """Return the indices of times whose interval begins before WARM_UP steps have run since a start.
-
-    The log's first steps count only if they are also the run's first.
+    A last line without an end is left out, and so is what follows damage to an archive; both add a remark. Raises
+    InputError for a file that cannot be read, is empty or is binary.
     """
-    result = set()
-    begins = set(restarts)
-    if steps and steps[0].iteration - steps[0].covers < WARM_UP:
-        begins.add(0)
-    ran = WARM_UP
-    for index, step in enumerate(steps):
-        if index in begins:
-            ran = 0
-        if ran < WARM_UP:
-            result.add(index)
-        ran += step.covers
+    first, last = True, b""
+    try:
+        with opened(path) as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = gzip.GzipFile(fileobj=raw) if packed else raw
+            try:
+                while line := stream.readline(_LONGEST):
+                    if first and len(_CONTROL.findall(line)) > len(line) // 20:
+                        raise InputError("is a binary file", file=str(path), line=1, need="a training log as text")
+                    first, last = False, line
+                    if line.endswith(b"\n"):
+                        for part in line.split(b"\r"):
+                            yield _COLOUR.sub("", part.decode("utf-8", errors="replace"))
+            except (EOFError, zlib.error, gzip.BadGzipFile):
+                if first:
+                    what = "the gzip archive is cut off or damaged, nothing of it can be read"
+                    raise InputError(what, file=str(path), need="a training log") from None
+                remarks.append("the gzip archive is cut off or damaged")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or error}", file=str(path)) from None
+    if first:
+        raise InputError("is empty", file=str(path), need="a training log")
+    if not last.endswith(b"\n"):
+        remarks.append("the last line has no end: cut off, or still being written")
+
+
+@dataclass(slots=True)
+class _Reader:
+    """What was read so far. steps: by how they are printed, the best first, and iteration, of which the first counts.
+
+    block: lines left of the block of arguments. json: lines of a JSON that is being read.
+    """
+
+    steps: dict[str, dict[int, Step]] = field(
+        default_factory=lambda: {kind: {} for kind in ("step", "pipeline", "throughput", "average")}
+    )
+    peaks: dict[int | None, dict[str, float]] = field(default_factory=dict)
+    arguments: dict[str, Value] = field(default_factory=dict)
+    config: dict[str, Any] = field(default_factory=dict)
+    degrees: dict[str, int] = field(default_factory=dict)
+    vocab_size: int | None = None
+    deepspeed: bool = False
+    out_of_memory: int | None = None  # the iteration after which the run ran out, 0 before the first
+    block: int = 0
+    json: list[str] = field(default_factory=list)
+
+    def read(self, line: str) -> None:
+        """Add what one line says: a step, memory, an argument or a setting."""
+        if self.block:
+            self._argument(line)
+        elif self.json:
+            self._more_json(line[_PREFIX.match(line).end() :])  # type: ignore[union-attr]
+        if not _WANTED.search(line):
+            return
+        if marks := _ARGUMENTS.search(line):
+            self.block = 0 if marks[1] else _LONGEST_BLOCK
+        elif not self.block:
+            self._megatron(line)
+            self._deepspeed(line)
+            if _OUT_OF_MEMORY.search(line) and self.out_of_memory is None:
+                self.out_of_memory = max((max(steps) for steps in self.steps.values() if steps), default=0)
+
+    def _add(self, kind: str, step: Step) -> None:
+        """Add a step unless its number was seen: another rank's line, or a step that ran again after a restart."""
+        self.steps[kind].setdefault(step.iteration, step)
+
+    def _peak(self, rank: int | None, kind: str, peak_bytes: float) -> None:
+        mine = self.peaks.setdefault(rank, {})
+        if peak_bytes < 1e15:
+            mine[kind] = max(mine.get(kind, 0.0), peak_bytes)
+
+    def _argument(self, line: str) -> None:
+        self.block -= 1
+        if match := _ARGUMENT.search(line):
+            self.arguments[match[1] or match[2]] = _value(match[3])
+
+    def _megatron(self, line: str) -> None:
+        """Add steps, memory, degrees and the vocabulary size that Megatron-LM prints; a line may hold several steps."""
+        for report in _MEMORY.finditer(line):
+            self._peak(int(report[1]), "allocated", float(report[3]) * MIB)
+            self._peak(int(report[1]), "reserved", float(report[5]) * MIB)
+        if _SIZES["world"].search(line):
+            found = {name: pattern.search(line) for name, pattern in _SIZES.items()}
+            self.degrees = {name: int(match[1]) for name, match in found.items() if match}
+        if match := _VOCAB.search(line):
+            self.vocab_size = int(match[1])
+        for part in _ITERATION.split(line):
+            if (match := _STEP.match(part)) and (seconds := _positive(match[2], 1e-3)):
+                rate, batch = _TFLOPS.search(part), _BATCH.search(part)
+                samples = int(batch[1]) or None if batch else None
+                tflops = _positive(rate[1]) if rate else None
+                self._add("step", Step(int(match[1]), seconds, samples, tflops_per_gpu=tflops))
+
+    def _deepspeed(self, line: str) -> None:
+        """Add steps, memory and settings that DeepSpeed, the Trainer or symconfig's own script print.
+
+        The first value of a setting is kept; a printed JSON, once complete, overrides.
+        """
+        rank = _RANK.search(line)
+        of = int(next(group for group in rank.groups() if group)) if rank else None
+        self.deepspeed |= "DeepSpeed info" in line
+        if match := _SETTING.search(line):
+            self.deepspeed = True
+            self.config.setdefault(match[1], _value(match[2]))
+        if (match := _JSON.search(line)) and not self.json:
+            self._more_json(match[1])
+        for name, pattern in _TRAINER_SETTINGS.items():
+            if match := pattern.search(line):
+                self.config.setdefault(name, _value(match[1].replace(",", "")))
+        if match := _OWN.search(line):
+            self.deepspeed = True
+            world, tp, cp, dp, micro, accumulate, length = (int(word[:9]) for word in match.groups())
+            self.config = {
+                "world_size": world,
+                "tensor_parallel.autotp_size": tp,
+                "sequence_parallel_size": cp,
+                "train_micro_batch_size_per_gpu": micro,
+                "gradient_accumulation_steps": accumulate,
+                "train_batch_size": micro * accumulate * dp * tp,
+                "seq_length": length,
+            } | self.config
+        for kind, pattern in (("step", _OWN_STEP), ("pipeline", _PIPELINE), ("throughput", _THROUGHPUT)):
+            if (match := pattern.search(line)) and (number := _positive(match[2])):
+                self.deepspeed = True
+                rate = kind == "throughput"
+                self._add(kind, Step(int(match[1]), None if rate else number, samples_per_s=number if rate else None))
+                if kind == "step":
+                    self._peak(of, "allocated", float(match[3]) * GIB)
+        if match := _ALLOCATED.search(line):
+            self._peak(of, "allocated", float(match[1]) * GIB)
+        for name, pattern in _MAXIMA.items():
+            if match := pattern.search(line):
+                self.deepspeed = True
+                self._peak(of, name, float(match[1]) * (GIB if match[2] == "G" else MIB))
+        if rates := {name: _positive(word) for name, word in _TRAINER.findall(line)}:
+            steps = rates.get("steps")
+            self.deepspeed = True
+            self._add("average", Step(0, 1 / steps if steps else None, samples_per_s=rates.get("samples")))
+
+    def _more_json(self, line: str) -> None:
+        """Add a line to the JSON being read; when its braces close, take it as settings, or drop it if invalid."""
+        self.json.append(line)
+        whole = "\n".join(self.json)
+        if whole.count("{") > whole.count("}") and len(self.json) < _LONGEST_BLOCK // 2:
+            return
+        self.json = []
+        try:
+            data = json.loads(whole)
+        except (ValueError, RecursionError):
+            return
+        self.deepspeed = True
+        self.config |= _flat(data)
+
+
+def _value(word: str) -> Value:
+    """Return a printed value as True, False, None, int, finite float, or else the text."""
+    if word in ("True", "False", "None"):
+        return {"True": True, "False": False, "None": None}[word]
+    if re.fullmatch(r"[+-]?\d{1,18}", word):
+        return int(word)
+    if re.fullmatch(r"[+-]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?", word) and math.isfinite(float(word)):
+        return float(word)
+    return word
+
+
+def _positive(word: str, scale: float = 1.0) -> float | None:
+    """Return a printed number times `scale`, or None if it is not between 0 and 1e12."""
+    number = float(word) * scale
+    return number if 0.0 < number < 1e12 else None
+
+
+def _flat(data: Mapping[str, Any], path: str = "", depth: int = 0) -> dict[str, Any]:
+    """Return nested settings with dotted keys, up to eight levels deep."""
+    result: dict[str, Any] = {}
+    for key, item in data.items():
+        inside = isinstance(item, dict) and depth < 8
+        result |= _flat(item, f"{path}{key}.", depth + 1) if inside else {f"{path}{key}": item}
     return result

@@ -15,7 +15,7 @@ from symconfig.formats.megatron import LLAMA3_FIXED, MLA_FIXED
 from symconfig.frameworks import counting
 from symconfig.frameworks.megatron import adapters, environment, flags
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.bridge import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
+from symconfig.frameworks.megatron.releases import BRIDGE_MEGATRON, BRIDGE_RELEASE, fuses_rotations
 from symconfig.plans.plan import Plan
 from symconfig.render import megatron, summary
 from symconfig.render.files import File, sh

@@ -27,8 +27,7 @@ from symconfig.formats.megatron import (
 from symconfig.frameworks.around_transformers import WITHOUT_PREDICTION
 from symconfig.frameworks.megatron import hybrid, sparse
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE
-from symconfig.frameworks.megatron.unsayable import NEVER
+from symconfig.frameworks.megatron.releases import MEGATRON_VOCAB_MULTIPLE, NEVER
 from symconfig.render.megatron_args import Arguments
 
 

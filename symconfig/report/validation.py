@@ -14,8 +14,7 @@ from symconfig.solve.candidate import tidy
 if TYPE_CHECKING:
     from symconfig.measured.cases import Case
     from symconfig.measured.judge import Judged
-    from symconfig.measured.metrics import Error, Growth, Oom, Sweep
-    from symconfig.measured.score import Scored, Source
+    from symconfig.measured.score import Error, Growth, Oom, Scored, Source, Sweep
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:

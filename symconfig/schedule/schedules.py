@@ -1,194 +1,136 @@
-"""All schedules by name, and those that are simulated alone: GPipe, zero-bubble schedules and DualPipe."""
+"""Megatron-LM's pipeline schedules: the order in which each stage works, and the microbatches that it holds.
+
+1F1B (arXiv 2104.04473, figure 3) for stages of one chunk; interleaved 1F1B (figure 4) for several. With
+--overlap-moe-expert-parallel-comm a forward of the latter is paired with the backward of another microbatch.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 
-from symconfig.schedule.interleaved import INTERLEAVED, PAIRED_INTERLEAVED
-from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
-from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, PAIRED, WEIGHT, Schedule, Shape, Task, one_chunk
+import numpy as np
+from numpy.typing import NDArray
 
-
-def gpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield all forwards, then all backwards in reverse order, as in figure 2c of the paper."""
-    for microbatch in range(shape.m):
-        yield (FORWARD, stage, microbatch)
-    for microbatch in reversed(range(shape.m)):
-        yield (BACKWARD, stage, microbatch)
+FORWARD, BACKWARD = 0, 1  # kinds of tasks: plain numbers, with which the simulator counts
+Task = tuple[int, int, int]  # kind, chunk's number in the model (0 to pp vpp - 1), microbatch from 0
+Number = TypeVar("Number", int, Any)  # Any: arrays, or terms of a tape
 
 
-GPIPE = Schedule(
-    "gpipe",
-    "GPipe",
-    "arXiv 1811.06965",
-    gpipe_order,
-    one_chunk("GPipe"),
+class Shape(NamedTuple):
+    """Stages, chunks of a stage, microbatches, and microbatches that pass a chunk in a row if interleaved."""
+
+    pp: int
+    vpp: int
+    m: int
+    group: int
+
+
+class Schedule(NamedTuple):
+    """name: as JSON has it. title: as people read it. paired: each forward after the warm-up runs with a backward."""
+
+    name: str
+    title: str
+    paired: bool = False
+
+
+ONE_F_ONE_B = Schedule("1f1b", "1F1B")
+INTERLEAVED = Schedule("interleaved", "interleaved 1F1B")
+PAIRED_INTERLEAVED = Schedule(
+    "interleaved-paired", "interleaved 1F1B, experts' all-to-alls beside another microbatch", paired=True
 )
 
 
-def h1_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield 1F1B with split backwards; stage i's weight gradients lag i microbatches behind those of its inputs.
+def problem(shape: Shape) -> str | None:
+    """Return why Megatron-LM refuses a shape, as a sentence with got and need; None if it runs it.
 
-    No stage holds more than 1F1B's first one (arXiv 2401.10241, figure 3 and section 2.1).
+    As forward_backward_pipelining_with_interleaving of megatron-core 0.16.1 raises; one chunk per stage always runs.
     """
-    warm = min(shape.m, shape.pp - stage - 1)
-    yield from ((FORWARD, stage, i) for i in range(warm))
-    for i in range(shape.m):
-        if warm + i < shape.m:
-            yield FORWARD, stage, warm + i
-        yield INPUT, stage, i
-        if i >= stage:
-            yield WEIGHT, stage, i - stage
-    yield from ((WEIGHT, stage, i) for i in range(max(shape.m - stage, 0), shape.m))
-
-
-def v_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield a stage's tasks of two chunks, down the stages and back up: the order of PyTorch's ScheduleZBVZeroBubble.
-
-    With fewer than 2 p - 1 microbatches, which fill the pipeline, it is their order with the missing ones left out.
-    """
-    down, up = stage, 2 * shape.pp - 1 - stage
-    for task in _v_order(max(shape.m, 2 * shape.pp - 1), shape.pp, stage, down, up):
-        if task[2] < shape.m:
-            yield task
-
-
-def _v_order(m: int, pp: int, stage: int, down: int, up: int) -> Iterator[Task]:
-    """Yield a stage's tasks of ZB-V for m >= 2 pp - 1 microbatches. down, up: its two chunks."""
-    count = {(kind, chunk): 0 for kind in (FORWARD, INPUT, WEIGHT) for chunk in (down, up)}
-
-    def following(kind: int, chunk: int) -> Task:
-        count[kind, chunk] += 1
-        return kind, chunk, count[kind, chunk] - 1
-
-    for _ in range(2 * (pp - stage) - 1):
-        yield following(FORWARD, down)
-    for _ in range(stage):
-        yield following(FORWARD, up)
-        yield following(FORWARD, down)
-    for _ in range(pp - stage):
-        for kind in (FORWARD, INPUT, WEIGHT):
-            yield following(kind, up)
-    while count[FORWARD, up] < m:
-        if count[FORWARD, down] < m:
-            yield following(FORWARD, down)
-        yield following(INPUT, down)
-        yield following(WEIGHT, down)
-        for kind in (FORWARD, INPUT, WEIGHT):
-            yield following(kind, up)
-    for _ in range(stage):
-        yield following(INPUT, down)
-        yield following(INPUT, up)
-    for _ in range(pp - stage):
-        yield following(INPUT, down)
-        yield following(WEIGHT, down)
-    for chunk in (up, down):
-        while count[WEIGHT, chunk] < m:
-            yield following(WEIGHT, chunk)
-
-
-def v_limit(shape: Shape) -> str | None:
-    return None if shape.vpp == 2 else f"ZB-V gives each stage two chunks (got vpp {shape.vpp}, need 2)"
-
-
-ZB_H1 = Schedule("zb-h1", "ZB-H1", "arXiv 2401.10241", h1_order, one_chunk("ZB-H1"))
-ZB_V = Schedule(
-    "zb-v",
-    "ZB-V",
-    "arXiv 2401.10241, section 6",
-    v_order,
-    v_limit,
-)
-
-
-class _Stage:
-    """A stage's progress in DualPipe's two directions: 0 is that of the stage's first half, 1 the other one.
-
-    chunk, following: by direction, the chunk and the next microbatch. weights: weight gradients still to compute.
-    """
-
-    def __init__(self, shape: Shape, stage: int) -> None:
-        mirror = shape.pp - 1 - stage
-        second_half = stage > mirror
-        self.chunk = (mirror, stage) if second_half else (stage, mirror)
-        # The first half of the microbatches enters at stage 0, the second at the last one.
-        first = (shape.m // 2, 0) if second_half else (0, shape.m // 2)
-        self.following = {(kind, phase): first[phase] for kind in (FORWARD, BACKWARD) for phase in (0, 1)}
-        self.weights: deque[Task] = deque()
-
-    def run(self, kind: int, phase: int) -> Task:
-        """Return the next task of a kind in one direction and count it; an INPUT queues its WEIGHT in `weights`."""
-        passes = FORWARD if kind in (FORWARD, PAIRED) else BACKWARD
-        microbatch = self.following[passes, phase]
-        self.following[passes, phase] += 1
-        if kind == INPUT:
-            self.weights.append((WEIGHT, self.chunk[phase], microbatch))
-        return kind, self.chunk[phase], microbatch
-
-    def pair(self, forward: int, backward: int) -> Iterator[Task]:
-        yield self.run(PAIRED, forward)
-        yield self.run(BACKWARD, backward)
-
-
-def dualpipe_order(shape: Shape, stage: int) -> Iterator[Task]:
-    """Yield a stage's tasks in the eight steps of DualPipe.step.
-
-    github.com/deepseek-ai/DualPipe, dualpipe/dualpipe.py.
-    """
-    half = shape.pp // 2
-    outer = min(stage, shape.pp - 1 - stage)  # 0 at both ends
-    inner = half - outer - 1  # 0 in the middle
-    do = _Stage(shape, stage)
-    for _ in range(2 * inner):
-        yield do.run(FORWARD, 0)
-    for _ in range(outer + 1):
-        yield do.run(FORWARD, 0)
-        yield do.run(FORWARD, 1)
-    for _ in range(inner):
-        yield do.run(INPUT, 1)
-        yield do.weights.popleft()
-        yield do.run(FORWARD, 1)
-    for i in range(shape.m // 2 - shape.pp + outer + 1):
-        if i == 0 and inner == 0:  # the middle does not pair these two: less of a bubble
-            yield do.run(FORWARD, 0)
-            yield do.run(BACKWARD, 1)
-        else:
-            yield from do.pair(0, 1)
-        yield from do.pair(1, 0)
-    for _ in range(inner):
-        yield do.run(BACKWARD, 1)
-        yield from do.pair(1, 0)
-    # The second half of what is left splits its backwards.
-    for i in range(2 * (outer + 1)):
-        yield do.run(INPUT if i > outer else BACKWARD, 1 - i % 2)
-    for _ in range(inner):
-        yield do.weights.popleft()
-        yield do.run(INPUT, 0)
-    yield from do.weights
-
-
-def dualpipe_limit(shape: Shape) -> str | None:
-    """Return which assertion of DualPipe.step a shape fails, as a sentence; None if it fails none."""
-    if shape.vpp != 1:
-        return f"DualPipe gives each stage one chunk of each direction (got vpp {shape.vpp}, need 1)"
-    if shape.pp % 2:
-        return f"DualPipe needs an even number of stages (got {shape.pp})"
-    if shape.m % 2 or shape.m < 2 * shape.pp:
-        return f"DualPipe needs an even number of microbatches, 2 a stage at least (got {shape.m}, need {2 * shape.pp})"
+    pp, vpp, m, group = shape
+    if vpp == 1:
+        return None
+    if pp < 2:
+        return f"interleaved 1F1B needs at least 2 stages (got pp {pp}, vpp {vpp})"
+    if m < pp:
+        return f"interleaved 1F1B needs at least as many microbatches as stages (got {m}, need {pp})"
+    if not pp <= group <= m:
+        return (
+            "interleaved 1F1B runs a group of microbatches, at least pp and at most all of them, through a chunk at a "
+            f"time (got {group}, need {pp} to {m})"
+        )
+    if 0 < m % group < pp:
+        return (
+            "interleaved 1F1B's last group of microbatches must be whole or at least pp "
+            f"(got {m % group} of {m} in groups of {group}, need 0 or {pp} at least)"
+        )
     return None
 
 
-# The V of it has both chunks of a stage from one copy of the model: DeepSpeed 0.19.8, runtime/pipe/dualpipev.py, for
-# a module of its own; torch 2.13, distributed/pipelining/schedules.py.
-DUALPIPE = Schedule(
-    "dualpipe",
-    "DualPipe",
-    "arXiv 2412.19437, section 3.2.1",
-    dualpipe_order,
-    dualpipe_limit,
-)
+def warm_up(pp: Number, vpp: Number, group: Number, stage: Number) -> Number:
+    """Return how many chunk forwards precede a stage's first backward if interleaved.
 
-SCHEDULES: Mapping[str, Schedule] = {
-    schedule.name: schedule for schedule in (GPIPE, ONE_F_ONE_B, INTERLEAVED, PAIRED_INTERLEAVED, ZB_H1, ZB_V, DUALPIPE)
-}
+    As get_pp_rank_microbatches of megatron-core; not limited to the number of forwards that there are.
+    """
+    return 2 * (pp - stage - 1) + (vpp - 1) * group
+
+
+@lru_cache(maxsize=8)
+def orders(shape: Shape, paired: bool = False) -> tuple[tuple[tuple[Task, ...], int], ...]:
+    """Return for each stage its tasks in order, and the number of forwards in its warm-up. Cached.
+
+    After the warm-up one forward and one backward alternate, then the remaining backwards follow. Chunks take turns as
+    in get_schedule_table of megatron-core: a group of microbatches through each, backwards from the last chunk to the
+    first. paired: the warm-up has one forward more; each later forward is to run together with the backward after it.
+    """
+    pp, vpp, m, group = shape
+    in_a_row = group if vpp > 1 else m
+    turns = [
+        (place, microbatch)
+        for first in range(0, m, in_a_row)
+        for place in range(vpp)
+        for microbatch in range(first, min(first + in_a_row, m))
+    ]
+    result = []
+    for stage in range(pp):
+        warm = min(len(turns), warm_up(pp, vpp, group, stage) + paired if vpp > 1 else pp - stage - 1)
+        forwards = [(FORWARD, stage + place * pp, microbatch) for place, microbatch in turns]
+        backwards = [(BACKWARD, stage + (vpp - 1 - place) * pp, microbatch) for place, microbatch in turns]
+        pairs = zip(forwards[warm:], backwards, strict=False)
+        tasks = (*forwards[:warm], *chain.from_iterable(pairs), *backwards[len(turns) - warm :])
+        result.append((tasks, warm))
+    return tuple(result)
+
+
+@lru_cache(maxsize=4096)
+def held(stage: int, pp: int, vpp: int, group: int, microbatches: int) -> NDArray[np.float64]:
+    """Return how many microbatches' activations a stage holds of each chunk, at every moment of a possible peak.
+
+    [moments, vpp]; the first moment is that of the stage's first backward. A stage of one chunk has one moment. Cached.
+    """
+    if vpp == 1:
+        return np.array([[float(min(microbatches, pp - stage))]])
+    chunk = np.arange(float(vpp))
+    total = microbatches * vpp
+    ahead = min(total, warm_up(pp, vpp, group, stage) + 1)
+    steps = np.arange(float(min(group * vpp, total - ahead + 1)))[:, None]
+
+    def done(passes: Any, place: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how many microbatches passed a chunk after `passes` passes of all chunks.
+
+        place: the chunk's index in the order of the passes.
+        """
+        whole, rest = np.divmod(passes, group * vpp)
+        begun = np.minimum(np.maximum(rest - place * group, 0), group)
+        result: NDArray[np.float64] = np.minimum(whole * group + begun, microbatches)
+        return result
+
+    result: NDArray[np.float64] = done(ahead + steps, chunk) - done(steps, vpp - 1 - chunk)
+    return result
+
+
+@lru_cache(maxsize=65536)
+def most_held(stage: int, layers: tuple[int, ...], pp: int, group: int, microbatches: int) -> float:
+    """Return the peak of held microbatches of a stage, the mean of its chunks weighted by their `layers`. Cached."""
+    moments = held(stage, pp, len(layers), group, microbatches) @ np.array(layers, dtype=np.float64)
+    return float(moments.max()) / sum(layers)

@@ -1,32 +1,81 @@
-"""What a simulated step looked like: when each stage did what, and what it held."""
+"""What a simulated step takes in, and what it looks like: when each stage did what, and what it held."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from symconfig.schedule.channels import Window
-from symconfig.schedule.program import Ints, Program
-from symconfig.schedule.schedule import BACKWARD, FORWARD, INPUT, WEIGHT, Schedule, Shape
-from symconfig.schedule.times import Array, Times
+from symconfig.schedule.schedules import BACKWARD, FORWARD, Schedule, Shape, Task
 
-_MADE_OF = {
-    FORWARD: ("forward",),
-    BACKWARD: ("recompute", "backward", "weight"),
-    INPUT: ("recompute", "backward"),
-    WEIGHT: ("weight",),
-}
+Array = NDArray[np.float64]
+
+
+class Start(Enum):
+    """When a stage's data-parallel collectives run; those of one stage follow one another.
+
+    APART: all gathers before the stage's first task, all reductions after its last one.
+    AHEAD: gathers from time 0 on; a reduction when the chunk's gradients are complete on all stages.
+    ON_DEMAND: a gather when the chunk's first input has arrived; a reduction as for AHEAD.
+    """
+
+    APART = "apart"
+    AHEAD = "ahead"
+    ON_DEMAND = "on demand"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Seconds of one microbatch in each chunk: arrays [pp, vpp]; [i, k] is chunk i + k pp of the model.
+
+    recompute: the forward again, before the backward. backward: gradients of the inputs. weight: gradients of the
+    weights, which follow.
+    busy_s: for which a message (an activation or a gradient from another stage) occupies its receiver.
+    lag_s: further time that a message is under way, while nobody needs to wait.
+    gather: all-gather of a chunk's new weights before its first forward. reduce: the reduction of a chunk's gradients
+    after its last backward. gathers, reduces: when they run, on a channel of the stage's own.
+    paired: what a microbatch's forward and backward in a chunk save, half each, where they are paired with a backward
+    and a forward of other microbatches (expert all-to-alls under the other one's products).
+    hide: the share of a chunk's own first forward (last backward) that its gather (reduction) overlaps with, unless
+    apart; [pp, vpp], or one for all.
+    contention: the share of an overlapped collective's time by which it slows the work down; below 1.
+    slow: [pp], how many times longer each stage's GPUs take for any work, or one for all.
+    """
+
+    forward: Array
+    recompute: Array
+    backward: Array
+    weight: Array
+    busy_s: float = 0.0
+    lag_s: float = 0.0
+    gather: Array | None = None
+    reduce: Array | None = None
+    gathers: Start = Start.AHEAD
+    reduces: Start = Start.AHEAD
+    hide: Array | float = 0.0
+    contention: float = 0.0
+    paired: Array | None = None
+    slow: Array | float = 1.0
+
+
+class Window(NamedTuple):
+    """A time for which a stage's channel is busy with a "gather" or a "reduce". chunk: its number in the model."""
+
+    kind: str
+    chunk: int
+    start_s: float
+    end_s: float
 
 
 class Event(NamedTuple):
     """One event on a stage's track.
 
     kind: forward, recompute, backward, weight, receive (the stage is busy); send (a message is under way); gather,
-    reduce (the stage's data-parallel channel; microbatch -1). chunk: its index on the stage, 0 to vpp - 1;
-    `Timeline.placed` has its number in the model.
+    reduce (the stage's data-parallel channel; microbatch -1). chunk: its index on the stage, 0 to vpp - 1.
     """
 
     kind: str
@@ -36,24 +85,34 @@ class Event(NamedTuple):
     end_s: float
 
 
+class Track(NamedTuple):
+    """What one stage did.
+
+    tasks: in order; those from `warm` on alternate between forward and backward. start_s, end_s: of each task, [n]. Of
+    a pair the forward only waits for its message, and the backward's time has the work of both. windows: of the
+    stage's channel. finish_s: when the stage is done, its reductions included.
+    """
+
+    tasks: tuple[Task, ...]
+    warm: int
+    start_s: Array
+    end_s: Array
+    windows: tuple[Window, ...]
+    finish_s: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """One simulated step.
 
-    end_s: [n], of each task. ready_s: [n], when its weights are there. finish_s: [pp], when each stage is done, its
-    reductions included. windows: of the stages' channels. left_out: microbatches of a long step that were extrapolated:
-    they are not in `work`, `end_s` and `windows`, but in `finish_s`, which they delay by `left_out_s`. left_out_busy_s:
-    their busy seconds, [pp].
+    left_out: microbatches of a long step that were extrapolated: they are not in `tracks`, but delay every stage's
+    finish by `left_out_s`. left_out_busy_s: their busy seconds, [pp].
     """
 
     schedule: Schedule
     shape: Shape
     times: Times
-    work: Program
-    end_s: Array
-    ready_s: Array
-    finish_s: Array
-    windows: tuple[Window, ...]
+    tracks: tuple[Track, ...]
     left_out: int = 0
     left_out_s: float = 0.0
     left_out_busy_s: Array | float = 0.0
@@ -71,9 +130,9 @@ class Timeline:
         return self.shape.m
 
     @property
-    def placed(self) -> tuple[tuple[int, ...], ...]:
-        """Return for each stage the numbers of its chunks in the model."""
-        return self.work.placed
+    def finish_s(self) -> Array:
+        """Return when each stage is done, its reductions included: [pp]."""
+        return np.array([track.finish_s for track in self.tracks]) + self.left_out_s
 
     @property
     def step_s(self) -> float:
@@ -83,84 +142,75 @@ class Timeline:
     @property
     def busy_s(self) -> Array:
         """Return the seconds for which each stage computes or receives in the step: [pp]."""
-        busy = np.zeros(self.pp)
-        np.add.at(busy, self.work.stage, self.end_s - self._starts())
+        busy = np.array([(track.end_s - track.start_s).sum() for track in self.tracks])
         result: Array = busy + self.left_out_busy_s
         return result
-
-    def _starts(self) -> Array:
-        """Return when each task starts, its stage free, its message arrived and its weights there: [n]."""
-        work = self.work
-        arrived = np.append(0.0, self.end_s + self.times.lag_s * work.sent)[work.need]
-        start: Array = np.maximum(np.maximum(arrived, self.ready_s), np.append(0.0, self.end_s)[work.before])
-        return start
 
     def events(self, stage: int) -> Iterator[Event]:
         """Yield the events of one stage: its tasks in order with their messages, then its data-parallel collectives.
 
         Microbatches that were left out of the simulation have no events.
         """
-        starts, work = self._starts(), self.work
-        place = {chunk: at for at, chunk in enumerate(self.placed[stage])}
-        busy_s = self.times.busy_s
-
-        def event(kind: str, n: int, start_s: float, end_s: float) -> Event:
-            return Event(kind, place[int(work.chunk[n])], int(work.microbatch[n]), start_s, end_s)
-
-        for n, done in self._tasks_with_work(stage):
-            start, end = float(starts[n]), float(self.end_s[n])
-            if work.received[n] and busy_s:
-                yield event("receive", n, start, start + busy_s)
-                start += busy_s
-            parts = [part for task in done for part in self._parts(task)]
+        track, pairs = self.tracks[stage], self._pairs(stage)
+        for n, task in enumerate(track.tasks):
+            done = () if n + 1 in pairs else (track.tasks[n - 1], task) if n in pairs else (task,)
+            start, end = float(track.start_s[n]), float(track.end_s[n])
+            if receives(self.shape, task) and self.times.busy_s:
+                yield Event("receive", task[1] // self.pp, task[2], start, start + self.times.busy_s)
+                start += self.times.busy_s
+            parts = [part for each in done for part in self._parts(stage, each)]
             whole = sum(seconds for *_, seconds in parts)
-            stretch = (end - start) / whole if whole else 0.0  # what runs beside a task shortens or lengthens all of it
-            for task, name, seconds in parts:
-                yield event(name, task, start, start + seconds * stretch)
+            stretch = (end - start) / whole if whole else 0.0  # what overlaps with a task shortens or lengthens it
+            for name, (_, chunk, microbatch), seconds in parts:
+                yield Event(name, chunk // self.pp, microbatch, start, start + seconds * stretch)
                 start += seconds * stretch
-            if work.sent[n]:
-                yield from (event("send", task, end, end + self.times.lag_s + busy_s) for task in done)
-        for where, kind, chunk, begins, ends in self.windows:
-            if where == stage and ends > begins:
-                yield Event(kind, place[chunk], -1, begins, ends)
+            for each in done:
+                if sends(self.shape, each):
+                    arrival = end + self.times.lag_s + self.times.busy_s
+                    yield Event("send", each[1] // self.pp, each[2], end, arrival)
+        for kind, chunk, begins, ends in track.windows:
+            if ends > begins:
+                yield Event(kind, chunk // self.pp, -1, begins, ends)
 
-    def _tasks_with_work(self, stage: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (task, tasks whose work is done in it) of a stage.
+    def _pairs(self, stage: int) -> range:
+        """Return the indices of the tasks in which a stage runs a backward together with the forward before it."""
+        track = self.tracks[stage]
+        return range(track.warm + 1, len(track.tasks) - track.warm, 2) if self.schedule.paired else range(0)
 
-        A forward that is paired with a backward has (): its work is done in the backward's task, which has both.
+    def _parts(self, stage: int, task: Task) -> list[tuple[str, Task, float]]:
+        """Return (kind of event, task, seconds without slowdown) of each part of a task that takes time."""
+        names = ("forward",) if task[0] == FORWARD else ("recompute", "backward", "weight")
+        parts = [(name, task, float(getattr(self.times, name)[stage, task[1] // self.pp])) for name in names]
+        return [part for part in parts if part[2]]
+
+    def held(self, stage: int) -> tuple[Array, NDArray[np.intp]]:
+        """Return times, [e], and the number of microbatches of each chunk held from then on, [e, vpp].
+
+        A microbatch is held from the start of its forward to the end of its backward; the forward of a pair only from
+        the pair's end on, since it takes memory as its partner frees it.
         """
-        partner = self.work.partner
-        waits = set((partner[partner > 0] - 1).tolist())
-        for n in np.flatnonzero(self.work.stage == stage).tolist():
-            if n in waits:
-                yield n, ()
-            else:
-                yield n, (int(partner[n]) - 1, n) if partner[n] else (n,)
-
-    def _parts(self, n: int) -> list[tuple[int, str, float]]:
-        """Return (task, kind of event, seconds without slowdown) of each part of a task that takes time."""
-        place, stage = divmod(int(self.work.chunk[n]), self.pp)
-        parts = [(name, float(getattr(self.times, name)[stage, place])) for name in _MADE_OF[int(self.work.kind[n])]]
-        return [(n, name, seconds) for name, seconds in parts if seconds]
-
-    def held(self, stage: int) -> tuple[Array, Ints]:
-        """Return times, [e], and the number of microbatches of each chunk held from then on, [e, chunks].
-
-        A microbatch is held from the start of its forward to the end of its last gradient; with `by_layer` a paired
-        forward is held only from the pair's end on, since it takes memory as its partner frees it.
-        """
-        work = self.work
-        mine = np.flatnonzero(work.stage == stage)
-        takes = mine[work.kind[mine] == FORWARD]
-        gives = mine[(work.kind[mine] == BACKWARD) | (work.kind[mine] == WEIGHT)]
-        begin, joined = self._starts(), np.flatnonzero(work.partner)
-        if self.schedule.by_layer:
-            begin[work.partner[joined] - 1] = self.end_s[joined]
-        when = np.concatenate((begin[takes], self.end_s[gives]))
+        track = self.tracks[stage]
+        begin = track.start_s.copy()
+        for n in self._pairs(stage):
+            begin[n - 1] = track.end_s[n]
+        kind, chunk, _ = np.array(track.tasks).T
+        takes, gives = np.flatnonzero(kind == FORWARD), np.flatnonzero(kind == BACKWARD)
+        when = np.concatenate((begin[takes], track.end_s[gives]))
         change = np.repeat((1, -1), (len(takes), len(gives)))
         # What ends at a moment is given back before what starts then is taken.
         order = np.lexsort((change, when))
-        place = np.searchsorted(self.placed[stage], work.chunk[np.concatenate((takes, gives))[order]])
-        steps = np.zeros((len(order), len(self.placed[stage])), dtype=np.intp)
-        steps[np.arange(len(order)), place] = change[order]
+        steps = np.zeros((len(order), self.vpp), dtype=np.intp)
+        steps[np.arange(len(order)), chunk[np.concatenate((takes, gives))[order]] // self.pp] = change[order]
         return when[order], steps.cumsum(axis=0)
+
+
+def receives(shape: Shape, task: Task) -> bool:
+    """Return whether a task's input comes from another stage; False for a single stage."""
+    kind, chunk, _ = task
+    return shape.pp > 1 and (chunk > 0 if kind == FORWARD else chunk + 1 < shape.pp * shape.vpp)
+
+
+def sends(shape: Shape, task: Task) -> bool:
+    """Return whether a task's result goes to another stage; False for a single stage."""
+    kind, chunk, _ = task
+    return shape.pp > 1 and (chunk + 1 < shape.pp * shape.vpp if kind == FORWARD else chunk > 0)

@@ -37,14 +37,23 @@ from itertools import compress, groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
-from symconfig.cost.device import device_bytes
 from symconfig.cost.formulas import pipeline_s
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipeline, Pipelines, distinct
 from symconfig.cost.stages import Setting, Stages, stages
-from symconfig.cost.step import HOST_SHARE, apart_s, bound_bytes, bound_s, evaluate, host_bytes
+from symconfig.cost.step import (
+    HOST_SHARE,
+    Extremes,
+    apart_s,
+    bound_bytes,
+    bound_s,
+    evaluate,
+    evaluate_block,
+    host_bytes,
+    prefixed,
+)
 from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Table
 from symconfig.graph.model import sequence

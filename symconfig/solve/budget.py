@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
-from symconfig.cost.device import device_bytes, largest_peak_bytes
+from symconfig.cost.framework import device_bytes, largest_peak_bytes
 from symconfig.cost.machine import Machine
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor

@@ -7,12 +7,11 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from symconfig.cost.block_recompute import Extremes, evaluate_block, prefixed
 from symconfig.cost.framework import element_bytes
 from symconfig.cost.lattice import Array, Lattice
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape, layers
 from symconfig.cost.stages import Setting, Stages, stages
-from symconfig.cost.step import Cost, evaluate, memory_bytes, time_s, total
+from symconfig.cost.step import Cost, Extremes, evaluate, evaluate_block, memory_bytes, prefixed, time_s, total
 from symconfig.cost.table import Choice, Table, block_costs, resolve, table
 from symconfig.graph.model import derived, structure
 from symconfig.graph.parts import is_layer

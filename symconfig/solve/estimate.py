@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from symconfig.cost.device import reserved_bytes
+from symconfig.cost.framework import reserved_bytes
 from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job

@@ -11,7 +11,7 @@ from itertools import islice, product
 
 import numpy as np
 
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job

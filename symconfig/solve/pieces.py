@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symconfig.cost.blocks import BlockCost, hiding
-from symconfig.cost.flops import block_flops
 from symconfig.cost.framework import Framework, element_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
@@ -22,7 +21,7 @@ from symconfig.cost.stages import Setting
 from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.uneven import worked
-from symconfig.cost.work import work_seconds
+from symconfig.cost.work import block_flops, work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import LAYER, Place
 from symconfig.graph.model import blocks, derived, sequence

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import TRANSIENT
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.pipeline import messages
 from symconfig.cost.shapes import Pipeline, Pipelines, StageShape
 from symconfig.cost.stages import GRADIENT_BUFFER_BYTES, stages
 from symconfig.cost.step import HOST_SHARE, host_bytes, states
 from symconfig.cost.table import WEIGHTS
 from symconfig.graph.model import sequence
-from symconfig.schedule.interleaved import held
+from symconfig.schedule.schedules import held
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.choice import scored
 from symconfig.solve.costed import Costed, costed

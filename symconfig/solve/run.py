@@ -13,14 +13,13 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError
-from symconfig.frameworks.behaviour import Switches, switched, usual
+from symconfig.frameworks.behaviour import PROGRAMS, Switches, switched, usual
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS, facts
 from symconfig.frameworks.megatron.flags import flags
 from symconfig.frameworks.megatron.releases import NO_ENGINE
 from symconfig.frameworks.optimizers import stepping
-from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.count import parameters
 from symconfig.graph.model import sequence
 from symconfig.graph.operator import FOUR_BIT_BYTES

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.stages import Offload, Setting
 from symconfig.cost.table import Choice

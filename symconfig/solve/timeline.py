@@ -1,5 +1,4 @@
-"""A candidate's pipeline, simulated: its timeline, the step that follows from it, what each stage holds over
-time, and the candidate in a shape that another schedule runs."""
+"""A candidate's pipeline, simulated: its timeline, the step that follows from it, and what each stage holds."""
 
 from __future__ import annotations
 
@@ -8,44 +7,27 @@ from dataclasses import replace
 import numpy as np
 
 from symconfig.cost.blocks import KEPT
-from symconfig.cost.chunks import chunk_times
 from symconfig.cost.exchange import between_ends_s, copies_s
 from symconfig.cost.lattice import Array
-from symconfig.cost.pipeline import messages
+from symconfig.cost.pipeline import chunk_times, messages
 from symconfig.cost.step import apart_s
-from symconfig.errors import InputError, Problem
-from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer, place_of
-from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
-from symconfig.schedule.schedule import Schedule, Shape
-from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.schedules import Shape
 from symconfig.schedule.simulate import not_simulated, simulate
-from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Times
-from symconfig.solve.costed import Costed, begins, costed
+from symconfig.schedule.timeline import Timeline, Times
+from symconfig.solve.costed import Costed, begins
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.split import splits
-from symconfig.solve.stages import Layouts
 
 STAGES = ("compute", "recompute", "layer communication", "pipeline send/receive")  # parts of the slowest stage's time
 BUBBLE, EXCHANGE = "pipeline bubble", "data-parallel communication"
 
 
-def own_schedule(prospect: Prospect) -> Schedule:
-    """Return the pipeline schedule that the target runs for a candidate."""
-    if prospect.split.vpp == 1:
-        return SCHEDULES["1f1b"]
-    return PAIRED_INTERLEAVED if prospect.beside_another else SCHEDULES["interleaved"]
-
-
-def timeline(
-    prospect: Prospect, parts: Costed, schedule: Schedule | None = None, slow: Array | float = 1.0
-) -> Timeline:
-    """Return the simulated timeline of a step; schedule: None: the one that the target runs. slow: as of `Times`.
+def timeline(prospect: Prospect, parts: Costed, slow: Array | float = 1.0) -> Timeline:
+    """Return the simulated timeline of a step. slow: as of `Times`.
 
     Raises InputError if the schedule cannot run this shape.
     """
-    return _run(prospect, parts, replace(times(prospect, parts), slow=slow), schedule)
+    return _run(prospect, parts, replace(times(prospect, parts), slow=slow))
 
 
 def times(prospect: Prospect, parts: Costed) -> Times:
@@ -69,7 +51,7 @@ def stage_seconds(parts: Costed, made: Times) -> Array:
 
 def refined_s(prospect: Prospect, parts: Costed) -> float:
     """Return the step in seconds, simulated if there is a pipeline that can be, else by the formula."""
-    if not _simulated(prospect, parts):
+    if not _simulated(parts):
         return sum(float(part[0, 0, 0]) for part in parts.cost.time.values())
     sums, points, setting = parts.sums, parts.points, parts.setting
     end = _end_s(timeline(prospect, parts), parts)
@@ -85,13 +67,13 @@ def refined_time(prospect: Prospect, parts: Costed) -> dict[str, float]:
     Without a pipeline that can be simulated, the formula's.
     """
     time = {name: float(part[0, 0, 0]) for name, part in parts.cost.time.items()}
-    if not _simulated(prospect, parts):
+    if not _simulated(parts):
         return time
     made = times(prospect, parts)
-    alone = _run(prospect, parts, without_exchange(made), None).step_s
+    alone = _run(prospect, parts, without_exchange(made)).step_s
     time[BUBBLE] = alone - sum(time[name] for name in STAGES)
     if not parts.setting.sharding.each_microbatch:
-        shown = _end_s(_run(prospect, parts, made, None), parts) - alone
+        shown = _end_s(_run(prospect, parts, made), parts) - alone
         time[EXCHANGE] = shown + float(copies_s(parts.sums, parts.points, parts.setting)[0])
     return time
 
@@ -101,9 +83,8 @@ def without_exchange(made: Times) -> Times:
     return replace(made, gather=None, reduce=None)
 
 
-def _run(prospect: Prospect, parts: Costed, made: Times, schedule: Schedule | None) -> Timeline:
-    m, group = shape(parts)
-    return simulate(schedule or own_schedule(prospect), made, m, group)
+def _run(prospect: Prospect, parts: Costed, made: Times) -> Timeline:
+    return simulate(made, *shape(parts), paired=prospect.beside_another)
 
 
 def shape(parts: Costed) -> tuple[int, int]:
@@ -111,12 +92,10 @@ def shape(parts: Costed) -> tuple[int, int]:
     return int(parts.points.num_microbatches[0]), parts.setting.microbatch_group
 
 
-def _simulated(prospect: Prospect, parts: Costed) -> bool:
+def _simulated(parts: Costed) -> bool:
     """Return whether there is a pipeline of a shape that the simulator supports."""
     setting = parts.setting
-    return (
-        setting.pp > 1 and not_simulated(own_schedule(prospect), Shape(setting.pp, setting.vpp, *shape(parts))) is None
-    )
+    return setting.pp > 1 and not_simulated(Shape(setting.pp, setting.vpp, *shape(parts))) is None
 
 
 def _end_s(simulated: Timeline, parts: Costed) -> float:
@@ -133,8 +112,8 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
     """Return for each stage (seconds at which its allocated bytes change, from 0 on; bytes from then on).
 
     Activations are those of the microbatches that the simulation has in flight. The working set counts while a stage
-    holds any, the head's and loss's memory while it holds any of the last chunk. Chunks that a schedule places
-    elsewhere or twice have their weights and states there. parts: of the same chunks as the timeline.
+    holds any, the head's and loss's memory while it holds any of the last chunk. parts: of the same chunks as the
+    timeline.
     """
     bytes_of = {
         name: np.broadcast_to(part, parts.cost.stage_bytes.shape)[:, 0, 0, 0]
@@ -144,7 +123,8 @@ def stage_memory(prospect: Prospect, parts: Costed, line: Timeline) -> tuple[tup
     states = np.array(parts.peaks) - working - bytes_of[_LOSS] - bytes_of[_ACTIVATIONS]
     kept, at_rest = _kept(prospect, parts), _spread(prospect, states)
     result = []
-    for stage, chunks in enumerate(map(list, line.placed)):
+    for stage in range(line.pp):
+        chunks = list(range(stage, len(kept), line.pp))
         least = at_rest[chunks].sum()
         seconds, held = line.held(stage)
         change = (
@@ -186,43 +166,6 @@ def _spread(prospect: Prospect, of_stage: Array) -> Array:
     return result
 
 
-_ANY_CUT = Layouts(any_cut=True, empty_ends=True, account=True)
-_CHUNKS = (1, 2)  # chunks per stage to try if a schedule cannot run the candidate's
-
-
 def idle(line: Timeline) -> float:
     """Return the pipeline's bubble as a share from 0 to 1: mean idle time of the stages over the step."""
     return max(0.0, 1.0 - float(line.busy_s.mean()) / line.step_s)
-
-
-def suited(prospect: Prospect, parts: Costed, schedule: Schedule) -> tuple[Prospect, Costed]:
-    """Return the candidate and its costs in a shape that the schedule can run.
-
-    Its own chunks per stage are tried first, then 1 and 2; of several cuts the one with the fastest step is taken.
-    Raises InputError for a single stage, or with the reason for each shape if none can run.
-    """
-    if prospect.split.pp == 1:
-        raise InputError("a single stage has no schedule to choose")
-    (m, group), problems = shape(parts), []
-    for vpp in dict.fromkeys((prospect.split.vpp, *_CHUNKS)):
-        problem = schedule.problem(prospect.split.pp, vpp, m, group)
-        cuts = [] if problem else [prospect] if vpp == prospect.split.vpp else _cuts(prospect, parts, vpp)
-        if cuts:
-            able = ((cut, parts if cut is prospect else costed(cut)) for cut in cuts)
-            return min(able, key=lambda each: timeline(each[0], each[1], schedule).step_s)
-        chunks = f"with {vpp} chunk{'s' if vpp > 1 else ''} on each stage"
-        problems.append(Problem(f"{chunks}, {problem or 'the model has too few layers'}"))
-    raise InputError(problems)
-
-
-def _cuts(prospect: Prospect, parts: Costed, vpp: int) -> list[Prospect]:
-    """Return the candidate with its layers in `vpp` chunks per stage, in every cut; empty if there are too few layers.
-
-    At least as many layers of a stage are recomputed as before. A framework need not be able to express the cuts.
-    """
-    seconds = dict(zip(parts.table.kinds, parts.table.seconds[0, :, 0].tolist(), strict=True))
-    every = splits(sequence(prospect.request.model), prospect.split.pp, vpp, seconds, _ANY_CUT)
-    # At least as many layers of a stage are recomputed as before.
-    repeated = -(-prospect.block_layers * prospect.split.vpp // vpp)
-    degrees = replace(prospect.degrees, vpp=vpp)
-    return [replace(prospect, degrees=degrees, split=split, block_layers=repeated) for split in every]

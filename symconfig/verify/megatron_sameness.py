@@ -1,7 +1,7 @@
 """Acceptance is not sameness: every architectural field of the model against what Megatron resolved.
 
 One table: a field of the descriptor, where Megatron keeps it, what it must be there. A field is in the table, in
-NOT_ARCHITECTURAL, or of those that rendering refuses (frameworks.megatron.unsayable, vision, adapter); a test holds all
+NOT_ARCHITECTURAL, or of those that rendering refuses (frameworks.megatron.releases, vision, adapter); a test holds all
 against the descriptor's classes.
 """
 

@@ -118,7 +118,7 @@ ERRORS = {
     "plan unknown": "plan --modle llama2-13b",
     "import": "import {config.json}",
     "serve": "serve --port 1x --workers 0",
-    "timeline schedule": "explain {dense} --timeline --schedule faster",
+    "timeline candidate": "explain {dense} --timeline --candidate 99",
     "replan": "replan {dense} --gpus 3 --release tp",
     "checkpoint nothing": "checkpoint {dense} --plan {plan.json}",
     "targets nothing": "list targets {nothing}",

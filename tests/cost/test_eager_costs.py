@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from symconfig.cost.formulas import CONTENTION
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
 from symconfig.descriptor.load import load_cluster, load_model
@@ -43,18 +42,3 @@ def test_reducing_to_every_rank_costs_what_no_sharding_costs() -> None:
     gathered = seconds(replace(PLAIN, reduced_bytes=0.0))[part]
     assert seconds(everywhere)[part] - gathered == pytest.approx(seconds(PLAIN, zero=0)[part], rel=0.01)
     assert seconds(everywhere)[part] > seconds(PLAIN)[part]
-
-
-def test_a_hidden_collective_slows_the_weight_gradient_beside_it() -> None:
-    """The backward all-reduce runs beside the weight gradient and takes some of its time."""
-    part = "layer communication"
-
-    def communication(hide: float) -> float:
-        how = replace(PLAIN, hide=replace(PLAIN.hide, tp_backward=hide))
-        asked = configuration(tp=8, micro=1, global_batch=MICROBATCHES, seq_length=2048, framework=how)
-        return predict(load_model("llama2-13b"), load_cluster("a100-80gb"), asked).predicted.time[part]
-
-    shown, hidden = communication(0.0), communication(1e6)
-    hideable = (shown - hidden) / (1 - CONTENTION)  # the backward's half
-    assert 0 < hidden < shown
-    assert hideable == pytest.approx(shown / 2, rel=0.1)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.cost.blocks import KEPT, TRANSIENT
+from symconfig.cost.blocks import KEPT, TRANSIENT, Policies
 from symconfig.cost.collectives import beside_another
 from symconfig.cost.framework import Framework
-from symconfig.cost.host import PAIRED_HOST, inside_experts, is_dispatch
 from symconfig.cost.lattice import Array
-from symconfig.cost.policies import Policies
+from symconfig.cost.work import PAIRED_HOST, inside_experts, is_dispatch
 from symconfig.descriptor.load import load_cluster
 from symconfig.frameworks.megatron.behaviour import EXPERTS_HIDE, MEGATRON
 from symconfig.frameworks.megatron.behaviour import beside_another as overlapping

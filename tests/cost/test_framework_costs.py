@@ -7,10 +7,7 @@ import pytest
 from symconfig.cost.framework import Framework
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.frameworks.fsdp.behaviour import FSDP
-from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, MEGATRON_LOCAL, Graphed
-from symconfig.graph.derived import Phase, Traffic
-from symconfig.graph.model import derived
-from symconfig.graph.scheme import Scheme
+from symconfig.frameworks.megatron.behaviour import GRAPHED, MEGATRON, Graphed
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import predict
@@ -43,13 +40,6 @@ def test_what_a_step_takes_besides_its_work(
     found = predict(tiny(), sample_cluster(), asked).predicted
     assert found.time["overhead"] == pytest.approx(step_s + 3 * microbatch_s)
     assert found.reserved_bytes == pytest.approx(found.peak_bytes * (1 + more_reserved))
-
-
-@pytest.mark.parametrize(("framework", "apart"), [(MEGATRON, False), (MEGATRON_LOCAL, True), (FSDP, True)])
-def test_who_sums_the_gradient_of_a_bias_in_a_kernel_of_its_own(framework: Framework, apart: bool) -> None:
-    block = derived(sample_model("gpt3-175b"), framework.implementation, Scheme(False))["dense"]
-    kernels = [work for work in block.work if isinstance(work, Traffic) and work.phase is Phase.WEIGHT]
-    assert bool(kernels) is apart
 
 
 AMONG = {"dispatch", "expert_gate_up_proj", "expert_activation", "expert_down_proj", "combine"}

@@ -13,7 +13,6 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.fsdp.behaviour import FSDP
 from symconfig.frameworks.kernels import changed
 from symconfig.graph.block import LAYER, OPERATORS
-from symconfig.graph.derived import Phase, Traffic
 from symconfig.graph.model import derived
 from symconfig.graph.recompute import apply
 from symconfig.graph.scheme import Scheme
@@ -32,10 +31,6 @@ def test_latency_of_a_gather_grows_with_the_ring_and_of_an_all_reduce_with_its_t
     reduce = [ring(1.0, 2.0, ranks) for ranks in (64, 512)]
     assert gather[1] / gather[0] == pytest.approx(8, rel=0.1)
     assert reduce[1] / reduce[0] < 2
-
-
-def test_large_messages_are_bound_by_bandwidth() -> None:
-    assert ring(8e9, 1.0, 8) == pytest.approx(8e9 * 7 / 8 / LEVELS["level0_bytes_per_s"], rel=0.01)
 
 
 def plan(model: str, **changes: Any) -> Prediction:
@@ -75,18 +70,6 @@ def test_recompute_that_stops_early_leaves_the_last_product_out() -> None:
     assert apply(whole, full).rerun - apply(early, full).rerun == {"down_proj", "mlp_residual"}
     assert apply(whole, full).kept == apply(early, full).kept
     assert not apply(early, frozenset()).rerun
-
-
-def test_an_eager_bias_costs_a_pass_over_the_gradient() -> None:
-    model = load_model("gpt3-175b")
-    block = derived(model, FSDP.implementation, Scheme(False))["dense"]
-    fused = derived(model, changed(FSDP.implementation, fused_bias=True), Scheme(False))["dense"]
-
-    def sums(work: object) -> bool:
-        return isinstance(work, Traffic) and work.phase is Phase.WEIGHT
-
-    assert {work.op for work in block.work if sums(work)} >= {"o_proj", "up_proj", "down_proj"}
-    assert not any(sums(work) for work in fused.work)
 
 
 def test_recompute_by_operator_saves_attention_and_every_other_product() -> None:

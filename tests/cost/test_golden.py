@@ -197,7 +197,7 @@ RECORDED: dict[str, dict[str, float]] = {
         "head and loss, GB": 0.47711,
         "working set, GB": 0.53281,
         "weights, GB": 26.032,
-        "gradients, GB": 2.2614,
+        "gradients, GB": 1.627,
         "optimizer state, GB": 9.7619,
     },
     "ZeRO 3": {

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from symconfig.cost import formulas
 from symconfig.cost.collectives import collective_s
-from symconfig.cost.flops import flops_per_token
 from symconfig.cost.kernels import product_s
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
+from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import MEGATRON
 from symconfig.graph.model import blocks, derived, dim_sizes, sequence
 from symconfig.graph.scheme import Scheme
-from tests.cost.support import cost, seconds, stage_bytes
+from tests.cost.support import cost, seconds
 from tests.graph.support import SEQUENCE, block, numbers
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import tiny
@@ -184,22 +184,3 @@ def test_frozen_weights_spare_their_weight_gradients() -> None:
     layer = 512 * (512 * 2 + 256 * 2) + 3 * 512 * 1536
     adapters = 4 * 16 * ((512 + 512) + (512 + 256))
     assert flops("llama2-13b") - flops("llama2-13b-lora") == 2 * (4 * layer + 512 * 32000) - 6 * adapters
-
-
-def test_prediction_layers_compute_the_logits_once_more_each() -> None:
-    model = sample_model("deepseek-v3")
-    without = model.model_copy(update={"num_nextn_predict_layers": 0})
-    values = {**dim_sizes(model), "seq_length": 4096, "keys_full": 2048, "keys_window": 2048}
-
-    def flops(chosen: Any) -> float:
-        return flops_per_token(derived(chosen, MEGATRON.implementation, Scheme(False)), sequence(chosen), values)
-
-    head = 6 * 7168 * 129280
-    assert flops(model) - flops(without) > head
-
-
-def test_more_tensor_ranks_hold_fewer_weights_and_activations() -> None:
-    found = [cost(MODEL, tp=tp) for tp in (1, 2, 4)]
-    for part in ("weights", "gradients", "optimizer state", "activations"):
-        sizes = [stage_bytes(f, part)[0] for f in found]
-        assert sizes[0] > sizes[1] > sizes[2]

@@ -114,11 +114,6 @@ def test_moments_of_the_others_are_torchs() -> None:
     assert EIGHT_BIT_MOMENTS * 256 == 2 * (256 + 4)
 
 
-def test_the_usual_optimizer_changes_nothing() -> None:
-    assert stepping(MEGATRON, Optimizer()) == MEGATRON
-    assert Optimizer(exp_avg="fp32").usual
-
-
 def test_a_step_moves_what_it_keeps() -> None:
     """Of AdamW 34 bytes: state read and written, gradient read twice, weight written."""
     eight = stepping(MEGATRON, Optimizer(name="adam8bit"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.schedule.interleaved import held
-from tests.cost.support import cost, seconds, stage_bytes
+from symconfig.schedule.schedules import held
+from tests.cost.support import cost, seconds
 from tests.sample_models import sample_model
 from tests.solve.naive import tiny
 
@@ -89,22 +89,6 @@ def test_few_microbatches_fill_no_pipeline() -> None:
     assert float(formulas.in_flight(0, 8, 4, 8, 8)) <= 8
 
 
-def test_activations_of_a_plan_fall_along_the_pipeline() -> None:
-    found = stage_bytes(cost(tiny(), pp=4, microbatches=8), "activations")
-    per_layer = found[2] / 2  # stage 2 holds one layer, twice
-    assert found[1] == pytest.approx(3 * per_layer)
-    assert found == sorted(found, reverse=True)
-
-
-def test_bubble_of_a_plan_shrinks_with_microbatches_and_interleaving() -> None:
-    model = tiny(num_hidden_layers=8, vocab_size=1024)
-    few, many, interleaved = (
-        seconds(cost(model, pp=4, vpp=v, microbatches=m))["pipeline bubble"] for v, m in ((1, 4), (1, 16), (2, 4))
-    )
-    assert few == pytest.approx(many)  # in seconds; the share falls
-    assert interleaved == pytest.approx(few / 2, rel=0.05)  # messages are in both, waited for and under way
-
-
 def test_a_tied_embedding_costs_an_all_reduce_between_the_ends() -> None:
     """Megatron-LM's embedding group: the gradients of first and last stage are summed; one stage has nothing to sum."""
     small = {"num_hidden_layers": 4, "vocab_size": 32000}
@@ -156,7 +140,3 @@ def test_chunks_of_different_sizes_are_held_as_often_as_they_run(
     assert moments.max() == pytest.approx(most_layers_held(stage, p, layers, group, m))
     if stage == p - 1:  # the loss's: one microbatch of the last chunk, `group` of every other
         assert moments[0] == pytest.approx(group * sum(layers[:-1]) + layers[-1])
-
-
-def test_a_larger_group_of_microbatches_holds_more() -> None:
-    assert float(formulas.in_flight(0, 4, 3, 64, 5)) == pytest.approx((2 * 3 + 2 * 5 + 1) / 3)

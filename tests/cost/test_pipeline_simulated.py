@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from symconfig.cost import formulas
-from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.schedules import Shape, problem
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.times import Times
+from symconfig.schedule.timeline import Times
 
 
 @settings(max_examples=80, deadline=None)
@@ -30,9 +30,8 @@ def test_uniform_stages_within_a_hundredth(
     A stage receives an activation and a gradient for each of its chunks; the model's ends one less. Interleaved, inner
     stages run ahead far enough for that not to delay them, which the formula does not know: it is m messages too long.
     """
-    schedule = SCHEDULES["1f1b" if v == 1 else "interleaved"]
     group = p + more
-    assume(schedule.problem(p, v, m, group) is None)
+    assume(problem(Shape(p, v, m, group)) is None)
     passes = np.full((p, v), 1.0 / v)
     times = Times(passes, recomputed * passes, passes, passes, busy_s=received * (3 + recomputed))
     messages = np.full(p, 2.0 * v)
@@ -40,4 +39,4 @@ def test_uniform_stages_within_a_hundredth(
     messages[-1] -= 1
     seconds = 3.0 + recomputed + times.busy_s * messages * (p > 1)
     formula = float(formulas.pipeline_s(float(m), seconds.max(), seconds.sum(), float(v)))
-    assert formula == pytest.approx(simulate(schedule, times, m, group).step_s, rel=0.01)
+    assert formula == pytest.approx(simulate(times, m, group).step_s, rel=0.01)

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT
-from symconfig.cost.policies import Policies
+from symconfig.cost.blocks import KEPT, PASSES, TRANSIENT, Policies
 from symconfig.cost.stages import Setting, Stages
 from symconfig.cost.step import host_bytes
 from symconfig.frameworks.kernels import changed

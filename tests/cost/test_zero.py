@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -80,31 +78,13 @@ def test_experts_are_cut_over_their_own_replicas(stage: int) -> None:
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])
 def test_memory_of_a_plan_falls_with_every_stage(backend: str) -> None:
-    shared = {"whole_gradients_at": frozenset[int](), "queued_elements": 0.0}
-    found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits=shared) for stage in range(4)]
+    found = [cost(tiny(), dp=8, zero=stage, backend=backend, habits={"queued_elements": 0.0}) for stage in range(4)]
     total = [sum(stage_bytes(f, n)[0] for n in ("weights", "gradients", "optimizer state")) for f in found]
     assert total[0] > total[1] > total[2]
     assert stage_bytes(found[3], "optimizer state") == stage_bytes(found[1], "optimizer state")
     assert stage_bytes(found[3], "gradients") == stage_bytes(found[2], "gradients")
     for stage, part in ((0, "optimizer state"), (1, "gradients")):
         assert stage_bytes(found[stage + 1], part)[0] == pytest.approx(stage_bytes(found[stage], part)[0] / 8)
-
-
-def test_deepspeeds_stage_2_keeps_gradients_whole_that_its_shares_cut() -> None:
-    """At most the two largest parameters beside the share, and none where nothing is shared or gradients are wide."""
-    model = tiny()
-    gradients = [stage_bytes(cost(model, dp=dp, zero=2, backend="deepspeed"), "gradients")[0] for dp in (1, 8, 64)]
-    whole = gradients[0]
-    assert whole == stage_bytes(cost(model, dp=1, zero=1, backend="deepspeed"), "gradients")[0]
-    largest, matrix = (
-        n * model.hidden_size * DEEPSPEED.bytes.gradient for n in (model.vocab_size, model.intermediate_size)
-    )
-    for ranks, kept in ((8, gradients[1]), (64, gradients[2])):
-        # The share with the table's end holds it whole, and at its other end the whole of another matrix.
-        assert largest < kept <= whole / ranks + largest + matrix
-    wide = replace(DEEPSPEED.bytes, gradient=4.0)
-    found = cost(model, dp=8, zero=2, backend="deepspeed", habits={"bytes": wide})
-    assert stage_bytes(found, "gradients")[0] == pytest.approx(2 * whole / 8)
 
 
 def communication(microbatches: int, stage: int, whole_gradients: bool = False) -> float:

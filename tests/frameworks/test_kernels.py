@@ -53,8 +53,3 @@ def test_logits_that_are_held_are_those_of_one_microbatch_or_more() -> None:
     assert changed(plain, held_logits=True).loss.kept_outputs == 1
     assert changed(plain, held_logits=True, kept_outputs=4).loss.kept_outputs == 4
     assert changed(plain, held_logits=False, kept_outputs=4).loss.kept_outputs == 0
-
-
-def test_an_option_that_there_is_none_of_is_an_error() -> None:
-    with pytest.raises(TypeError, match="no options of an implementation: fused_everything"):
-        changed(MEGATRON.implementation, fused_everything=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.architectures import architectures
 from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK, families
 from symconfig.descriptor.huggingface import import_config

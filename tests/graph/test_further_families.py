@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.architectures.class_defaults import families
 from symconfig.descriptor.huggingface import import_config
 from symconfig.errors import InfeasibleError

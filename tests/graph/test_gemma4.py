@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.huggingface import import_config
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError

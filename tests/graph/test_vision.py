@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.vision import KINDS, Vision
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED

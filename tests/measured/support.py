@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.measured.read import Read, read
+from symconfig.measured.runs import Read, read
 
 PUBLISHED = tuple(Path(__file__).parents[3] / "shared" / name for name in ("truth", "truth_more", "truth_next"))
 HEAD = """\

@@ -189,15 +189,6 @@ def test_a_folder_stands_for_its_runs(run: Run, measured: Path, tmp_path: Path) 
     assert "none: this folder holds no measurements" in run("calibrate", tmp_path / "none").err
 
 
-def test_every_constant_says_what_it_is_within_120_columns(
-    run: Run, measured: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    text = run("calibrate", measured).out
-    assert "large matrix products: share of the peak FLOP/s" in text
-    assert max(map(len, text.splitlines())) <= 120
-
-
 def test_runs_on_other_gpus_are_counted_not_used(run: Run, measured: Path, tmp_path: Path) -> None:
     other = written(tmp_path / "other.yaml", [row(SHAPES[0], PLANS[0], 1, 3.0, gpu="h100-sxm5-80gb")])
     outcome = run("calibrate", measured, other, "--cluster", "a100-80gb")
@@ -226,8 +217,3 @@ def test_a_constant_that_leaves_its_prior_names_the_rows_that_take_it_there(
     said = run("calibrate", measured, "--cluster", "a100-80gb", "--json").json()["clusters"][0]["left_priors"]
     assert [item["constant"] for item in said] == [item.constant for item in found.left]
     assert said[0]["rows"][0]["id"] == first.rows[0][0]
-
-
-def test_runs_that_bear_out_the_priors_leave_none(measured: Path, from_scratch: Calibration) -> None:
-    again = calibrations(runs([measured], from_scratch.profile), "", from_scratch=False)[0]
-    assert again.left == ()

@@ -8,7 +8,6 @@ import pytest
 
 from symconfig.descriptor.load import load_cluster
 from symconfig.measured.log_row import as_row, source_of
-from symconfig.measured.runs import runs
 from symconfig.measured.training_log import read_log
 from symconfig.solve.predict import predict
 from tests.cli.support import Run, run
@@ -59,26 +58,6 @@ def test_a_log_without_its_cluster_or_model_asks_for_them(run: Run, tmp_path: Pa
     assert "which model" in outcome.err
 
 
-def test_a_deepspeed_log_with_what_it_does_not_say(run: Run, tmp_path: Path) -> None:
-    log = write(tmp_path, deepspeed_log(), "deepspeed.log")
-    outcome = run(
-        "calibrate",
-        log,
-        "--cluster",
-        "a100-80gb",
-        "--model",
-        "llama2-7b",
-        "--gpus",
-        "8",
-        "--seq-length",
-        "2048",
-        "--recompute",
-        "full",
-    )
-    assert outcome.code == 0, outcome.err
-    assert "deepspeed.log" in outcome.out
-
-
 def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
     outcome = run(
         "calibrate",
@@ -95,15 +74,6 @@ def test_wrong_options_are_said_together(run: Run, tmp_path: Path) -> None:
     assert outcome.code == 2
     for said in ("none.log", "llama2-7b", "--gpus", "--recompute"):
         assert said in outcome.err
-
-
-def test_a_run_that_died_before_a_step_is_no_run_but_says_why(tmp_path: Path) -> None:
-    log, _ = log_of_a_slower_machine(tmp_path)
-    text = log.read_text(encoding="utf-8")
-    cut = text[: text.index("elapsed time")] + "\ntorch.OutOfMemoryError: CUDA out of memory.\n"
-    found = runs([log, write(tmp_path, cut, "died.log")], load_cluster("a100-80gb"))
-    assert len(found.timed[0][1]) == 1
-    assert any(remark.startswith("died.log") and "no steady step" in remark for remark in found.remarks)
 
 
 def test_what_is_assumed_and_predicted_of_a_log_is_said(run: Run, tmp_path: Path) -> None:
@@ -143,17 +113,3 @@ def test_a_run_that_no_constant_explains_says_so(run: Run, tmp_path: Path) -> No
     slow = text.replace(f"(ms): {1e3 * SLOWER * seconds:.1f}", f"(ms): {1e5 * seconds:.1f}")
     assert slow != text
     assert "The fit hardly helps" in run("calibrate", write(tmp_path, slow, "slow.log"), "--cluster", "a100-80gb").out
-
-
-def test_a_cluster_that_differs_from_one_of_the_zoo_is_sharpened_as_itself(run: Run, tmp_path: Path) -> None:
-    log, _ = log_of_a_slower_machine(tmp_path)
-    profile, name = tmp_path / "ours.yaml", "a100-80gb with network=4x100Gb/s"
-    outcome = run("calibrate", log, "--cluster", name, "--out", profile, "--json")
-    assert outcome.code == 0, outcome.err
-    assert outcome.json()["clusters"][0]["cluster"] == name
-    ours, before = load_cluster(str(profile)), load_cluster(name)
-    assert ours.levels == before.levels
-    assert ours.kernels != before.kernels
-    again = load_cluster(f"{profile} with network=8x200Gb/s").kernels.network_efficiency
-    assert again is not None
-    assert again.uncertainty >= 0.2

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from symconfig.descriptor.load import load_model
 from symconfig.errors import InputError
 from symconfig.existing.recover.zoo import meaning
-from symconfig.measured.log_records import TrainingLog
-from symconfig.measured.log_row import check_model, log_model
-from symconfig.measured.training_log import read_log
-from tests.measured.log_samples import deepspeed_log, megatron_log, plan_log, write
+from symconfig.measured.log_row import log_model
+from symconfig.measured.training_log import TrainingLog, read_log
+from tests.measured.log_samples import megatron_log, plan_log, write
 from tests.sample_plans import sample_plan
 
 MODELS = (
@@ -52,15 +50,3 @@ def test_a_model_that_no_descriptor_describes_is_refused_by_its_name(tmp_path: P
         log_model(strange)
     assert [problem.field for problem in error.value.problems] == ["is_hybrid_model"]
     assert all(problem.file == log.path and problem.hint for problem in error.value.problems)
-
-
-def test_a_log_without_arguments_names_no_model(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="which model"):
-        log_model(log_of(tmp_path, deepspeed_log()))
-
-
-def test_a_named_model_must_be_the_logs(tmp_path: Path) -> None:
-    log = log_of(tmp_path, megatron_log())
-    check_model(log, load_model("llama3.1-8b"))
-    with pytest.raises(InputError, match="not the model of this log"):
-        check_model(log, load_model("llama3.1-70b"))

@@ -12,8 +12,7 @@ from symconfig.descriptor.load import load_cluster, zoo_clusters
 from symconfig.measured.calibrate import BOUNDS
 from symconfig.measured.gpu.kernel_fit import model_seconds
 from symconfig.measured.gpu.kernel_times import CastProduct
-from symconfig.measured.gpu_type import gpu_type
-from symconfig.measured.priors import ANY_GPU, Distilled, Observed, believed, kernel_priors, priors
+from symconfig.measured.priors import Distilled, Observed, believed, gpu_type, kernel_priors, priors
 
 NAME = "gemm_efficiency"
 # Best shapes' share of the peak as people published them.
@@ -42,12 +41,6 @@ def test_a_gpu_without_kernels_borrows_from_its_generation_and_that_from_all_wit
     assert believed(NAME, (9,), "old", seen).value < stranger.value
 
 
-def test_without_any_kernels_a_gpu_is_any_gpu() -> None:
-    value, width = ANY_GPU[NAME]
-    nothing = believed(NAME, (9,), "unknown", [])
-    assert (nothing.value, nothing.uncertainty) == pytest.approx((value, width))
-
-
 def test_unsure_kernels_count_for_less() -> None:
     sure, unsure = (believed(NAME, (1,), "old", [observed(1, "old", 0.5, width)]) for width in (0.02, 0.3))
     assert abs(log(sure.value / 0.5)) < 0.1 * abs(log(unsure.value / 0.5))
@@ -63,11 +56,6 @@ def test_what_the_zoo_believes_is_possible_and_names_its_sources() -> None:
             assert set(constant.sources) <= known.sources.keys()
     types = [gpu_type(load_cluster(item.cluster)) for item in known.gpus]
     assert len(set(types)) == len(types)
-
-
-def test_clusters_of_one_gpu_type_believe_the_same() -> None:
-    assert priors(load_cluster("h100")) == priors(load_cluster("h800"))
-    assert priors(load_cluster("h100"))["gemm_efficiency"] != priors(load_cluster("b200"))["gemm_efficiency"]
 
 
 def test_gpus_of_a_generation_differ_in_shares_of_their_peaks_alone() -> None:

@@ -28,8 +28,8 @@ from symconfig.graph.implementation import Dispatch, LossKernel
 from symconfig.measured.assumptions import KINDS, assuming
 from symconfig.measured.cases import Case, case
 from symconfig.measured.judge import judge
-from symconfig.measured.read import read
 from symconfig.measured.row_options import _KINDS, _SPELLED, _spelled
+from symconfig.measured.runs import read
 from symconfig.measured.score import score
 from symconfig.solve.predict import predict
 from symconfig.units import GIB
@@ -115,15 +115,6 @@ def test_a_model_that_is_named_like_a_public_one_has_its_shape(tmp_path: Path) -
     assert cut.experts.num_experts_per_tok == public.experts.num_experts_per_tok
     assert cut.experts.first_k_dense_replace == public.experts.first_k_dense_replace
     assert cut.latent.kv_lora_rank == public.latent.kv_lora_rank
-
-
-def test_latent_attention_without_low_rank_queries_is_a_shape(tmp_path: Path) -> None:
-    sizes = "name: Unnamed, hidden_size: 2048, intermediate_size: 4096, num_hidden_layers: 4, num_attention_heads: 16"
-    sizes += ", vocab_size: 1024"
-    latent = "kv_lora_rank: 512, qk_nope_head_dim: 128, qk_rope_head_dim: 64, v_head_dim: 128"
-    found = case("korthikanti2022", named(tmp_path, f"{sizes}, attention: mla, {latent}")).model
-    assert found.latent
-    assert (found.latent.q_lora_rank, found.latent.kv_lora_rank) == (None, 512)
 
 
 def test_a_row_states_its_adapter_by_megatrons_names(tmp_path: Path) -> None:
@@ -228,14 +219,6 @@ def test_what_a_source_tuned_is_the_best_of_a_list(tmp_path: Path) -> None:
     assert judged.time[0] == min(predict(tuned.model, tuned.cluster, c).predicted.step_s for c in ways)
 
 
-def test_a_source_states_the_dropout_of_adapters_whose_rank_the_row_states(tmp_path: Path) -> None:
-    lora = "lora: {rank: 4, alpha: 8, targets: [linear_qkv]}"
-    row = named(tmp_path, f"name: Llama2-70B, vocab_size: 32000, {lora}", task="lora")
-    adapter = case("mlperf_v50_llama2_70b_lora", row).model.adapter
-    assert adapter is not None
-    assert (adapter.r, adapter.lora_dropout, adapter.target_modules) == (4, 0.1, ("qkv_proj",))
-
-
 @pytest.mark.parametrize("command", ["validate", "calibrate"])
 def test_assumptions_that_cannot_be_read_are_refused(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
@@ -276,18 +259,6 @@ def test_links_inside_a_node_are_read(tmp_path: Path) -> None:
     assert found.ignored == ()
 
 
-def test_a_network_without_a_speed_is_said_to_be_ignored(tmp_path: Path) -> None:
-    found = between(tmp_path, "inter_node: RoCE RDMA, intra_node: NVLink4")
-    assert found.ignored == ("inter_node: RoCE RDMA", "intra_node: NVLink4")
-    assert ("network", "4x200 Gb/s") in found.documented
-
-
-def test_every_gpu_of_the_measured_rows_is_one_of_the_zoo(tmp_path: Path) -> None:
-    for gpu in ("h200-sxm5-141gb", "b300-sxm", "mi325x", "mi350x", "mi355x", "h100-sxm5-96gb"):
-        (row,) = load_measurements(file_of(tmp_path, run_text("a", "{step_s: 1.0}", gpu=gpu))).rows
-        assert case("korthikanti2022", row).cluster.gpus_per_node == 8
-
-
 def test_degrees_that_are_not_of_the_rows_gpus_are_refused(tmp_path: Path) -> None:
     row = named(tmp_path, "name: Llama2-7B, vocab_size: 32000")
     with pytest.raises(InputError, match=r"got 16, need 8"):
@@ -315,11 +286,6 @@ def test_what_a_row_leaves_out_of_its_overlaps_is_as_the_source_has_it(tmp_path:
     hide = found.configuration.framework.hide
     assert (hide.tp_pieces, hide.data) == (4, 0.0)
     assert dict(found.documented)["overlap"] == "{'tp_comm': True}"
-
-
-@pytest.mark.parametrize("word", ["DeepEP", "HYBRIDEP", "AllToAll"])
-def test_words_of_a_row_are_read_without_case(word: str) -> None:
-    assert _spelled({"moe_dispatcher": word})[0]["dispatcher"] == word.lower()
 
 
 @pytest.mark.parametrize(
@@ -357,7 +323,7 @@ def test_every_row_is_predicted_or_refused_with_a_reason(tmp_path: Path) -> None
     draw = random.Random(45)
     (good,) = load_measurements(file_of(tmp_path, run_text("a", "{step_s: 1.0}"))).rows
     judged = 0
-    for _ in range(1500):
+    for _ in range(600):
         row: dict[str, Any] = good.model_dump(by_alias=True, exclude_none=True)
         for _ in range(draw.randint(1, 3)):
             section = draw.choice(tuple(NAMES))
@@ -369,7 +335,7 @@ def test_every_row_is_predicted_or_refused_with_a_reason(tmp_path: Path) -> None
         with suppress(InputError):
             judge("a stranger", stated)
         judged += 1
-    assert judged > 300
+    assert judged > 120
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from symconfig.descriptor.measurements import Row, load_measurements
 from symconfig.graph.implementation import ExpertKernels
 from symconfig.measured.assumptions import assumptions
 from symconfig.measured.cases import case
-from symconfig.measured.metrics import kendall
-from symconfig.measured.score import score
+from symconfig.measured.score import kendall, score
 from tests.measured.support import file_of, run_text
 
 
@@ -53,25 +52,6 @@ def test_only_what_can_change_the_prediction_counts_as_assumed(tmp_path: Path) -
     staged = text.replace("pp: 1, dp: 8", "pp: 8, dp: 1")
     assert "vpp" in case("zero_bubble", _row(tmp_path, staged)).assumed
     assert "ends_as_layers" in dict(case("zero_bubble", _row(tmp_path, staged)).documented)
-
-
-def test_gpus_share_a_nodes_network_ports(tmp_path: Path) -> None:
-    """Four ports to eight GPUs halve what each has between nodes, and nothing inside one."""
-    text = run_text("a", "{step_s: 8.8}").replace("gpus: 8,", "gpus: 16,").replace("dp: 1}", "dp: 2}")
-    ports = text.replace("gpus: 16,", "gpus: 16, inter_node: 4x200 Gb/s,")
-    shared, own = (case("korthikanti2022", _row(tmp_path, each)) for each in (ports, text))
-    rates = [[level.bandwidth_bytes_per_s.value for level in found.cluster.levels] for found in (shared, own)]
-    assert rates[0] == [rates[1][0], *(rate / 2 for rate in rates[1][1:])]
-
-
-def test_model_fields_adapters_and_packing_count_as_assumed(tmp_path: Path) -> None:
-    text = run_text("a", "{step_s: 8.8}").replace("task: pretrain", "task: lora")
-    found = dict(case("nemo_2407", _row(tmp_path, text)).taken)
-    assert "r=32" in found["lora"]
-    assert "256" in found["packing"]
-    assert "vocab_size" not in dict(case("zero_bubble", _row(tmp_path, run_text("a", "{step_s: 1}"))).taken)
-    unsaid = run_text("a", "{step_s: 1}").replace(", vocab_size: 51200", "")
-    assert dict(case("zero_bubble", _row(tmp_path, unsaid)).taken)["vocab_size"] == "50257"
 
 
 def test_a_row_that_states_all_is_scored_apart(tmp_path: Path) -> None:
@@ -134,14 +114,6 @@ def test_validate_says_which_software_is_not_measured(tmp_path: Path, capsys: py
     assert "runs, no run of stranger was measured, and it is not known here; predicted as megatron (1 row)" in said
 
 
-def test_what_the_source_documents_is_not_assumed(tmp_path: Path) -> None:
-    """zero_bubble's notes say that its ends take the place of a layer."""
-    staged = run_text("a", "{step_s: 8.8}", tp=1, dp=1).replace("pp: 1", "pp: 8")
-    found = case("zero_bubble", _row(tmp_path, staged))
-    assert ("ends_as_layers", "[1, 1]") in found.documented
-    assert "ends_as_layers" not in found.assumed
-
-
 def test_published_step_time_is_met(tmp_path: Path) -> None:
     """arXiv 2205.05198, table 5: GPT-22B with selective recompute and sequence parallelism, batch 4: 1.10 s."""
     text = run_text("a", "{step_s: 1.10}").replace("global: 32", "global: 4")
@@ -167,13 +139,6 @@ def test_scores_of_a_sweep(tmp_path: Path) -> None:
     assert (sweep.pick, sweep.best, sweep.pick_ran_out) == ("a", "a", False)
     assert (sweep.choice, sweep.choice_regret, sweep.choice_ran_out) == ("a", 0.0, False)
     assert sweep.baseline == pytest.approx((1.3 / 8.8 + 1.3 / 11.4) / 2)  # the median is 10.1 s
-
-
-def test_a_pick_that_ran_out_of_memory_has_no_regret(tmp_path: Path) -> None:
-    slow = (run_text(name, "{step_s: 11.4}", recompute="full") for name in "bc")
-    (source,) = score([file_of(tmp_path, run_text("a", "{oom: true}"), *slow)])
-    assert source.sweeps[0].regret is None
-    assert source.sweeps[0].pick_ran_out
 
 
 def test_rows_that_cannot_be_predicted_are_counted_with_their_reason(tmp_path: Path) -> None:
@@ -239,24 +204,6 @@ def test_kendall(pairs: list[tuple[float, float]], tau: float) -> None:
     assert kendall(pairs) == pytest.approx(tau)
 
 
-def test_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = file_of(tmp_path, run_text("a", "{step_s: 8.8}"), run_text("b", "{step_s: 8.8}", gpu="abacus"))
-    assert main(["validate", str(path)]) == 0
-    text = capsys.readouterr().out
-    assert "korthikanti2022" in text
-    assert "is no GPU of the zoo (got abacus)" in text
-
-
-@pytest.mark.parametrize(("gpu", "rate"), [("a100-sxm4-80gb", 1.0), ("h100-sxm5-80gb", 1.0), ("gb200-nvl72", 0.5)])
-def test_deterministic_runs_attend_with_what_is_deterministic(tmp_path: Path, gpu: str, rate: float) -> None:
-    arguments = "megatron_args: {deterministic-mode: true, no-gradient-accumulation-fusion: true, tokenizer-type: Null}"
-    text = run_text("a", "{step_s: 8.8}", gpu=gpu).replace("attention_kernel: not flash", arguments)
-    found = case("megatron_golden", _row(tmp_path, text)).configuration.framework
-    assert found.implementation.attention.kernel == "flash"
-    assert found.attention_rate == rate
-    assert found.accumulated_bytes == 2 + 4 + 4  # a bf16 gradient; the fp32 sum read and written
-
-
 @pytest.mark.parametrize(
     ("arguments", "field", "value"),
     [
@@ -277,14 +224,3 @@ def test_what_an_argument_list_says_of_memory(tmp_path: Path, arguments: str, fi
     how = found.framework.implementation
     held = (found, found.degrees, found.framework, how.loss, how.experts)
     assert next(getattr(part, field) for part in held if hasattr(part, field)) == value
-
-
-def test_chunks_of_a_pipeline_are_the_sources_where_rows_print_none(tmp_path: Path) -> None:
-    text = run_text("a", "{mfu: 0.4}", tp=2)
-    piped = text.replace("pp: 1", "pp: 4")
-    assert case("moe_parallel_folding", _row(tmp_path, piped)).configuration.degrees.vpp == 7
-    assert case("korthikanti2022", _row(tmp_path, piped)).configuration.degrees.vpp == 1
-    unpiped = text.replace("dp: 1", "dp: 4")
-    assert case("moe_parallel_folding", _row(tmp_path, unpiped)).configuration.degrees.vpp == 1
-    printed = piped.replace("pp: 4", "pp: 4, vpp: 2")
-    assert case("moe_parallel_folding", _row(tmp_path, printed)).configuration.degrees.vpp == 2

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Times
+from symconfig.schedule.timeline import Timeline, Times
 
 
 def uniform(

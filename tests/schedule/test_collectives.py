@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.schedule.schedules import SCHEDULES
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Start
+from symconfig.schedule.timeline import Start, Timeline
 from tests.schedule.support import uniform
 
 
@@ -21,7 +19,7 @@ def stages(*seconds: float, chunks: int = 1) -> np.ndarray:
 
 
 def single(m: int = 2, **more: object) -> Timeline:
-    return simulate(SCHEDULES["1f1b"], uniform(1, 1, **more), m)
+    return simulate(uniform(1, 1, **more), m)
 
 
 def test_without_overlap_all_stands_before_and_after() -> None:
@@ -48,7 +46,7 @@ def test_work_beside_a_collective_is_slower() -> None:
 def test_chunks_are_gathered_one_after_the_other() -> None:
     """Stage 0 of 2 runs both microbatches through its first chunk: the second chunk's gather has until then."""
     gather = np.array([[0.5, 2.5], [0.0, 0.0]])
-    timeline = simulate(SCHEDULES["interleaved"], uniform(2, 2, gather=gather, hide=0.5), 2)
+    timeline = simulate(uniform(2, 2, gather=gather, hide=0.5), 2)
     windows = [(event.chunk, event.start_s, event.end_s) for event in timeline.events(0) if event.kind == "gather"]
     assert windows == [(0, 0.0, 0.5), (1, 0.5, 3.0)]
     first = next(event for event in timeline.events(0) if event.kind == "forward" and event.chunk == 1)
@@ -57,7 +55,7 @@ def test_chunks_are_gathered_one_after_the_other() -> None:
 
 def test_early_stages_reduce_while_later_ones_have_nothing_left() -> None:
     """The last stage is done p - 1 backwards before the first: its reduction hides in the cool-down."""
-    timeline = simulate(SCHEDULES["1f1b"], uniform(4, reduce=stages(0, 0, 0, 6), hide=0.5), 8)
+    timeline = simulate(uniform(4, reduce=stages(0, 0, 0, 6), hide=0.5), 8)
     assert timeline.step_s == pytest.approx(3 * (8 + 3))
     assert timeline.finish_s[3] == pytest.approx(3 * 8 + 3 - 1 + 6)
 
@@ -66,9 +64,8 @@ def test_early_stages_reduce_while_later_ones_have_nothing_left() -> None:
 @given(v=st.integers(1, 3), hide=st.floats(0.0, 1.0), contention=st.floats(0.0, 0.9), seed=st.integers(0, 2**32 - 1))
 def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, contention: float, seed: int) -> None:
     gather, reduce = np.random.default_rng(seed).exponential(size=(2, 4, v))
-    schedule = SCHEDULES["interleaved" if v > 1 else "1f1b"]
-    alone = simulate(schedule, uniform(4, v), 8).step_s
-    timeline = simulate(schedule, uniform(4, v, gather=gather, reduce=reduce, hide=hide, contention=contention), 8)
+    alone = simulate(uniform(4, v), 8).step_s
+    timeline = simulate(uniform(4, v, gather=gather, reduce=reduce, hide=hide, contention=contention), 8)
     most = (gather + reduce).sum(axis=1)
     slowed = most.sum() * contention  # one stage's slowdown holds the others up
     assert alone - 1e-9 <= timeline.step_s <= alone + 2 * gather.sum(axis=1).max() + most.max() + slowed + 1e-9
@@ -83,14 +80,13 @@ def test_a_step_is_between_all_hidden_and_nothing_hidden(v: int, hide: float, co
 def test_gathers_on_demand_come_one_stage_after_the_other(gathers: Start, shown: float) -> None:
     """The first microbatch meets one on each stage; else the filling hides all but the first stage's."""
     each = stages(0.5, 0.5, 0.5, 0.5)
-    timeline = simulate(SCHEDULES["1f1b"], uniform(4, gather=each, gathers=gathers), 8)
+    timeline = simulate(uniform(4, gather=each, gathers=gathers), 8)
     assert timeline.step_s == pytest.approx(3 * (8 + 3) + shown)
 
 
 def test_buckets_of_the_first_stage_alone_run_beside_its_passes() -> None:
     each = stages(0.5, 0.5, 0.5, 0.5)
     timeline = simulate(
-        SCHEDULES["1f1b"],
         uniform(4, gather=each, reduce=each, gathers=Start.ON_DEMAND, hide=stages(1.0, 0.0, 0.0, 0.0)),
         8,
     )
@@ -100,8 +96,8 @@ def test_buckets_of_the_first_stage_alone_run_beside_its_passes() -> None:
 def test_reductions_start_on_all_stages_together() -> None:
     """What one slows on a stage is not waited for on the next: the step loses it once, and the last one itself."""
     each, contention = stages(0.5, 0.5, 0.5, 0.5, chunks=3), 0.2
-    plain = simulate(SCHEDULES["interleaved"], uniform(4, 3), 8)
-    timeline = simulate(SCHEDULES["interleaved"], uniform(4, 3, reduce=each, contention=contention), 8)
+    plain = simulate(uniform(4, 3), 8)
+    timeline = simulate(uniform(4, 3, reduce=each, contention=contention), 8)
     for chunk in (1, 2):
         starts = {
             event.start_s

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.errors import InputError
-from symconfig.schedule.schedule import BACKWARD, FORWARD, Schedule, Shape, Task, one_chunk
-from symconfig.schedule.schedules import SCHEDULES
+from symconfig.schedule.schedules import BACKWARD, FORWARD, Shape, Task, orders
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.times import Times
+from symconfig.schedule.timeline import Times
 from tests.schedule.support import uniform
 
 INTERLEAVED = st.tuples(st.integers(2, 8), st.integers(2, 4), st.integers(1, 4))
@@ -31,7 +29,7 @@ def test_messages_under_way_show_on_a_microbatchs_way_only(
     p, v, groups = shape
     times = uniform(p, v, lag_s=lag_s)
     for group, m, shown in ((p, p * groups, p * v - 1), (2 * p, 2 * p * more, p - 1)):
-        step_s = simulate(SCHEDULES["interleaved"], times, m, group).step_s
+        step_s = simulate(times, m, group).step_s
         assert step_s == pytest.approx(3.0 * (m * v + p - 1) + 2 * shown * lag_s)
 
 
@@ -40,7 +38,7 @@ def test_messages_under_way_show_on_a_microbatchs_way_only(
 def test_messages_that_occupy_their_receiver_are_work(p: int, v: int, groups: int) -> None:
     """Interleaved, inner stages run ahead far enough to receive one message more than the ends without delay."""
     busy_s, m = 0.01, p * groups
-    timeline = simulate(SCHEDULES["interleaved" if v > 1 else "1f1b"], uniform(p, v, busy_s=busy_s), m)
+    timeline = simulate(uniform(p, v, busy_s=busy_s), m)
     inner = 2 * v - (v > 1 or p == 2)
     messages = m * inner + (2 * p - 3 if v > 1 else 2 * (p - 1) - inner - (p > 2))
     assert timeline.step_s == pytest.approx(3.0 * (m * v + p - 1) + messages * busy_s)
@@ -48,22 +46,16 @@ def test_messages_that_occupy_their_receiver_are_work(p: int, v: int, groups: in
     assert received == [m * (2 * v - (stage in (0, p - 1))) for stage in range(p)]
 
 
-def test_chunks_of_one_stage_pass_on_without_a_message() -> None:
-    timeline = simulate(SCHEDULES["zb-v"], uniform(3, 2, busy_s=0.1, lag_s=0.1), 8)
-    turning = [event for event in timeline.events(2) if event.kind == "receive"]
-    assert len(turning) == 2 * 8  # the activation for the way down, the gradient for the way up
-
-
-def naive(schedule: Schedule, times: Times, m: int) -> dict[Task, float]:
+def naive(times: Times, m: int) -> dict[Task, float]:
     """Ends of forwards and backwards, found by looking at every stage again and again."""
-    p = times.pp
-    orders = [list(order) for order in schedule.orders(p, times.vpp, m)]
-    where = {task: stage for stage, order in enumerate(orders) for task in order}
+    p, v = times.forward.shape
+    waiting = [list(tasks) for tasks, _ in orders(Shape(p, v, m, p))]
+    where = {task: stage for stage, order in enumerate(waiting) for task in order}
     done: dict[Task, float] = {}
     clock = [0.0] * p
-    chunks = p * times.vpp
-    while any(orders):
-        for stage, order in enumerate(orders):
+    chunks = p * v
+    while any(waiting):
+        for stage, order in enumerate(waiting):
             if not order:
                 continue
             kind, chunk, j = order[0]
@@ -83,35 +75,21 @@ def naive(schedule: Schedule, times: Times, m: int) -> dict[Task, float]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    name=st.sampled_from(["gpipe", "1f1b", "interleaved"]),
     half=st.integers(1, 3),
-    v=st.integers(2, 3),
+    v=st.integers(1, 3),
     groups=st.integers(1, 3),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_any_durations_against_a_naive_simulation(name: str, half: int, v: int, groups: int, seed: int) -> None:
+def test_any_durations_against_a_naive_simulation(half: int, v: int, groups: int, seed: int) -> None:
     p = 2 * half
     random = np.random.default_rng(seed)
-    times = Times(*random.exponential(size=(4, p, v if name == "interleaved" else 1)), *random.exponential(size=2))
-    timeline = simulate(SCHEDULES[name], times, p * groups)
-    ends = naive(SCHEDULES[name], times, p * groups)
-    work = timeline.work
-    found = zip(work.kind.tolist(), work.chunk.tolist(), work.microbatch.tolist(), timeline.end_s, strict=True)
-    assert {(kind, chunk, j): end for kind, chunk, j, end in found} == pytest.approx(ends)
+    times = Times(*random.exponential(size=(4, p, v)), *random.exponential(size=2))
+    timeline = simulate(times, p * groups)
+    ends = naive(times, p * groups)
+    found = {task: end for track in timeline.tracks for task, end in zip(track.tasks, track.end_s, strict=True)}
+    assert found == pytest.approx(ends)
     assert timeline.step_s == pytest.approx(max(ends.values()))
     for stage in range(p):
         own = [event for event in timeline.events(stage) if event.kind != "send"]
         assert all(a.end_s <= b.start_s + 1e-9 for a, b in pairwise(own))
         assert sum(event.end_s - event.start_s for event in own) == pytest.approx(timeline.busy_s[stage])
-
-
-def test_a_schedule_that_hangs_says_where() -> None:
-    def order(shape: Shape, stage: int) -> list[Task]:
-        """Stage 0 wants its gradient before it has sent what stage 1 needs for it."""
-        passes = [(FORWARD, stage, 0), (BACKWARD, stage, 0)]
-        return passes[::-1] if stage == 0 else passes
-
-    schedule = Schedule("wrong", "wrong order", "", order, one_chunk("wrong order"))
-    words = "stage 0 waits with the backward of microbatch 0 in chunk 0 for its backward in chunk 1"
-    with pytest.raises(InputError, match=words):
-        simulate(schedule, uniform(2), 1)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from symconfig.cost.flops import block_flops
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.stages import Offload
 from symconfig.cost.table import Choice, block_costs
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor

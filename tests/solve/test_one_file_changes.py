@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.blocks import KEPT, evaluate
+from symconfig.cost.blocks import KEPT, Policies, evaluate
 from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import machine
-from symconfig.cost.policies import Policies
 from symconfig.descriptor import load
 from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters, zoo_models
 from symconfig.errors import InputError

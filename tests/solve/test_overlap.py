@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from symconfig.cost import formulas
-from symconfig.cost.chunks import chunk_times
+from symconfig.cost.pipeline import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.errors import InfeasibleError, InputError
 from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.schedule.interleaved import PAIRED_INTERLEAVED
+from symconfig.schedule.schedules import PAIRED_INTERLEAVED
 from symconfig.schedule.simulate import simulate
 from symconfig.solve import candidate
 from symconfig.solve.costed import costed
@@ -22,7 +22,7 @@ from symconfig.solve.explain import explain
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
-from symconfig.solve.timeline import own_schedule, stage_memory, timeline
+from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
 from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE
@@ -114,7 +114,7 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     pins = {"tp": "1", "cp": "1", "pp": "4", "ep": "8", "mbs": "2", "vpp": str(vpp), "zero": "1", "moe_overlap": "on"}
     found = restored(search(sample_model("qwen3-30b-a3b"), H100, job(64, 512, 4096, pins=pins)))
     parts = costed(found)
-    assert own_schedule(found) is PAIRED_INTERLEAVED
+    assert timeline(found, costed(found)).schedule is PAIRED_INTERLEAVED
     held = [float(peak.max()) for _, peak in stage_memory(found, parts, timeline(found, parts))]
     assert held[:-1] == pytest.approx(parts.peaks[:-1], rel=1e-4)  # the last stage is judged at its loss
     kind, m = parts.table.kinds.index("moe"), 16
@@ -125,7 +125,7 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     seconds = float(parts.table.seconds[0, kind, 0]) * 3 * vpp + 2 * vpp * made.busy_s
     hidden = float(made.paired.sum()) / 4
     formula = formulas.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + formulas.alone_s(hidden, m, vpp, 4)
-    simulated = simulate(own_schedule(found), replace(made, gather=None, reduce=None), m)
+    simulated = simulate(replace(made, gather=None, reduce=None), m, paired=True)
     assert simulated.step_s == pytest.approx(float(formula), rel=0.01)
 
 

@@ -17,7 +17,6 @@ import symconfig
 from symconfig.api.planning import PlanResult
 from symconfig.cost.machine import Machine, machine
 from symconfig.errors import InputError
-from symconfig.schedule.schedules import SCHEDULES
 from symconfig.solve.costed import costed, sizes
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
@@ -193,7 +192,7 @@ def test_what_a_simulation_adds_is_a_symbol_that_says_so() -> None:
     assert ratio.source == "simulation"
     candidate = next(founds("1f1b"))
     parts = costed(candidate)
-    simulated = timeline(candidate, parts, SCHEDULES["1f1b"]).step_s
+    simulated = timeline(candidate, parts).step_s
     assert math.isclose(ratio.value, 1.0, abs_tol=0.2)
     assert simulated > 0
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig import plan
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError

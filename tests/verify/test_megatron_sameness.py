@@ -8,7 +8,7 @@ import pytest
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts, LatentAttention, RopeScaling
-from symconfig.frameworks.megatron.unsayable import NEVER
+from symconfig.frameworks.megatron.releases import NEVER
 from symconfig.plans.degrees import Degrees
 from symconfig.plans.plan import Batch, Options
 from symconfig.verify import megatron, megatron_agreement, megatron_sameness

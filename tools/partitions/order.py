@@ -9,7 +9,7 @@ import numpy as np
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
 from symconfig.descriptor.mesh_source import of_cluster
-from symconfig.measured.metrics import kendall
+from symconfig.measured.score import kendall
 from symconfig.resources import data_dir
 from symconfig.solve.partition.problem import price
 from symconfig.solve.partition.run import Ask, Case, costs_of, folded

@@ -12,8 +12,7 @@ from itertools import combinations
 from math import isclose
 from operator import attrgetter
 
-from symconfig.cost.device import device_bytes
-from symconfig.cost.framework import Framework
+from symconfig.cost.framework import Framework, device_bytes
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.errors import InputError

@@ -21,8 +21,8 @@ from symconfig.formats.megatron_run import BY_FIELD, offloaded_modules
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.megatron import hybrid, options
 from symconfig.frameworks.megatron.flags import Value
-from symconfig.frameworks.megatron.optimizer import optimizer
 from symconfig.frameworks.megatron.optimizer_constraints import MUON_SINCE
+from symconfig.frameworks.megatron.options import optimizer
 from symconfig.graph.scheme import CpComm
 from symconfig.plans import pipeline_layout
 from symconfig.plans.degrees import Degrees

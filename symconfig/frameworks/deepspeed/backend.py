@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Medium, Releases
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Backend, Kind, Medium, Releases
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED as USUAL
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE

@@ -56,8 +56,7 @@ DEEPSPEED = Framework(
     all_reduced_gradients=True,
     reduced_bytes=2.0,  # runtime/engine.py, communication_data_type: the weights' type, whatever the sum's is
     shards_over_tensor=True,
-    beside_offload_bytes=4.0,  # stage3.py copies them into fp32 ones
-    whole_gradients_at=frozenset({2}),
+    offloads_gradients=True,
     added_gradients_at=frozenset({1}),
     # stage3.py and partitioned_param_coordinator.py fetch a module's own weights; symconfig's buckets of what is
     # fetched ahead, and of gradients, are about a square matrix, too.

@@ -7,7 +7,6 @@ from functools import partial
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS, ULYSSES
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.deepspeed.optimizer_constraints import OPTIMIZER_CONSTRAINTS
 from symconfig.frameworks.deepspeed.releases import AUTOEP_MODELS, AUTOTP_MODELS
 from symconfig.plans.unknown import among, no
 
@@ -26,7 +25,6 @@ NO_EXPERTS = _WITHOUT_EP(
     name="autoep without experts",
     predicate=lambda f, p: (p.ep > 1) & (f.num_experts == 0),
     rule="expert parallelism needs a model with experts",
-    sentence="the model has no experts",
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"ep": 2},
 )
@@ -68,7 +66,6 @@ ULYSSES_NORM = Constraint(
     name="ulysses norm",
     predicate=lambda f, p: (p.cp > 1) & (p.zero == 1) & (p.grad_bytes == 4) & (p.optimizer_offload == 0),
     rule="ZeRO-1 with fp32 gradients does not go with Ulysses",
-    sentence="ZeRO-1 with fp32 gradients uses DeepSpeed's BF16_Optimizer, whose gradient norm fails under Ulysses",
     about="zero",
     pins=("zero=2..", "cp=1", "zero=0"),
     source="deepspeed/runtime/bf16_optimizer.py",
@@ -86,8 +83,7 @@ AUTOTP_WITH_ULYSSES = Constraint(
 AUTOEP_WITH_ULYSSES = Constraint(
     name="autoep with ulysses",
     predicate=lambda f, p: (p.ep > 1) & (p.cp > 1),
-    rule="AutoEP with Ulysses is not validated",
-    sentence="AutoEP with Ulysses is not validated in this release",
+    rule="AutoEP with Ulysses is not validated in this release",
     about="ep",
     pins=("cp=1", "ep=1"),
     source="deepspeed/module_inject/auto_ep_config.py",
@@ -97,7 +93,6 @@ ADAPTER_WITH_TP = _WITHOUT_TP(
     name="adapter with tp",
     predicate=lambda f, p: f.adapted & (p.tp > 1),
     rule="AutoTP does not split adapter layers",
-    sentence="AutoTP does not split PEFT's adapter layers",
     source="deepspeed/module_inject/auto_tp.py",
     example={"adapted": True, "tp": 2},
 )
@@ -105,7 +100,6 @@ ADAPTER_WITH_EP = _WITHOUT_EP(
     name="adapter with ep",
     predicate=lambda f, p: f.adapted & (p.ep > 1),
     rule="AutoEP does not know adapter layers",
-    sentence="AutoEP does not know PEFT's adapter layers",
     source="deepspeed/module_inject/auto_ep_config.py",
     example={"adapted": True, "num_experts": 8, "model_type": "mixtral", "ep": 2},
 )
@@ -178,11 +172,42 @@ WHOLE_GRADIENTS = Constraint(
     example={"zero": 0, "grad_bytes": 4},
 )
 
+MUON = Constraint(
+    name="muon",
+    predicate=lambda f, p: f.optimizer == "muon",
+    rule="Muon is planned with Megatron-LM",
+    about="optimizer",
+    got="{f.optimizer}",
+    hint="--backend megatron",
+    unsaid=True,
+    source="deepspeed/runtime/zero/stage3.py, _muon_update_sub_group; stage_1_and_2.py",
+    example={"optimizer": "muon"},
+)
+NARROW = Constraint(
+    name="narrow states",
+    predicate=lambda f, p: f.narrow_states,
+    rule="AdamW's states are in fp32",
+    about="optimizer",
+    hint="--optimizer adam8bit",
+    unsaid=True,
+    source="deepspeed/runtime/zero/stage_1_and_2.py, single_partition_of_fp32_groups",
+    example={"narrow_states": True},
+)
+OFFLOADED_OTHER = Constraint(
+    name="another optimizer offloaded",
+    predicate=lambda f, p: (p.optimizer_offload > 0) & among(f.optimizer, frozenset(("adam8bit", "adafactor", "sgd"))),
+    rule="only adam moves to the host",
+    sentence="only DeepSpeed's own Adam moves to the host, and {f.optimizer} is none of its own",
+    about="optimizer_offload",
+    pins=("optimizer_offload=0",),
+    source="deepspeed/runtime/engine.py, zero_force_ds_cpu_optimizer",
+    example={"optimizer": "adam8bit", "optimizer_offload": 1.0, "zero": 3, "param_offload": False},
+)
+
 DEEPSPEED: tuple[Constraint, ...] = (
     shared.BATCH,
     *shared.SHARED,
     shared.CONTEXT_KERNEL,
     *AROUND_TRANSFORMERS,
     *of_module(globals()),
-    *OPTIMIZER_CONSTRAINTS,
 )

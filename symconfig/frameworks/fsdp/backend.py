@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from symconfig.frameworks.backend import Backend, Medium, Releases
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Backend, Kind, Medium, Releases
 from symconfig.frameworks.deepspeed import adapters
 from symconfig.frameworks.fsdp.behaviour import FSDP as USUAL
 

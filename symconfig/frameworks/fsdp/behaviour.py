@@ -34,7 +34,6 @@ FSDP = replace(
     all_reduced_gradients=False,
     shards_over_tensor=False,
     frees_gradients=True,
-    whole_gradients_at=frozenset(),
     added_gradients_at=frozenset(),
     # Gradients are copied into one flat tensor and widened to fp32 before they are reduced
     # (torch/distributed/fsdp/_runtime_utils.py, _post_backward_hook).

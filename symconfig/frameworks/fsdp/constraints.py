@@ -7,14 +7,13 @@ from dataclasses import replace
 from symconfig.frameworks import shared
 from symconfig.frameworks.around_transformers import AROUND_TRANSFORMERS
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.deepspeed import optimizer_constraints as deepspeed
+from symconfig.frameworks.deepspeed import constraints as deepspeed
 from symconfig.plans.unknown import among, no
 
 SHARDS = Constraint(
     name="shards",
     predicate=lambda f, p: (p.zero != 3) & (p.dp * p.cp > 1),
-    rule="FSDP keeps weights, gradients and optimizer states in shards",
-    sentence="FSDP keeps weights, gradients and optimizer states in shards of all ranks, which is ZeRO-3",
+    rule="FSDP keeps weights, gradients and optimizer states in shards of all ranks, which is ZeRO-3",
     about="zero",
     pins=("zero=3",),
     source="torch/distributed/fsdp/_fully_shard/_fully_shard.py",
@@ -34,7 +33,6 @@ TENSOR = Constraint(
     name="tensor parallelism",
     predicate=lambda f, p: p.tp > 1,
     rule="FSDP is planned without tensor parallelism",
-    sentence="FSDP splits no layer, and a plan of DTensors that would is each model's own",
     about="tp",
     pins=("tp=1",),
     source="torch/distributed/tensor/parallel/api.py, parallelize_module",
@@ -44,7 +42,6 @@ EXPERT_PARALLEL = Constraint(
     name="expert parallelism",
     predicate=lambda f, p: (p.ep > 1) | (p.etp > 1),
     rule="FSDP shards experts as all weights",
-    sentence="FSDP gathers experts as it does all weights, and sends no tokens to them",
     about="ep",
     pins=("ep=1",),
     source="transformers, models/qwen3_moe/modeling_qwen3_moe.py",
@@ -54,7 +51,6 @@ OFFLOAD = Constraint(
     name="offload",
     predicate=lambda f, p: no(p.optimizer_offload == p.param_offload),
     rule="FSDP's own offload is of all shards and the optimizer's step",
-    sentence="FSDP2's CPUOffloadPolicy has all shards on the host, where the optimizer steps them, or none",
     about="optimizer_offload",
     pins=("optimizer_offload=0",),
     source="torch/distributed/fsdp/_fully_shard/_fsdp_api.py, CPUOffloadPolicy",
@@ -71,9 +67,7 @@ OTHER_OPTIMIZER = Constraint(
     source="torch/optim/adamw.py",
     example={"optimizer": "sgd"},
 )
-MOMENTS = replace(
-    deepspeed.NARROW, sentence="FSDP's plans keep AdamW's moments in fp32", hint=None, source="torch/optim/adamw.py"
-)
+MOMENTS = replace(deepspeed.NARROW, hint=None, source="torch/optim/adamw.py")
 
 FSDP: tuple[Constraint, ...] = (
     shared.BATCH,

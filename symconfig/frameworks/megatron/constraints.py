@@ -7,9 +7,8 @@ from typing import Any
 
 from symconfig.frameworks import shared
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS
+from symconfig.frameworks.megatron.optimizer_constraints import OPTIMIZER_CONSTRAINTS, OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.option_constraints import OPTION_CONSTRAINTS
-from symconfig.frameworks.megatron.overlap_constraints import OVERLAP_CONSTRAINTS
 from symconfig.frameworks.megatron.sparse import SPARSE_CONSTRAINTS
 from symconfig.frameworks.shared import DELTA_MIXERS, MIXERS, SCAN
 from symconfig.plans.unknown import among, has, looked_up, no
@@ -51,20 +50,6 @@ KV_HEADS = shared.OVER_TP(
     since="core_v0.16.0",
     source="megatron/core/transformer/transformer_config.py, __post_init__; Megatron-LM#2565",
     example={"num_attention_heads": 48, "num_key_value_heads": 6, "tp": 8, "hidden_size": 6144},
-)
-KV_WIDTH = shared.OVER_TP(
-    name="qkv width",
-    predicate=lambda f, p: (
-        no(f.latent) & ((f.num_attention_heads + 2 * f.num_key_value_heads) * f.head_dim % p.tp != 0)
-    ),
-    rule="the joint width of queries, keys and values must divide over tp",
-    sentence=(
-        "the projection to {f.num_attention_heads} query and 2 x {f.num_key_value_heads} key/value heads of "
-        "{f.head_dim} channels cannot be split over tp {p.tp}"
-    ),
-    since="core_v0.16.0",  # earlier ones have whole heads on every rank
-    source="megatron/core/tensor_parallel/layers.py, ColumnParallelLinear",
-    example={"num_attention_heads": 32, "num_key_value_heads": 1, "head_dim": 66, "tp": 8, "sequence_parallel": True},
 )
 ULYSSES_HEADS = Constraint(
     name="ulysses heads",
@@ -152,7 +137,6 @@ EXPERT_BIAS = Constraint(
     name="expert bias",
     predicate=lambda f, p: f.expert_bias & (p.etp > 1),
     rule="biases of experts need etp 1",
-    sentence="biases of experts need expert tensor parallelism 1",
     about="experts.expert_bias",
     got="etp {p.etp}",
     source="megatron/core/transformer/transformer_config.py, __post_init__",
@@ -173,7 +157,6 @@ MTP_OVER_CP = Constraint(
     name="mtp context",
     predicate=lambda f, p: (f.num_nextn_predict_layers > 0) & (p.cp > 1),
     rule="multi-token prediction does not go with context parallelism before core_v0.14",
-    sentence="multi-token prediction does not go with context parallelism",
     about="cp",
     got="{p.cp}",
     until="core_v0.13.0",
@@ -184,7 +167,6 @@ FP16_EXPERTS = Constraint(
     name="fp16 experts",
     predicate=lambda f, p: (p.precision == "fp16") & (p.ep > 1),
     rule="expert parallelism does not go with fp16 before core_v0.16",
-    sentence="expert parallelism does not go with fp16",
     about="precision",
     got="{p.precision}",
     until="core_v0.15.0",
@@ -234,7 +216,6 @@ ACTIVATION_OFFLOAD = Constraint(
     name="activation offload",
     predicate=lambda f, p: p.activation_offload,
     rule="activations stay on the GPU before core_v0.16",
-    sentence="activations stay on the GPU",
     about="activation_offload",
     got="{p.activation_offload}",
     until="core_v0.15.0",
@@ -258,14 +239,6 @@ ADAPTER_RANK = _OF_ADAPTERS(
     sentence="the adapter's rank {f.column_rank} cannot be split over tp {p.tp} beside column-parallel layers",
     source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
     example={"adapted": True, "column_rank": 12, "tp": 8},
-)
-ADAPTER_COLUMNS = _OF_ADAPTERS(
-    name="adapter columns",
-    predicate=lambda f, p: f.adapted & (f.hidden_size % p.tp != 0),
-    rule="hidden_size must divide over tp beside row-parallel layers with adapters",
-    sentence="hidden_size {f.hidden_size} cannot be split over tp {p.tp} beside row-parallel layers with adapters",
-    source="megatron-bridge, peft/utils.py, ParallelLinearAdapter",
-    example={"adapted": True, "column_rank": 0, "hidden_size": 4098, "tp": 4},
 )
 ADAPTER_HEADS = _OF_ADAPTERS(
     name="adapters of shared heads",
@@ -319,7 +292,6 @@ HYBRID_RECOMPUTE = Constraint(
     name="full recompute of uneven layers",
     predicate=lambda f, p: f.hybrid & (f.parts_of_layer == 0) & (p.recompute == "full"),
     rule="whole layers are recomputed where each has as many parts",
-    sentence="whole layers are not recomputed where some have an MLP and some have none: each part counts as a layer",
     about="recompute",
     got="{p.recompute}",
     source="megatron/core/recompute.py, checkpointed_forward",

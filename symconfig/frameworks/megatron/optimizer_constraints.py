@@ -1,4 +1,4 @@
-"""What releases of Megatron-LM refuse of optimizers other than AdamW with states in fp32.
+"""What releases of Megatron-LM refuse of optimizers other than AdamW with states in fp32, and of expert overlap.
 
 `dist_muon` is the old name of `--optimizer muon --use-distributed-optimizer` (core_v0.18.2 to 0.19, arguments.py).
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from functools import partial
 
 from symconfig.frameworks.constraint import Constraint, of_module
-from symconfig.plans.unknown import among
+from symconfig.frameworks.shared import MIXERS
+from symconfig.plans.unknown import among, has
 
 # Before it the ranks reduce every gradient to all, without overlap, and gather whole lists of weights: not priced.
 MUON_SINCE = "core_v0.18.2"
@@ -29,8 +30,7 @@ UNKNOWN_OPTIMIZER = _OF_OPTIMIZER(
 MUON_RELEASE = _OF_OPTIMIZER(
     name="muon's release",
     predicate=lambda f, p: f.optimizer == "muon",
-    rule="Muon is planned from core_v0.18.2 on",
-    sentence="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
+    rule="Muon is planned from core_v0.18.2 on, whose ranks share it with the distributed optimizer",
     hint="--megatron-version core_v0.19",
     until="core_v0.17.1",
     source=_VALIDATED,
@@ -40,7 +40,6 @@ MUON_SHARDED = Constraint(
     name="muon with megatron-fsdp",
     predicate=lambda f, p: (f.optimizer == "muon") & (p.zero > 1),
     rule="Muon goes with ZeRO 0 and 1: Megatron-FSDP refuses it",
-    sentence="Megatron-FSDP runs adam and sgd, and no muon",
     about="zero",
     pins=("zero=1", "zero=0"),
     since=MUON_SINCE,
@@ -61,7 +60,6 @@ MUON_EXPERT_BIAS = Constraint(
     name="muon with biases of experts",
     predicate=lambda f, p: (f.optimizer == "muon") & f.expert_bias & (p.zero == 1),
     rule="with biases of experts Muon is not shared by ranks",
-    sentence="the distributed optimizer beside Muon has no place for biases of experts",
     about="zero",
     pins=("zero=0",),
     since=MUON_SINCE,
@@ -71,8 +69,7 @@ MUON_EXPERT_BIAS = Constraint(
 MUON_ADAPTERS = _OF_OPTIMIZER(
     name="muon with adapters",
     predicate=lambda f, p: (f.optimizer == "muon") & f.adapted,
-    rule="adapters are stepped by adam or sgd",
-    sentence="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
+    rule="adapters are stepped by adam or sgd here: of Muon beside frozen weights nothing is known",
     since=MUON_SINCE,
     source="megatron-bridge 0.3.1, peft/: no recipe has another optimizer",
     example={"optimizer": "muon", "adapted": True},
@@ -90,8 +87,7 @@ OFFLOADED_OTHER = Constraint(
 NARROW_SHARDED = Constraint(
     name="narrow states without the distributed optimizer",
     predicate=lambda f, p: f.narrow_states & (p.zero != 1),
-    rule="states narrower than fp32 need the distributed optimizer",
-    sentence="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
+    rule="states narrower than fp32 need the distributed optimizer, which is ZeRO 1",
     about="zero",
     pins=("zero=1",),
     source=_CONFIG,
@@ -107,3 +103,67 @@ NARROW_OFFLOADED = Constraint(
     example={"narrow_states": True, "optimizer_offload": 0.5, "zero": 1},
 )
 OPTIMIZER_CONSTRAINTS = of_module(globals())
+
+
+OVERLAP_SINCE = "core_v0.14.0"  # --overlap-moe-expert-parallel-comm
+OVERLAP_SOURCE = "megatron/core/transformer/transformer_config.py, __post_init__"
+OVERLAP = {"moe_overlap": True, "num_experts": 8, "ep": 2}  # of examples
+
+OVERLAP_RELEASE = Constraint(
+    name="expert overlap of an old release",
+    predicate=lambda f, p: p.moe_overlap,
+    rule=f"hiding the experts' all-to-all needs {OVERLAP_SINCE} or later",
+    about="overlap.moe_a2a",
+    until="core_v0.13.0",
+    unsaid=True,
+    source=OVERLAP_SOURCE,
+    example=OVERLAP,
+)
+_HIDING = partial(Constraint, about="overlap.moe_a2a", since=OVERLAP_SINCE, source=OVERLAP_SOURCE)
+OVERLAP_STAGES = _HIDING(
+    name="expert overlap without virtual stages",
+    predicate=lambda f, p: p.moe_overlap & (p.pp > 1) & (p.vpp == 1),
+    rule="hiding the experts' all-to-all needs virtual pipeline stages",
+    example=OVERLAP | {"pp": 2, "vpp": 1},
+)
+OVERLAP_EXPERTS = _HIDING(
+    name="expert overlap",
+    predicate=lambda f, p: p.moe_overlap & ((p.ep == 1) | (f.num_experts == 0)),
+    rule="hiding the experts' all-to-all needs expert parallelism",
+    example=OVERLAP | {"ep": 1},
+)
+OVERLAP_RECOMPUTE = _HIDING(
+    name="expert overlap with recomputed experts",
+    predicate=lambda f, p: p.moe_overlap & ((p.recompute == "full") | has(p.modules, "moe")),
+    rule="hiding the experts' all-to-all recomputes no experts",
+    example=OVERLAP | {"recompute": "full"},
+)
+OVERLAP_MTP = _HIDING(
+    name="expert overlap with predictions",
+    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 1),
+    rule="hiding the experts' all-to-all goes with one multi-token-prediction layer at most",
+    example=OVERLAP | {"num_nextn_predict_layers": 2, "pp": 2, "vpp": 2},
+)
+OVERLAP_MTP_ALONE = _HIDING(
+    name="expert overlap with a prediction on one stage",
+    predicate=lambda f, p: p.moe_overlap & (f.num_nextn_predict_layers > 0) & (p.pp == 1),
+    rule="hiding the experts' all-to-all with multi-token prediction needs pipeline stages before core_v0.18",
+    until="core_v0.17.1",  # core_v0.14 and core_v0.15 do not say so yet
+    example=OVERLAP | {"num_nextn_predict_layers": 1, "pp": 1},
+)
+OVERLAP_DISPATCHER = _HIDING(
+    name="expert overlap with gathered tokens",
+    predicate=lambda f, p: p.moe_overlap & (p.moe_dispatcher == "allgather"),
+    rule="hiding the experts' all-to-all needs an all-to-all",
+    example=OVERLAP | {"moe_dispatcher": "allgather"},
+)
+HYBRID_OVERLAP = Constraint(
+    name="expert overlap of a hybrid model",
+    predicate=lambda f, p: p.moe_overlap & f.hybrid,
+    rule="hiding the experts' all-to-all needs a model whose layers all have attention",
+    about="overlap.moe_a2a",
+    source="megatron/core/models/common/model_chunk_schedule_plan.py",
+    example={"mixers": MIXERS} | OVERLAP,
+)
+
+OVERLAP_CONSTRAINTS = of_module(globals())[len(OPTIMIZER_CONSTRAINTS) :]

@@ -143,7 +143,7 @@ def chart_data(chart: Chart) -> dict[str, Any]:
         "optimizer_s": chart.optimizer_s,
         "stages": [
             {
-                "chunks": list(line.placed[stage]),
+                "chunks": list(range(stage, line.pp * line.vpp, line.pp)),
                 "busy_s": float(line.busy_s[stage]),
                 "idle": chart.idle(stage),
                 "finish_s": float(line.finish_s[stage]),

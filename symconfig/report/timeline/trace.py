@@ -82,9 +82,9 @@ def _record(chart: Chart, stage: int, thread: int, event: Event) -> _Record:
         words.append(str(event.microbatch))
         arguments["microbatch"] = event.microbatch
     if event.kind != OPTIMIZER:
-        if len(chart.timeline.placed[stage]) > 1:
+        if chart.timeline.vpp > 1:
             words.append(f"chunk {event.chunk}")
-        arguments |= {"chunk": event.chunk, "chunk of the model": chart.timeline.placed[stage][event.chunk]}
+        arguments |= {"chunk": event.chunk, "chunk of the model": stage + event.chunk * chart.timeline.pp}
     begin, end = _us(event.start_s), _us(event.end_s)
     return {
         "name": " ".join(words),

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Experts
 from symconfig.errors import InputError, nearest
-from symconfig.frameworks.checkpoint import Kind
+from symconfig.frameworks.backend import Kind
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.megatron.checkpoints import optimizer as unasked
+from symconfig.frameworks.megatron.backend import optimizer as unasked
 from symconfig.frameworks.megatron.flags import at_least
 from symconfig.plans.choices import ZERO_STAGES, ZeroStage
 from symconfig.plans.degrees import Degrees

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from symconfig.cost.device import device_bytes
+from symconfig.cost.framework import device_bytes
 from symconfig.cost.step import HOST_SHARE, host_bytes
 from symconfig.errors import InputError
 from symconfig.existing.audit.steps import DECISIONS, changes, differs, moved

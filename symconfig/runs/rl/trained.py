@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from symconfig.cost.blocks import KEPT, TRANSIENT
-from symconfig.cost.device import reserved_bytes
 from symconfig.cost.exchange import gathered_s
-from symconfig.cost.framework import Stepping
+from symconfig.cost.framework import Stepping, reserved_bytes
 from symconfig.cost.lattice import Array
 from symconfig.cost.table import Choice
 from symconfig.cost.uneven import OF_LAYER

@@ -24,13 +24,12 @@ from symconfig.graph.model import sequence
 from symconfig.graph.parts import is_layer
 from symconfig.plans.columns import Columns
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.timeline import Timeline
-from symconfig.schedule.times import Times
+from symconfig.schedule.timeline import Timeline, Times
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.costed import Costed, detailed, table_alone
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.split import Split
-from symconfig.solve.timeline import BUBBLE, EXCHANGE, own_schedule, shape, times, without_exchange
+from symconfig.solve.timeline import BUBBLE, EXCHANGE, shape, times, without_exchange
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,7 @@ class Across:
 
     def run(self, made: Times) -> Timeline:
         """Return the simulated timeline under the framework's own schedule."""
-        return simulate(own_schedule(self.candidates[0]), made, *shape(self.parts[0]))
+        return simulate(made, *shape(self.parts[0]), paired=self.candidates[0].beside_another)
 
     @cached_property
     def simulated_s(self) -> float:

@@ -66,16 +66,3 @@ def test_hidden_all_to_all_has_many_queues_from_the_release_that_can_hide_it(
     overrides: dict[str, Any], value: str | None
 ) -> None:
     assert variables("mixtral-8x7b", "h100", **overrides).get("CUDA_DEVICE_MAX_CONNECTIONS") == value
-
-
-@pytest.mark.parametrize(("zero", "value"), [(0, None), (1, None), (2, "1"), (3, "1")])
-def test_streams_are_not_recorded_with_megatron_fsdp_alone(zero: int, value: str | None) -> None:
-    assert variables("llama2-13b", "h100", pp=1, zero_stage=zero).get("TORCH_NCCL_AVOID_RECORD_STREAMS") == value
-
-
-@pytest.mark.parametrize(("version", "value"), [("core_v0.15.0", None), ("core_v0.16.1", "1")])
-def test_activations_are_offloaded_by_the_older_interface_where_the_release_asks_for_it(
-    version: str, value: str | None
-) -> None:
-    found = variables("llama2-13b", "h100", version=version, activation_offload=True)
-    assert found.get("NVTE_CPU_OFFLOAD_V1") == value

@@ -11,8 +11,6 @@ from symconfig.frameworks.constraint import Constraint, Verdict, in_force
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.megatron.flags import flags, versions
 from symconfig.frameworks.megatron.option_constraints import (
-    DEEPEP_GPU,
-    DEEPEP_NODES,
     DEEPEP_SIZES,
     OPTION_CONSTRAINTS,
 )
@@ -56,21 +54,6 @@ def test_what_an_old_release_lacks_is_the_option(name: str) -> None:
 )
 def test_deepep_has_settings_for_some_groups(ep: int, etp: int, runs: bool) -> None:
     found = DEEPEP_SIZES.verdict(Fixed(), replace(DEEPEP, ep=ep, etp=etp))
-    assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "joined", "runs"),
-    [("ampere", 8, True), ("hopper", 8, True), ("blackwell", 8, True), ("blackwell", 72, True), ("volta", 8, False)],
-)
-def test_deepep_runs_on_some_gpus(architecture: str, joined: int, runs: bool) -> None:
-    found = DEEPEP_GPU.verdict(Fixed(architecture=architecture, joined=joined), DEEPEP)
-    assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
-
-
-@pytest.mark.parametrize(("joined", "ep", "runs"), [(4, 4, True), (4, 8, False), (8, 64, True)])
-def test_deepep_crosses_nodes_of_eight_only(joined: int, ep: int, runs: bool) -> None:
-    found = DEEPEP_NODES.verdict(Fixed(joined=joined), replace(DEEPEP, ep=ep, etp=1))
     assert found is (Verdict.HOLDS if runs else Verdict.FAILS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.frameworks.deepspeed.behaviour import DEEPSPEED
 from symconfig.graph.block import Block
 from symconfig.graph.derive import derive

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.flops import block_flops
+from symconfig.cost.work import block_flops
 from symconfig.descriptor.load import load_model, zoo_models
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.kernels import changed

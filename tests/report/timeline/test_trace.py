@@ -12,7 +12,6 @@ import pytest
 from symconfig.api.planning import plan
 from symconfig.report.timeline.seen import seen
 from symconfig.report.timeline.trace import trace
-from symconfig.schedule.schedules import SCHEDULES
 from symconfig.units import GIB
 from tests.report.timeline.support import made
 
@@ -45,13 +44,10 @@ def test_one_track_a_stage_with_every_task_and_the_optimizer() -> None:
     assert found["stage 3"][0]["ts"] == pytest.approx(3e6)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_events_of_a_track_do_not_overlap(name: str) -> None:
-    schedule = SCHEDULES[name]
-    m = 16
-    vpp = next(vpp for vpp in (1, 2, 3, 4) if schedule.problem(4, vpp, m) is None)
+@pytest.mark.parametrize(("vpp", "paired"), [(1, False), (2, False), (2, True)])
+def test_events_of_a_track_do_not_overlap(vpp: int, paired: bool) -> None:
     each = np.full((4, vpp), 0.3)
-    found = tracks(trace(made(name, 4, vpp, m, busy_s=0.1, lag_s=0.4, gather=each, reduce=each, hide=1.0)))
+    found = tracks(trace(made(4, vpp, 16, paired, busy_s=0.1, lag_s=0.4, gather=each, reduce=each, hide=1.0)))
     for mine in found.values():
         for before, after in pairwise(sorted(mine, key=lambda event: (event["ts"], event["dur"]))):
             assert before["ts"] + before["dur"] <= after["ts"] + 2e-3
@@ -75,7 +71,7 @@ def test_a_counter_of_every_stage_has_its_memory() -> None:
 
 
 def test_a_long_step_keeps_its_ends_and_says_what_is_left_out() -> None:
-    chart = made("interleaved", 16, 8, 256)
+    chart = made(16, 8, 256)
     text = trace(chart)
     assert len(text) < 6e6
     said = json.loads(text)["otherData"]["left out"]

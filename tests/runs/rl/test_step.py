@@ -32,7 +32,7 @@ from symconfig.solve.choice import TIE, complexity, unusual
 from symconfig.solve.costed import costed
 from symconfig.solve.loads import uneven
 from symconfig.solve.restore import restore
-from symconfig.solve.timeline import own_schedule, times
+from symconfig.solve.timeline import times
 from symconfig.solve.usual import PREMIUM, premium
 from tests.runs.rl.support import phase, planned, section, usual
 from tests.sample_plans import learning_plan
@@ -81,7 +81,7 @@ def test_a_forward_alone_takes_what_its_schedule_takes(pins: dict[str, str]) -> 
     nothing = 0.0 * made.forward
     alone = replace(made, recompute=nothing, backward=nothing, weight=nothing, gather=None, reduce=None)
     m = plan.best.batch.num_microbatches
-    simulated = simulate(own_schedule(found), alone, m, parts.setting.microbatch_group).step_s
+    simulated = simulate(alone, m, parts.setting.microbatch_group, found.beside_another).step_s
     assert actor.forward_s(1) == pytest.approx(simulated, rel=0.15)
     assert 0.2 < actor.forward_s(1) / actor.update_s(1) < 0.5
 

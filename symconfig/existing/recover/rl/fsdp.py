@@ -16,11 +16,10 @@ from symconfig.cost.stages import Offload
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.existing.recover.rl.values import Values
 from symconfig.existing.recover.run import Described, Run
-from symconfig.frameworks.behaviour import LIGER, Switches, switched
+from symconfig.frameworks.behaviour import LIGER, PROGRAMS, Switches, switched
 from symconfig.frameworks.fsdp.backend import TORCH_RELEASE
 from symconfig.frameworks.fsdp.behaviour import EAGER_ADAM, FSDP
 from symconfig.frameworks.known import built
-from symconfig.frameworks.programs import PROGRAMS
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision, ZeroStage
 from symconfig.plans.degrees import Degrees

@@ -25,8 +25,8 @@ from symconfig.existing.recover.rl.values import VERL, Trainer, Workers, of_verl
 from symconfig.existing.recover.run import Described, Run
 from symconfig.formats.keys import Keys
 from symconfig.formats.verl import ADVANTAGES, ENGINES, KEYS, SECTIONS
-from symconfig.frameworks.megatron.bridge import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.frameworks.megatron.flags import flags, resolve
+from symconfig.frameworks.megatron.releases import FUSES_ACTIVATION, FUSES_ROPE
 from symconfig.plans.rl import PlannedReward, ReferencePlace
 
 # Of megatron: what says nothing of the computation, or is read by itself.

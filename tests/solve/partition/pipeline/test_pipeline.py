@@ -11,9 +11,8 @@ import pytest
 import symconfig
 from symconfig.graph.operator import Work
 from symconfig.graph.program.fold import Parts
-from symconfig.schedule.one_f_one_b import ONE_F_ONE_B
 from symconfig.schedule.simulate import simulate
-from symconfig.schedule.times import Times
+from symconfig.schedule.timeline import Times
 from symconfig.solve.partition.pipeline.run import Pipeline, pipeline
 from symconfig.solve.partition.run import Ask, partition
 from tests.solve.partition.pipeline.brute import least_step_s
@@ -109,7 +108,7 @@ def test_the_sum_is_what_a_simulated_1f1b_takes(tmp_path: Path) -> None:
     found = solved(chain(tmp_path, WIDE), ask(8, 16), 3, 3)
     turn = np.array([[stage.turn_s] for stage in found.stages])
     third, none = turn / 3, np.zeros_like(turn)
-    line = simulate(ONE_F_ONE_B, Times(forward=third, recompute=none, backward=third, weight=third), 16)
+    line = simulate(Times(forward=third, recompute=none, backward=third, weight=third), 16)
     once = [stage.once_s for stage in found.stages]
     finish = float(np.max(line.finish_s))
     assert finish <= found.step_s * (1 + 1e-9)
