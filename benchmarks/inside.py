@@ -149,10 +149,9 @@ def sweep(every: str) -> dict[str, float]:
     """Plan every N-th point of sweep.yaml in two processes, as `symconfig sweep` does: plans a second."""
     from collections import Counter
 
-    from symconfig.runs.sweep.task import Task
-
     from symconfig.api.sweep import read_sweep
     from symconfig.runs.sweep import pool
+    from symconfig.runs.sweep.pool import Task
 
     points = read_sweep(Path(__file__).with_name("sweep.yaml")).points[:: int(every)]
     started = time.perf_counter()

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools.mutants.changes import GENERATED, Mutant
+from tools.mutants.changes import Mutant
 
 CONSTANT, BOUND = 1.2, 1.02  # factors: of a constant; of a lower bound of seconds or bytes
 TOLERANCE = 1e-7  # constants below it say when two numbers are equal
@@ -27,8 +27,6 @@ def mutants(root: Path, rooms: Sequence[str], number: int, seed: int) -> list[Mu
     ranked: dict[str, list[tuple[str, Mutant]]] = {}
     for path in sorted(file for room in rooms for file in (root / "symconfig" / room).rglob("*.py")):
         name = path.relative_to(root).as_posix()
-        if name in GENERATED:
-            continue
         for mutant in _of_file(name, path.read_text(encoding="utf-8")):
             rank = hashlib.sha256(f"{seed}\n{mutant.name}".encode()).hexdigest()
             ranked.setdefault(mutant.operator, []).append((rank, mutant))
