@@ -202,10 +202,7 @@ _POSITIVE = words(
     linear_num_key_heads block_multiple_of attention_multiplier logits_scaling hybrid_override_pattern conv_kernel
     state_size ssm_state_size chunk_size n_groups num_heads mamba_num_heads mamba_head_dim mamba_d_state mamba_d_conv
     mamba_chunk_size mamba_n_groups mamba_expand expand linear_num_value_heads linear_key_head_dim linear_value_head_dim
-    linear_conv_kernel_dim linear_num_heads linear_head_dim block_size conv_L_cache o_groups o_lora_rank n_mamba_heads
-    mamba_ngroups num_mem_blocks ffn_round_up_to_multiple_of ffn_proj_factor n_recurrent_loops
-    layer_group_size hc_lowrank laurel_rank adapter_rank H_cycles L_cycles
-    """
+    linear_conv_kernel_dim linear_num_heads linear_head_dim conv_L_cache o_groups o_lora_rank"""
 )
 
 

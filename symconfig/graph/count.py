@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
 
-from symconfig.descriptor.architectures.class_defaults import FIRST_STATE, SCORE_BIAS
+from symconfig.descriptor.architectures.class_defaults import SCORE_BIAS
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, Adapter, AdapterTarget
 from symconfig.graph import dims as d
@@ -51,17 +51,10 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
         total += times * part
         active += times * part_active
         trainable += times * part_trainable
-    untrained = _untrained(model)
-    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
-
-
-def _untrained(model: ModelDescriptor) -> int:
-    """Return the number of parameters of Transformers' class that get no gradient (router biases, first states) and
-    that Megatron-LM has as buffers; 0 for most models.
-    """
+    untrained = 0  # biases of the choice that a class has as parameters, but without a gradient
     if model.experts is not None and model.model_type in SCORE_BIAS:
-        return model.experts.num_experts * sum(model.moe_layers)
-    return model.hidden_size if model.model_type in FIRST_STATE else 0
+        untrained = model.experts.num_experts * sum(model.moe_layers)
+    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
 
 
 @lru_cache(maxsize=128)

@@ -24,24 +24,15 @@ _SWITCHES = (
     "_remove_final_layer_norm", "scale_embedding", "use_qk_norm", "qk_layernorm", "use_qkv_bias", "use_bias",
     "enable_bias", "layer_norm_elementwise_affine",
 )  # fmt: skip
-_HEADS_FILL_HIDDEN = ("helium", "bitnet", "cohere2", "olmoe")
+_HEADS_FILL_HIDDEN = ("helium", "cohere2", "olmoe")
 # What no descriptor says otherwise, or what the class demands.
 _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
-    "laguna": {"attention_bias": False},
     "ernie4_5_moe": {"use_bias": False},
     "deepseek_v4": {"q_lora_rank": 12, "o_groups": 2, "o_lora_rank": 6, "num_key_value_heads": 1,
                     "attention_bias": False, "n_shared_experts": 1},
-    "gemma3n_text": {"num_kv_shared_layers": 0},
-    "dory": {"n_input_layers": 0, "n_output_layers": 0, "attention_bias": False, "mlp_bias": False},
-    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
-    "hy_v4": {"q_lora_rank": 12, "attention_bias": False},
-    **{kind: {"tie_word_embeddings": True, "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"],
-              "num_hidden_layers": 4} for kind in ("zamba", "zamba2")},
-    "xlstm": {"use_bias": False},
-    "diffllama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
     "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
-    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa")},
+    **{kind: {"q_lora_rank": 12} for kind in ("deepseek_v32", "glm_moe_dsa")},
 }  # fmt: skip
 
 
@@ -105,16 +96,10 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["head_dim"] = config["hidden_size"] // heads
     if kind == "gemma4_text":
         config["hidden_size_per_layer_input"] = 0
-    if kind == "zamba2":
-        config.pop("head_dim", None)  # which follows from the hidden size
-    if kind in ("zamba2", "dots3_note_text"):
-        config["num_key_value_heads"] = heads
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":
         config["num_kv_heads"] = draw.choice((1, 2, heads))
-    if kind == "granite_swa":
-        config["layer_rope_theta"] = [draw.choice((0, 5e5))] * layers
     if kind == "smollm3":
         config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(layers)]
     if kind == "gpt_neo":

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
-from symconfig.descriptor.architectures.blocks import Block, Values
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    SLIDING,
+    Architecture,
+    Reading,
+    Rule,
+    Values,
+    family,
+    link,
+)
 from symconfig.descriptor.architectures.rules import ALL_BIASES, LAYERNORM, QKV_BIAS, WIDTH, scale, short
-from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.sections import Position
 
 
 def _smollm3(values: Values, layers: int) -> list[str]:
@@ -58,58 +62,12 @@ rope_if_window = Rule(_rope_if_window)
 exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 
 
-def _diffllama(reader: Reading) -> None:
-    """Report a problem for odd numbers of heads, which work in pairs (arXiv 2410.05258), or dropout; sets nothing."""
-    for field in ("num_attention_heads", "num_key_value_heads"):
-        heads = reader.fields.get(field, reader.fields["num_attention_heads"])
-        if heads % 2:
-            reader.problem("differential attention pairs heads", field, got=heads, need="an even number")
-    if dropped := reader.values["attention_dropout"]:
-        reader.problem("differential attention has no dropout", "attention_dropout", got=dropped, need="0.0")
-
-
-def _rope_bases(reader: Reading) -> None:
-    """Set rope's bases and rope_layers from layer_rope_theta, one base per layer; 0 means no rope.
-
-    Layers with a window share one base, the others another one; anything else is a problem. If all are 0, position is
-    "none"; null changes nothing.
-    """
-    listed, fields = reader.values["layer_rope_theta"], reader.fields
-    layers = fields["num_hidden_layers"]
-    if listed is None:
-        return
-    if not isinstance(listed, list) or len(listed) != layers or any(type(one) not in (int, float) for one in listed):
-        return reader.problem("wrong value", "layer_rope_theta", got=listed, need=f"{layers} numbers")
-    window = fields.get("sliding_window_pattern") or [bool(fields.get("sliding_window"))] * layers
-    local, whole = ({base for base, one in zip(listed, window, strict=True) if base and one == on} for on in (1, 0))
-    if len(local) > 1 or len(whole) > 1:
-        need = "one base for layers with a window, and one for the others"
-        return reader.problem("not supported", "layer_rope_theta", got=sorted({*local, *whole}), need=need)
-    if not local and not whole:
-        fields["position"] = "none"
-        return
-    if not all(listed):
-        fields["rope_layers"] = [bool(base) for base in listed]
-    fields["rope_theta"] = float(next(iter(whole or local)))
-    if local and whole and local != whole:
-        fields["rope_local_base_freq"] = float(next(iter(local)))
-
-
-def _bases(model: ModelDescriptor) -> dict[str, Any]:
-    """Return layer_rope_theta, rope's base for each layer, 0 for those without rope."""
-    local = model.rope_local_base_freq or model.rope_theta
-    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
-    each = zip(turns, model.sliding_layers, strict=True)
-    return {"layer_rope_theta": [(local if window else model.rope_theta) if on else 0 for on, window in each]}
-
-
 SCALES = (
     scale("embedding_multiplier", "embedding_multiplier"),
     scale("residual_multiplier", "residual_multiplier"),
     rules.attention_scale(),
 )
 GRANITE = (*SCALES, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value))
-ROPE_BASES = Rule(_rope_bases, "layer_rope_theta", _bases)
 # MiniCPM's factors: of the embedding, by depth of what a sublayer adds, by width of logits.
 MINICPM = (
     scale("embedding_multiplier", "scale_emb"),
@@ -172,28 +130,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "seed_oss": family(names=QKV_BIAS + "residual_dropout=hidden_dropout"),
     "ernie4_5": family(names=f"use_bias={ALL_BIASES}"),
     "hunyuan_v1_dense": family("qk_norm", only=HUNYUAN, same_as="attention_head_dim=head_dim", ignored=HUNYUAN_IGNORED),
-    "doge": family("qk_norm stream_scale", only="is_moe=false",
-        ignored="num_experts num_experts_per_tok norm_topk_prob router_aux_loss_coef", layers=rules.always(FULL),
-        blocks={FULL: Block("dynamic_mask_attention")},
-        rules=(
-            replace(
-                rules.particulars({"sliding_window": None, "keep_window_size": None}),
-                write=lambda model: {one.name: one.value for one in model.particulars},
-            ),
-        )),
     "exaone4": family("qk_norm norm_before_sublayer=false norm_after_sublayer", layers=exaone4,
         defaults="sliding_window_pattern=null", rules=(exaone_pattern,)),
     "glm": family(names=QKV_BIAS),
     "glm4": family("norm_after_sublayer", names=QKV_BIAS),
-    "bitnet": family("inner_norm", rules=(rules.heads_fill_hidden,)),
     "phi4_multimodal": family(
         noted={
             f"{what}_config": f"only the text model is described; the {what} tower is left out"
             for what in ("vision", "audio")
         }, layers=rules.all_sliding),
     "nanochat": family("gated_mlp=false norm_weight=false embedding_norm qk_norm qk_norm_of=unit"),
-    "diffllama": family(ignored="lambda_std_dev", layers=rules.always(FULL),
-        blocks={FULL: Block("differential_attention")}, rules=(Rule(_diffllama),)),
     "olmo": family(LAYERNORM + "norm_weight=false",
         noted={"clip_qkv": "clip_qkv clamps queries, keys and values, which changes no shape and no cost: left out"}),
     "olmo2": family(_OLMO2),
@@ -225,7 +171,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only="sparse_config=null",
         ignored="mup_denominator",  # of heads that draft tokens
         kinds="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
-    "granite_swa": family("attention_sinks", layers=rules.by(lambda values, i, _: i % 4), rules=(*GRANITE, ROPE_BASES)),
     "hyperclovax": family(names="use_post_norm=norm_after_sublayer",
         rules=(*SCALES, scale("logits_multiplier", "logits_scaling"))),
     "cohere": family(COHERE + "qk_norm_of=each_head", names="use_qk_norm=qk_norm", ignored="model_max_length",

@@ -7,15 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Architecture, Reading, Rule, family
-from symconfig.descriptor.architectures.blocks import Block, Size, Values
+from symconfig.descriptor.architectures.architecture import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    Architecture,
+    Block,
+    Reading,
+    Rule,
+    Size,
+    Values,
+    family,
+)
 from symconfig.descriptor.architectures.dense import (
     COHERE,
     GRANITE,
     HUNYUAN,
     HUNYUAN_IGNORED,
     LOGITS,
-    ROPE_BASES,
     exaone4,
     exaone_pattern,
     rope_if_window,
@@ -103,12 +112,6 @@ def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
 
 
-def _jetmoe(reader: Reading) -> None:
-    """Set num_attention_heads to the key/value heads times the experts of each token."""
-    fields = reader.fields
-    fields["num_attention_heads"] = fields["num_key_value_heads"] * fields["experts.num_experts_per_tok"]
-
-
 def _chunks(values: Values, layers: int) -> list[str]:
     """Return "chunked" for layers with rope and full attention for those without, by no_rope_layers.
 
@@ -139,31 +142,6 @@ def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     values = {one.name: one.value for one in model.particulars}
     listed = [index for index, moe in enumerate(model.moe_layers) if moe]
     return {**values, "attn_temperature_tuning": bool(values), "moe_layers": listed}
-
-
-def _sliding_rotary_factor(reader: Reading, otherwise: float) -> float:
-    """Return partial_rotary_factor of layers with a window from rope_parameters; `otherwise` if it is not stated."""
-    sections = reader.data.get("rope_parameters")
-    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
-    share: float = local.get("partial_rotary_factor", otherwise)
-    return share
-
-
-def _laguna(reader: Reading) -> None:
-    """Set the attention's gate: by head if gating is null, true or "per-head", else by channel.
-
-    Layers with different numbers of heads are a problem. Rope's fraction on layers with a window is a particular where
-    it differs from that of the others.
-    """
-    heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
-    own = fields["num_attention_heads"]
-    if heads is not None and (not isinstance(heads, list) or any(one != own for one in heads)):
-        what = "layers with different heads are not described"
-        reader.problem(what, "num_attention_heads_per_layer", got=heads, need=f"{own} on each layer")
-    fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
-    share = _sliding_rotary_factor(reader, 1.0)
-    if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
-        fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
 
 def _cohere_layers(values: Values, layers: int) -> list[str]:
@@ -242,7 +220,9 @@ def _mimo(reader: Reading) -> None:
         fields["experts.first_k_dense_replace"] = min(1, number)
     for mixer in fields.get("mixers", ()):
         mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
-    fields["partial_rotary_factor"] = _sliding_rotary_factor(reader, values["partial_rotary_factor"])
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    fields["partial_rotary_factor"] = local.get("partial_rotary_factor", values["partial_rotary_factor"])
 
 
 def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -304,8 +284,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             rules.particulars({"attn_config.clip_qkv": None}))),
     "granitemoe": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH, rules=GRANITE),
     "granitemoeshared": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH + _SHARED_WIDTH, rules=GRANITE),
-    "granitemoe_swa": family(NO_DENSE + _AFTER_CHOICE + "attention_sinks", names=WIDTH + _SHARED_WIDTH,
-        layers=rules.by(lambda values, i, _: i % 4), rules=(*GRANITE, ROPE_BASES)),
     "ernie4_5_moe": family("experts.e_score_correction_bias experts.norm_topk_prob",
         only="use_bias=false moe_gate=topk moe_gate_act=null|softmax moe_use_aux_free",
         names="moe_num_experts=experts.num_experts moe_k=experts.num_experts_per_tok",
@@ -321,10 +299,6 @@ ARCHITECTURES: dict[str, Architecture] = {
                 write=_ernie_layers,
             ),
         )),
-    "jetmoe": family(NO_DENSE + _AFTER_CHOICE + "experts.result_bias",
-        names=WIDTH + "aux_loss_coef=experts.router_aux_loss_coef", same_as="head_dim=kv_channels",
-        ignored="num_attention_heads", layers=rules.always(FULL), blocks={FULL: Block("mixture_attention")},
-        rules=(Rule(_jetmoe),)),
     "hy_v3": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
         names="router_scaling_factor=experts.routed_scaling_factor mlp_bias=", defaults="num_nextn_predict_layers=0",
         only="first_k_dense_replace=1 qk_norm route_norm moe_router_use_sigmoid moe_router_enable_expert_bias",
@@ -347,17 +321,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only="attention_bias=false score_func=sigmoid route_norm", ignored="use_grouped_mm",
         layers=rules.every(4, "global_attn_every_n_layers"), reads="global_attn_every_n_layers",
         rules=(rules.rope_with_window, rules.shared_experts("num_shared_experts"))),
-    "laguna": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
-        names="moe_routed_scaling_factor=experts.routed_scaling_factor", only="attention_bias=false",
-        defaults="gating=null", layers=rules.always(FULL),
-        rules=(
-            Rule(
-                _laguna,
-                "gating num_attention_heads_per_layer",
-                lambda model: {"gating": "per-head" if model.attention_gate == "head" else "per-channel"},
-            ),
-            rules.particulars({"moe_router_logit_softcapping": 0.0}, {"gate_activation": lambda values: "softplus"}),
-        )),
     "mellum": family("qk_norm", defaults="num_mtp_layers=0", same_as="num_mtp_layers=num_nextn_predict_layers",
         layers=rules.always(FULL)),
     "kolibri1": family(SIGMOID + NO_DENSE + "qk_norm norm_after_sublayer", layers=rules.every(5),

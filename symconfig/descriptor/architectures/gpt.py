@@ -1,6 +1,6 @@
-"""Families with LayerNorms: GPT, NeoX, J, StarCoder2, Phi, ModernBERT's decoder; and those without rope.
+"""Families with LayerNorms: GPT, NeoX, J, StarCoder2, Phi; and those without rope.
 
-ALiBi (BLOOM, MPT, Falcon's first), learned tables (OPT, GPT), and fixed ones (XGLM, CTRL).
+ALiBi (BLOOM, MPT, Falcon's first) and learned tables (OPT, GPT).
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
-from symconfig.descriptor.architectures.blocks import Block
+from symconfig.descriptor.architectures.architecture import Architecture, Reading, Rule, family, link
 from symconfig.descriptor.architectures.rules import ALL_BIASES, BIASED, LAYERNORM, WIDTH
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
@@ -17,17 +16,13 @@ from symconfig.descriptor.sections import Position
 _PARALLEL = "parallel_residual shared_input_norm "
 _LEARNED = BIASED + "position=learned "
 _GPT2_IGNORED = "n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout "
-_SCALED = "scale_embedding=scale_embeddings "  # by the root of the model's width
 _LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
-_DROPPED = {**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"}
-_QK_NORM = "qk_layernorm=qk_norm,qk_norm_bias "
 _ROTARY = family(
     LAYERNORM + _PARALLEL + "gated_mlp=false mlp_bias lm_head_bias",
     only="scale_attn_weights rotary",
     ignored=_GPT2_IGNORED,
     rules=(rules.turned_channels,),
 )
-_LAST = "attention_with_a_bias"
 
 
 def _falcon(reader: Reading) -> None:
@@ -72,25 +67,18 @@ def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
 
 
 def _opt(reader: Reading) -> None:
-    """Set where OPT's norms stand, and whether there is a final one.
-
-    An embedding narrower than the model is a problem.
-    """
+    """Set whether there is a final norm. An embedding narrower than the model is a problem."""
     values, fields = reader.values, reader.fields
     narrow = values["word_embed_proj_dim"]
     if narrow not in (None, fields["hidden_size"]):
         what = "an embedding narrower than the model is not supported"
         reader.problem(what, "word_embed_proj_dim", got=repr(narrow), need=str(fields["hidden_size"]))
-    if not values["do_layer_norm_before"]:
-        fields |= {"norm_before_sublayer": False, "norm_after_residual": True, "final_norm": False}
     if values["_remove_final_layer_norm"]:
         fields["final_norm"] = False
 
 
 def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
-    before = model.norm_before_sublayer
-    keys = {"word_embed_proj_dim": model.hidden_size, "do_layer_norm_before": before}
-    return {**keys, "_remove_final_layer_norm": before and not model.final_norm}
+    return {"word_embed_proj_dim": model.hidden_size, "_remove_final_layer_norm": not model.final_norm}
 
 
 def _gpt_neo(reader: Reading) -> None:
@@ -119,38 +107,6 @@ def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
     return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
 
 
-def _modernbert(reader: Reading) -> None:
-    """Set the window to half of local_attention, which counts tokens on both sides; a decoder sees one side.
-
-    Without it, or without sliding layers, there is no window. Anything but a whole number >= 2 is a problem.
-    """
-    values, fields = reader.values, reader.fields
-    number, both = fields["num_hidden_layers"], values["local_attention"]
-    for name in ("sliding_window", "sliding_window_pattern"):
-        fields.pop(name, None)
-    windowed = [kind == SLIDING for kind in values["layer_types"] or _modernbert_layers(values, number)]
-    if not both or not any(windowed):
-        return
-    if type(both) is not int or both < 2:
-        return reader.problem("out of range", "local_attention", got=repr(both), need="a whole number >= 2")
-    fields["sliding_window"], reader.key_of["sliding_window"] = both // 2, "local_attention"
-    if not all(windowed):
-        fields["sliding_window_pattern"] = windowed
-
-
-def _modernbert_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return local_attention (twice the window, if any), rope's sections, and a pad_token_id of 0.
-
-    The class reads rope from its sections only, and requires a padding token.
-    """
-    bases = {FULL: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
-    sections = {kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()}
-    window = {"local_attention": 2 * model.sliding_window} if model.sliding_window else {}
-    return {**window, "rope_parameters": sections, "pad_token_id": 0}
-
-
-_modernbert_layers = rules.by(lambda values, i, _: i % (values["global_attn_every_n_layers"] or 1))
-
 ARCHITECTURES: dict[str, Architecture] = {
     "gpt_oss": family(
         """intermediate_size=0 hidden_act=clamped_swiglu attention_sinks experts.norm_topk_prob
@@ -163,18 +119,6 @@ ARCHITECTURES: dict[str, Architecture] = {
             "reorder_and_upcast_attn": "reorder_and_upcast_attn is not modelled",
         }, ignored=_GPT2_IGNORED,
         rules=(Rule(lambda reader: None, "", lambda model: {"embd_pdrop": model.hidden_dropout}),)),
-    "gpt_neox_japanese": family(LAYERNORM + "gated_mlp=false", ignored="head_dim",
-        same_as="rope_theta=rotary_emb_base partial_rotary_factor=rotary_pct",
-        layers=lambda values, layers: [FULL] * (layers - 1) + [_LAST],
-        blocks={_LAST: Block("wide_attention", switches={"out_bias": ""})},
-        rules=(
-            link(
-                "intermediate_multiple_size",
-                "intermediate_size",
-                lambda multiple, reader: int(reader.fields["hidden_size"] * multiple),
-                lambda model: model.intermediate_size // model.hidden_size,
-            ),
-        )),
     "gpt_neox": family(LAYERNORM + "mlp_bias gated_mlp=false",
         ignored="classifier_dropout head_dim attention_probs_dropout_prob hidden_dropout_prob",
         same_as="rope_theta=rotary_emb_base partial_rotary_factor=rotary_pct"),
@@ -184,8 +128,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         # activation_function is GPTBigCode's, which the first files still had; hidden_act is what is read.
         ignored="activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
         layers=rules.all_sliding),
-    "phi": family(BIASED + _PARALLEL + "lm_head_bias", names=_QK_NORM),
-    "persimmon": family(BIASED, names=_QK_NORM, ignored="head_dim"),
+    "phi": family(BIASED + _PARALLEL + "lm_head_bias"),
     "stablelm": family(LAYERNORM + "qk_norm_of=each_head",
         names="use_qkv_bias=qkv_bias qk_layernorm=qk_norm use_parallel_residual=parallel_residual,shared_input_norm",
         only="rotary_scaling_factor=1.0", ignored="head_dim", same_as="rope_pct=partial_rotary_factor"),
@@ -235,27 +178,11 @@ ARCHITECTURES: dict[str, Architecture] = {
     "opt": family(LAYERNORM + "gated_mlp=false position=learned extra_positions=2",
         names=f"""ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range enable_bias={ALL_BIASES}
             layer_norm_elementwise_affine=norm_weight""", noted=_LAYERDROP, ignored="activation_dropout",
-        rules=(Rule(_opt, "word_embed_proj_dim do_layer_norm_before _remove_final_layer_norm", _opt_keys),)),
-    "xglm": family(BIASED + "position=sinusoidal",
-        names=_SCALED + "ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range", noted=_DROPPED,
-        same_as="d_model=hidden_size num_layers=num_hidden_layers attention_heads=num_attention_heads"),
+        rules=(Rule(_opt, "word_embed_proj_dim _remove_final_layer_norm", _opt_keys),)),
     "biogpt": family(_LEARNED + "extra_positions=2",
-        names=_SCALED + "attention_probs_dropout_prob=attention_dropout hidden_dropout_prob=hidden_dropout",
-        noted=_DROPPED),
-    "ctrl": family(BIASED + "position=sinusoidal scale_embeddings lm_head_bias hidden_act=relu",
-        names="dff=intermediate_size", ignored=_GPT2_IGNORED),
-    # Its "gelu" is the one by tanh (modeling_openai.py, ACT_FNS).
-    "openai-gpt": family(_LEARNED + "norm_before_sublayer=false norm_after_residual final_norm=false",
-        names="afn=hidden_act", ignored=_GPT2_IGNORED + "predict_special_tokens",
-        rules=(
-            rules.four_times_hidden,
-            link(
-                "afn",
-                "hidden_act",
-                lambda _, reader: "gelu_tanh" if reader.fields["hidden_act"] == "gelu" else None,
-                lambda model: "gelu" if model.hidden_act == "gelu_tanh" else None,
-            ),
-        )),
+        names="scale_embedding=scale_embeddings attention_probs_dropout_prob=attention_dropout "
+        "hidden_dropout_prob=hidden_dropout",
+        noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"}),
     "gpt-sw3": family(_LEARNED, only="scale_attn_weights scale_attn_by_inverse_layer_idx=false",
         ignored=_GPT2_IGNORED + "reorder_and_upcast_attn"),
     "gpt_bigcode": family(_LEARNED, only="scale_attn_weights",
@@ -269,14 +196,4 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=_GPT2_IGNORED + "attention_layers classifier_dropout",
         same_as="num_layers=num_hidden_layers num_heads=num_attention_heads",
         rules=(Rule(_gpt_neo, "attention_types window_size", _gpt_neo_keys),)),
-    # A norm behind the embedding, none in the first layer, a projection before the head; the window follows from
-    # local_attention.
-    "modernbert-decoder": family(LAYERNORM + "embedding_norm first_input_norm=false head_projection",
-        defaults="global_attn_every_n_layers=3 sliding_window=null", names="decoder_bias=lm_head_bias",
-        only="classifier_bias=false classifier_activation=gelu",
-        noted={"mlp_dropout": "mlp_dropout (before the MLP's last projection) is not modelled"},
-        ignored="""initializer_cutoff_factor classifier_dropout cls_token_id head_dim classifier_pooling
-            deterministic_flash_attn sparse_pred_ignore_index sparse_prediction""",
-        same_as="global_rope_theta=rope_theta local_rope_theta=rope_local_base_freq", layers=_modernbert_layers,
-        reads="global_attn_every_n_layers", rules=(Rule(_modernbert, "local_attention", _modernbert_keys),)),
 }  # fmt: skip

@@ -34,8 +34,35 @@ NO_DECODER: Mapping[str, str] = {
     "reformer": "attention is by hashes of its queries, and layers are reversible",
     "xlnet": "two streams go through its layers, in orders that are permuted",
 }
+_LATENT = "its latent attention has norms, gates or sizes that no other has"
+_LOOP = "its layers run several times for each token with one set of weights"
+_RECURRENCE = "its layers are a recurrence with gates of its own"
+_SHARED = "many of its layers call one attention block and one MLP, whose weights they share"
+_STREAMS = "its residual streams are mixed in a way of its own"
+
 REFUSED: Mapping[str, str] = {
     **NO_DECODER,
+    **dict.fromkeys(("axk1", "axk2", "dots3_note", "dots3_note_text"), _LATENT),
+    "bailing_hybrid": "its linear attention's decays and gates come from projections of their own",
+    "bitnet": "norms stand within its sublayers, and its weights have three values",
+    "diffllama": "its attention is the difference of two",
+    "doge": "its values make the mask of its attention, and its stream has learned scales",
+    **dict.fromkeys(("dory", "hrm_text"), _LOOP),
+    **dict.fromkeys(("gemma3n", "gemma3n_text", "hy_v4", "qwen4_exp", "qwen4_exp_text"), _STREAMS),
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), "each of its layers has a rope base of its own"),
+    **dict.fromkeys(("ctrl", "xglm"), "its positions are a fixed table that is added to the embedding"),
+    "laguna": "its attention is gated by a softplus, and layers turn different shares of a head",
+    "lfm3": "layers with a window turn whole heads, and the others a part",
+    "olmo_hybrid": "layers with attention have their norms behind each sublayer, and the others before",
+    "gpt_neox_japanese": "its last layer has a bias that no other has",
+    "jetmoe": "its attention is a mixture of experts",
+    "minimax": "its layers have lightning attention, which runs block after block",
+    "modernbert-decoder": "its first layer lacks a norm, and a projection stands before its head",
+    "openai-gpt": "its stream is normed after each sum",
+    "persimmon": "its norms of queries and keys have biases",
+    **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm"), _RECURRENCE),
+    **dict.fromkeys(("falcon_mamba", "jamba", "mamba"), "its state space is Mamba's first, without heads"),
+    **dict.fromkeys(("zamba", "zamba2"), _SHARED),
     "beam": "the gate on attention has a bias for each head, and results of sublayers are added at scales by depth",
     "blt": "it reads bytes, and pools them to patches whose number depends on the text",
     "cpmant": "it reads its prompt in both directions, and all layers share a learned bias for each distance",

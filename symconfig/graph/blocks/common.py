@@ -109,20 +109,6 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
 
 
-def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Append the residual sum, with the stream scaled per channel first if the model does so, and return it."""
-    if ctx.model.stream_scale:
-        scale, out = ctx.weight(f"{name}.scale", stream.dims[-1]), Tensor(f"{name}_scaled", stream.dims)
-        stream = ctx.build.elementwise(f"{name}_scale", [stream], out, saves=[stream], weights=[scale])
-    return residual(ctx, name, stream, branch)
-
-
-def add_bias(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Append x plus a learned bias per channel and return it."""
-    bias = ctx.weight(f"{name}.bias", x.dims[-1])
-    return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
-
-
 def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
     """Append x * sigmoid(gate) as two eager kernels and return it under the name `out`; both factors are saved."""
     active = Tensor(f"{gate.name}_active", gate.dims)
@@ -288,7 +274,6 @@ def norm(
     module: str = "layernorm",
     weight: Sequence[str] | None = None,
     over: Sequence[str] | None = None,
-    bias: bool = False,
 ) -> Tensor:
     """Append RMSNorm or LayerNorm of x, as the model has it, and return the result, a tensor called `name`.
 
@@ -297,13 +282,12 @@ def norm(
         module: the recompute module.
         weight: dims of the weight; empty: no weight. Default: `dim`, unless the model has norms without weights.
         over: several dims normalised together, in place of `dim`.
-        bias: add one to the weight; a LayerNorm of the stream has one unless the model says otherwise.
     """
     over, stream = over or (dim,), dim == d.HIDDEN
     centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)
     weight = weight if weight is not None else (dim,) if ctx.model.norm_weight or not stream else ()
     weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
-    if weights and (bias or (centred and stream and ctx.model.norm_bias)):
+    if weights and centred and stream and ctx.model.norm_bias:
         weights.append(ctx.weight(f"{name}.bias", *weight))
     return normed(ctx, name, x, over, weights, centred, module)
 
@@ -354,26 +338,3 @@ def _norm_keeps(
         yield Tensor(f"{name}.normed", x.dims, kernel.normed)
     if kernel.weight is not None and weights:
         yield Tensor(f"{name}.weight_copy", weights[0].dims, kernel.weight)
-
-
-def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return stream + rate[D] (branch - stream), with a learned rate of this sublayer's own: three eager kernels.
-
-    Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory). The backward of the
-    rate saves the difference to the stream.
-    """
-    way, rate = Tensor(f"{name}.way", stream.dims), ctx.weight(f"{name}.rate", stream.dims[-1])
-    ctx.build.elementwise(f"{name}_way", [branch, stream], way, linear=True)
-    step = Tensor(f"{name}.step", stream.dims)
-    ctx.build.elementwise(f"{name}_step", [way], step, saves=[way], weights=[rate])
-    return ctx.build.elementwise(name, [stream, step], Tensor(name, stream.dims), linear=True)
-
-
-def scaled(ctx: Context, x: Tensor, *dims: str) -> Tensor:
-    """Return x times a learned vector over some of its dims; x itself unless the model is on the hypersphere (nGPT)."""
-    if not ctx.model.hypersphere:
-        return x
-    weight = ctx.weight(f"{x.name}.scale", *dims)
-    return ctx.build.elementwise(
-        f"{x.name}_scale", [x], Tensor(f"{x.name}_scaled", x.dims), saves=[x], weights=[weight]
-    )

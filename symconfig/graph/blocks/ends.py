@@ -8,7 +8,7 @@ from typing import Any
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
-from symconfig.graph.blocks.common import norm, projected, scaled
+from symconfig.graph.blocks.common import norm, projected
 from symconfig.graph.blocks.streams import expand_streams, layer_inputs, merge_streams, stream_dims
 from symconfig.graph.blocks.vision import merge
 from symconfig.graph.builder import Context
@@ -52,8 +52,6 @@ def embedding(ctx: Context) -> Block:
     if ctx.model.position is Position.LEARNED:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
-    if ctx.model.position is Position.SINUSOIDAL:
-        x = ctx.build.elementwise("add_positions", [x], Tensor("positioned", _STREAM), linear=True)
     x, features = merge(ctx, x)
     layer_inputs(ctx, tokens, x)
     if ctx.model.hidden_dropout:
@@ -76,19 +74,9 @@ def head(ctx: Context) -> Block:
     """
     x = Tensor("last_hidden", stream_dims(ctx))
     one = merge_streams(ctx, x)
-    normed = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
-    seen = _projected(ctx, normed) if ctx.model.head_projection else normed
+    seen = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
     loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)
     return ctx.build.block("head", [x], [loss], Place.LAST)
-
-
-def _projected(ctx: Context, x: Tensor) -> Tensor:
-    """Append a linear layer as wide as the stream, an activation and a norm, and return the result."""
-    columns = Tensor("head_columns", (*_STREAM[:-1], d.HEAD_COLUMNS))
-    columns = projected(ctx, "head_dense", x, columns)
-    seen = Use(columns).renamed((d.HEAD_COLUMNS, d.HIDDEN))
-    active = ctx.build.elementwise("head_activation", [seen], Tensor("head_active", _STREAM), saves=[columns])
-    return norm(ctx, "head_norm", active, module="final_norm")
 
 
 def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
@@ -100,7 +88,6 @@ def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
     logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
     remade = kernel is LossKernel.TILED
     logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared, remade=remade)
-    logits = scaled(ctx, logits, d.VOCAB)
     if ctx.how.loss.logged:
         # Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their log-
         # softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M

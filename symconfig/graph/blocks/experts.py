@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import add_bias, norm, projected
+from symconfig.graph.blocks.common import norm, projected
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
@@ -61,42 +61,36 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
         combined = norm(ctx, "routed_norm", combined)
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
-    if moe.result_bias:
-        combined = add_bias(ctx, "experts_mlp", combined)
-    return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
+    return combined
 
 
-def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
-    """Append the router and return (weights, indices) of each token's experts, [B, S, choices].
-
-    prefix: of all names, for a second router in a layer.
-    """
+def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Append the router and return (weights, indices) of each token's experts, [B, S, choices]."""
     moe = ctx.model.experts
     assert moe is not None
-    rows, name = x.dims[:-1], f"{prefix}router"
-    logits = Tensor(f"{name}_logits", (*rows, ROUTES), Element.FP32)
+    rows = x.dims[:-1]
+    logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
-        x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
-    logits = projected(ctx, name, x, logits, moe.router_bias)
-    probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
-    indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
+        x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
+    logits = projected(ctx, "router", x, logits, moe.router_bias)
+    probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
+    indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
     indexed = ctx.how.experts.routing is Routing.INDEXED
     scores = Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
-    made = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
-    kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
+    kept = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
-        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
+        weights = [replace(ctx.weight("choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
-        f"{prefix}route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
+        "route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
     )
     if moe.norms_apart:
-        scale, given = ctx.weight(f"{prefix}choice_scale", ROUTES), probabilities
-        probabilities = Tensor(f"{name}_weights", given.dims, Element.FP32)
-        read = [given, Tensor(f"{name}_scales", given.dims)]
-        ctx.build.elementwise(f"{prefix}scale_choice", [given], probabilities, saves=read, weights=[scale])
+        scale, given = ctx.weight("choice_scale", ROUTES), probabilities
+        probabilities = Tensor("router_weights", given.dims, Element.FP32)
+        read = [given, Tensor("router_scales", given.dims)]
+        ctx.build.elementwise("scale_choice", [given], probabilities, saves=read, weights=[scale])
     return probabilities, indices
 
 

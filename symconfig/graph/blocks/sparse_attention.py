@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -157,21 +157,17 @@ def indexer_sizes(model: ModelDescriptor) -> dict[str, float]:
 
 POOLED_ATTENTION = "pooled_sparse_attention"
 RUN_HEADS, RUN_DIM, BUDGET = "indexer_n_heads", "indexer_head_dim", "indexer_budget"
-WIDTH, RUN_CHOICES = "indexer_qk_width", "indexer_runs"
-BY_TOKEN = "scores_by_token"
+RUN_CHOICES = "indexer_runs"
 
 
 def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append attention over runs of tokens that an indexer chooses, and return o[B, S, D] from x[B, S, D].
 
-    Grouped-query attention over runs of tokens that an indexer chooses (Qwen 4's QSA, MiniMax-M3's).
+    Grouped-query attention over runs of tokens that an indexer chooses (MiniMax-M3; Transformers' MiniMaxM3VLIndexer).
 
-    The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned
-    as its first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens
-    of the best runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest
-    q k' of its tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing
-    flows back through the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host,
-    and attention then reads all keys under a mask, as it does in MiniMax-M3.
+    The indexer has queries of its own and one key a token. A run's score is the greatest q k' of its tokens, and each
+    head of the indexer chooses for a part of the heads. A query reads the tokens of the best runs, and those of its own
+    that is not complete. Nothing flows back through the choice.
     """
     (q, k, v), gate = projections(ctx, x)
     q, k = norm_and_rotate(ctx, q, k, kind)
@@ -186,49 +182,14 @@ def _runs_read(ctx: Context, chosen: Tensor) -> Read:
     """
     if ctx.how.attention.choosing is not Choosing.MASKED:
         return Read(POOLED, chosen, kept=True)
-    mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
+    mask = Tensor("index_mask", (*_ROWS, d.HEADS, d.KEYS))
     return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
 
 
-def _by_token(ctx: Context) -> bool:
-    return BY_TOKEN in ctx.model.mixer(POOLED_ATTENTION).switches
-
-
 def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
-    """Append the indexer and return the indices of the runs of tokens that each query reads."""
-    q, k = Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)), Tensor("index_k", (*_ROWS, RUN_DIM))
-    if _by_token(ctx):
-        return _chosen_by_head(ctx, x, q, k)
-    weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
-    joined = Tensor("index_qk", (*_ROWS, WIDTH))
-    ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
-    ctx.build.elementwise("index_split", [joined], q, further=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
-    q = norm(ctx, "index_q_norm", q, RUN_DIM)
-    pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, RUN_DIM)),
-                                   whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip
-    pooled = norm(ctx, "index_k_norm", pooled, RUN_DIM)
-    return _best_runs(ctx, [q, pooled], (RUN_HEADS, RUN_DIM), BUDGET)
+    """Append the indexer of x[B, S, D] and return the indices of the chosen runs, [B, S, indexer's heads, choices].
 
-
-def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], choices: str) -> Tensor:
-    """Append the scoring of runs by one kernel and the choice of the best for each query; return their indices [B, S,
-    choices].
-
-    read: queries, keys of the runs and, optionally, head weights. width: the dims of the indexer's heads and
-    channels.
-    """
-    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, *width)
-    products = [Product("index_q_k", (*_ROWS, *whole))]
-    ctx.build.elementwise("index_scores", read, scores, products=products, whole=whole)
-    chosen = Tensor("index_choice", (*_ROWS, choices), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, choices))
-
-
-def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Append an indexer that chooses runs for each of its heads, and return indices [B, S, heads, choices].
-
-    PyTorch's product scores all keys; a kernel scores those before a query only. x: the layer's input. q, k: the
-    results of the projections of x.
+    PyTorch's product scores all keys; a kernel scores those before a query only.
     """
 
     def rotate(one: Tensor) -> Tensor:
@@ -236,7 +197,8 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
         out = Tensor(f"{normed.name}_turned", normed.dims)
         return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
 
-    q, keys = rotate(q), Use(rotate(k)).renamed((d.SEQUENCE, d.KEYS))
+    q = rotate(Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)))
+    keys = Use(rotate(Tensor("index_k", (*_ROWS, RUN_DIM)))).renamed((d.SEQUENCE, d.KEYS))
     scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
     if ctx.how.attention.choosing is Choosing.MASKED:
         every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
@@ -253,7 +215,7 @@ def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
 
 def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
     given = model.mixer(POOLED_ATTENTION).sizes
-    return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
+    return {RUN_CHOICES: given[BUDGET] // given[d.RUN]}
 
 
 RANK, GROUPS, GROUP, LOW = "q_lora_rank", "o_groups", "o_group_width", "o_lora_rank"
@@ -350,7 +312,11 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
     q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
     weights = projected(ctx, "index_weights_proj", x, weights)
-    return _best_runs(ctx, [q, keys, weights], (HEADS, CHANNELS), CHOICES)
+    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, HEADS, CHANNELS)
+    products = [Product("index_q_k", (*_ROWS, *whole))]
+    ctx.build.elementwise("index_scores", [q, keys, weights], scores, products=products, whole=whole)
+    chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, CHOICES))
 
 
 def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:
@@ -369,9 +335,10 @@ PARTS = (
     Mixer(
         name=POOLED_ATTENTION,
         build=pooled_attention,
-        sizes=_pooled_sizes,
+        sizes=lambda model: {
+            RUN_CHOICES: model.mixer(POOLED_ATTENTION).sizes[BUDGET] // model.mixer(POOLED_ATTENTION).sizes[d.RUN]
+        },
         needs=(RUN_HEADS, RUN_DIM, BUDGET, d.RUN),
-        switches=(BY_TOKEN,),
         divides={BUDGET: d.RUN},
     ),
     _compressed(PLAIN),

@@ -66,7 +66,7 @@ def inside(case: Case) -> tuple[float, dict[str, float]]:
     return linear, products
 
 
-@pytest.mark.parametrize("name", ["mamba2", "jamba", "qwen3 next", "kimi", "ling", "lfm2", "minimax"])
+@pytest.mark.parametrize("name", ["mamba2", "qwen3 next", "kimi", "lfm2"])
 def test_projections_take_what_torch_counts(name: str) -> None:
     forward, both = counted(CASES[name])
     linear, products = inside(CASES[name])
@@ -86,8 +86,6 @@ def in_torch(case: Case, products: Mapping[str, float]) -> float:
         return total - products["w"] - products["u"]
     if case.block == "kimi_delta_attention":  # scores by element-wise products and sums
         return total - products["k_k"] - products["q_k"]
-    if case.block == "mamba":  # each token's output by a product with its state, which the scan has element-wise
-        return 2 * S * sizes["ssm_intermediate_size"] * sizes["ssm_state_size"]
     return total
 
 

@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 SHORT, LONG = 128, 256
 
 
-MODULES = ("mamba2", "bamba", "jamba", "qwen3 next", "kimi", "ling", "lfm2")
+MODULES = ("mamba2", "bamba", "qwen3 next", "kimi", "lfm2")
 
 
 def saved_bytes(case: Case, length: int) -> int:
