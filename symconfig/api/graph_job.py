@@ -14,9 +14,8 @@ from symconfig.api.graph_source import MOST, MOST_TURNS, Source, source_of, turn
 from symconfig.api.problems import Problems
 from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK, Mesh
-from symconfig.descriptor.mesh_source import load_mesh, of_cluster
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision

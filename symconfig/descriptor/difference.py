@@ -23,17 +23,16 @@ from symconfig.descriptor.amounts import (
     with_network,
 )
 from symconfig.descriptor.cluster import (
+    NETWORK,
     ClusterDescriptor,
     Kernels,
     Level,
     Precisions,
     Quantity,
-    carried,
     merged,
     with_gpus_per_node,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.validate import section, validate
 from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
 
@@ -213,9 +212,7 @@ def changed(
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
-    cluster = _validated(Document(fields, document.file, *_cluster_places(changes), unread), changes)
-    stated = Kernels.model_fields if kernels is not None else data.get("kernels")
-    return carried(base, _with_short_fields(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
+    return _with_short_fields(_validated(Document(fields, document.file, *_cluster_places(changes), unread)), changes)
 
 
 def _unknown_names(changes: _Changes) -> None:
@@ -332,33 +329,18 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
     return moved(changes.document.keys), moved(changes.document.values)
 
 
-def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
-    """Return the validated cluster.
-
-    Raises InputError with the problems of the fields and of the short names, sorted by line; levels are called by their
-    names in place of indexes.
-    """
+def _validated(document: Document) -> ClusterDescriptor:
+    """Return the validated cluster. Raises InputError, with levels called by their names in place of indexes."""
     try:
         return validate(document, ClusterDescriptor)
     except InputError as error:
         called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        problems = [one if one in document.unread else _with_level_name(one, called) for one in error.problems]
-        known = {level.name for level in changes.base.levels}
-        changes.problems.clear()
-        changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
-        try:
-            _with_short_fields(changes.base, changes)
-        except InputError as other:
-            problems += other.problems
-        first = {(problem.line, problem.field): problem for problem in reversed(problems)}
-        once = [problem for problem in problems if first[problem.line, problem.field] is problem]
-        raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
-
-
-def _with_level_name(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """Return the problem with the section in brackets renamed by `names`; unchanged if it has no such section."""
-    head, bracket, rest = (problem.field or "").partition("]")
-    return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
+        problems = []
+        for one in error.problems:
+            head, bracket, rest = (one.field or "").partition("]")
+            at = called.get(head + bracket)
+            problems.append(replace(one, field=at + rest) if at and one not in document.unread else one)
+        raise InputError(problems) from None
 
 
 def _with_short_fields(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:

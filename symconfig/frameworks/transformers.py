@@ -30,24 +30,24 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 _NORMS = _each(
     {
         NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3",
-        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini minimax_m3_vl_text nemotron_h
+        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini nemotron_h
             qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma""",
         NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
         NormKernel.LAYER_WIDE: "olmo",
         NormKernel.LAYER_COPYING: "nemotron",
-        NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe cohere_compass_text",
+        NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe",
     }
 )
-_CHAINED_GELU = words("codegen gpt-sw3 gpt2 gpt_neo gptj phi")  # activations.py:NewGELUActivation
+_CHAINED_GELU = words("codegen gpt-sw3 gpt2 gptj phi")  # activations.py:NewGELUActivation
 _JOINED_HEADS = words(
-    """bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt phi3
+    """bloom codegen falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt phi3
     phi4_multimodal"""
 )
 _LATENT = words(  # keys' and values' two products, each of parts together
     """deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa
     kimi_linear longcat_flash minicpm3 sarvam_mla youtu"""
 )
-_JOINED_GATES = words("glm glm4 minimax_m3_vl_text phi3 phi4_multimodal")
+_JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
 _ANGLES = {
     **dict.fromkeys(words("gptj codegen"), Angles.APART),
@@ -57,13 +57,13 @@ _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
     """deepseek_v2 deepseek_v3 deepseek_v32 glm glm4 glm4_moe glm4_moe_lite
-    glm_moe_dsa gpt_neox longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron phi phi3
+    glm_moe_dsa gpt_neox longcat_flash minicpm3 minimax_m2 nemotron phi phi3
     phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next sarvam_mla sarvam_moe
     stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
 _NARROW_SOFTMAX = words("gpt_oss")
-_WIDE_PRODUCTS = words("flint gpt_neo")
+_WIDE_PRODUCTS = words("flint")
 
 _ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels refuse
 
@@ -82,7 +82,7 @@ _ROUTERS = {
 _WIDE_WEIGHTS = words(
     """afmoe deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe flint
     gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash
-    minimax_m2 minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
+    minimax_m2 mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
 _EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces

@@ -46,14 +46,6 @@ SMALL: dict[str, Any] = {
 
 # What a family's class demands of sizes, or cannot be built without.
 OWN: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {
-        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
-        "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
-    },
-    "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
-        "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
-    },
     **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
     # Its weights have rows for experts without computing, which nothing reads; its angles are as wide as a head.
     "longcat_flash": {"zero_expert_num": 0, "head_dim": 4},
@@ -70,14 +62,6 @@ OWN: dict[str, dict[str, Any]] = {
         * (LAYERS // 4),
         "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
     },
-    "minimax_m3_vl_text": {
-        "head_dim": 16,
-        "num_key_value_heads": 2,
-        "layer_types": ["full_attention", *["minimax_m3_sparse"] * (LAYERS - 1)],
-        "mlp_layer_types": ["dense", "dense", *["sparse"] * (LAYERS - 2)],
-        "index_block_size": 4,
-        "index_topk_blocks": 3,
-    },
     "helium": {"head_dim": 16},
     "ministral": {"head_dim": 12},
     "hunyuan_v1_dense": {"head_dim": 12},
@@ -90,7 +74,6 @@ OWN: dict[str, dict[str, Any]] = {
         "attention_k_eq_v": True,
     },
     "gemma4_unified_text": {"global_head_dim": 20, "attention_k_eq_v": False},
-    "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
     "mamba2": {"num_heads": 16, "head_dim": 8},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
 }

@@ -22,8 +22,6 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("gpt_bigcode", {"multi_query": False}),
     ("nemotron_h", {"hybrid_override_pattern": "M-*-ME"}),
     ("gemma4_text", {"num_kv_shared_layers": 10, "use_double_wide_mlp": True, "hidden_size_per_layer_input": 128}),
-    ("dbrx", {"attn_config": {"kv_n_heads": 4, "clip_qkv": 8.0, "attn_pdrop": 0.1},
-              "ffn_config": {"moe_top_k": 2, "moe_normalize_expert_weights": None, "moe_loss_weight": 0.05}}),
     ("mpt", {"attn_config": {"attn_pdrop": 0.1, "softmax_scale": 0.25}}),
     ("kimi_linear", {"linear_attn_config": {"num_heads": 16, "head_dim": 64, "full_attn_layers": [2, 4],
                                             "kda_layers": [1, 3]}}),
@@ -41,8 +39,6 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("olmoe", {"clip_qkv": 8.0}),
     ("ernie4_5_moe", {"moe_layer_interval": 3, "moe_layer_end_index": 20}),
     ("cohere2_moe", {"prefix_dense_intermediate_size": 512, "first_k_dense_replace": 1, "rms_norm_eps": 1e-6}),
-    ("minimax_m3_vl_text", {"layer_types": ["full_attention"] * 3 + ["minimax_m3_sparse"] * 57, "index_n_heads": 2,
-                            "index_block_size": 64}),
     ("deepseek_v4", {"num_hash_layers": 1, "hc_mult": 2, "o_groups": 4, "swiglu_limit": 7.0}),
 ]  # fmt: skip
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.difference import SHORT
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.write import cluster_yaml
 from symconfig.errors import InputError
 from symconfig.resources import data_dir

@@ -19,7 +19,7 @@ from tests.descriptor.transformers_classes import to_transformers_config
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-SEEDS = range(8)
+SEEDS = range(3)
 # Where transformers keeps a value that older config.json files spell as a key of its own.
 IN_ROPE = {"rope_theta": "rope_theta", "rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor",
            "partial_rotary_factor": "partial_rotary_factor"}  # fmt: skip
@@ -47,7 +47,6 @@ NOT_IN_CLASS = {
     ("hy_v3", "num_nextn_predict_layers"),
     ("mellum", "num_nextn_predict_layers"),  # null there, which means none
     ("minimax_m2", "partial_rotary_factor"),
-    ("minimax_m3_vl_text", "partial_rotary_factor"),
     ("solar_open", "partial_rotary_factor"),
 }
 

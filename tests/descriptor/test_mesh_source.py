@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.descriptor.mesh_source import load_mesh, of_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel, load_mesh, of_cluster
 from symconfig.errors import InputError
 
 MESH = """\

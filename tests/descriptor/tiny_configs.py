@@ -10,12 +10,9 @@ from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
-# Qwen-7B's code lies beside its weights, Kimi-K2's class is DeepSeek-V3's, DBRX's has sections, LongCat's weights that
-# nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models, and language models that
-# are only part of one, have no causal model of their own (test_vision.py). Cohere Compass has no default to be built,
-# and Phi-4 multimodal has its towers within (test_families.py).
-_OF_ANOTHER = {*SAME_NETWORK}
-_ELSEWHERE = {*_OF_ANOTHER, "dbrx", "longcat_flash", "cohere_compass_text", "phi4_multimodal", *INNER, *HYBRID}
+# Of no class of their own, or held elsewhere: LongCat's weights that nothing reads (test_expert_families.py), blocks in
+# attention's place (test_hybrid.py), language models that are only part of one (test_vision.py), Phi-4 multimodal.
+_ELSEWHERE = {*SAME_NETWORK, "longcat_flash", "phi4_multimodal", *INNER, *HYBRID}
 KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
@@ -28,6 +25,7 @@ _HEADS_FILL_HIDDEN = ("helium", "cohere2", "olmoe")
 # What no descriptor says otherwise, or what the class demands.
 _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
+    "phi": {"qk_layernorm": False},
     "ernie4_5_moe": {"use_bias": False},
     "deepseek_v4": {"q_lora_rank": 12, "o_groups": 2, "o_lora_rank": 6, "num_key_value_heads": 1,
                     "attention_bias": False, "n_shared_experts": 1},
@@ -102,8 +100,6 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["num_kv_heads"] = draw.choice((1, 2, heads))
     if kind == "smollm3":
         config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(layers)]
-    if kind == "gpt_neo":
-        config["attention_types"] = [[["global", "local"], layers // 2], [["global"], layers % 2]]
     if kind == "internlm3":
         config["mlp_bias"] = config["attention_bias"]  # which its class demands
     if "mlp_only_layers" in defaults:

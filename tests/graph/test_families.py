@@ -59,7 +59,6 @@ EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
 OTHERWISE = {
-    "dbrx": (0.23, "experts run one after the other, and what its joined product gives is clamped"),
     "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
 }
 # Whose class's own kernels are not in `frameworks/transformers.py` yet, or whose loops stand for a GPU's kernels: the
@@ -125,7 +124,7 @@ def compared(kind: str, patch: pytest.MonkeyPatch, **changed: Any) -> dict[str, 
     return result
 
 
-@pytest.mark.parametrize("kind", ["llama4_text", "minimax_m3_vl_text"])
+@pytest.mark.parametrize("kind", ["llama4_text"])
 def test_layers_with_attention_or_experts_of_their_own_take_what_torch_counts(kind: str) -> None:
     """Forward and backward, with plain attention, whose products torch counts all."""
     from torch.utils.flop_counter import FlopCounterMode

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from symconfig.cost import formulas
 from symconfig.cost.machine import Number
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.descriptor.mesh import Axis, Mesh
 
 Array = NDArray[np.float64]
 Group = int | NDArray[np.int64]  # numbers of `Groups`; 0: of no axis

@@ -36,8 +36,15 @@ def architectures() -> Mapping[str, Architecture]:
 
 @cache
 def refused() -> Mapping[str, str]:
-    """Return, by model_type, why a Transformers family cannot be described; without those that `architectures` has."""
-    return MappingProxyType({kind: why for kind, why in REFUSED.items() if kind not in architectures()})
+    """Return, by model_type, why a Transformers family cannot be described; without those that `architectures` has.
+
+    A multimodal family whose text model cannot be described has the reason of that one.
+    """
+    outer: dict[str, tuple[str, str]] = {
+        kind: row["text"] for kind, row in families().items() if row.get("text")
+    } | around()
+    of_text = {kind: REFUSED[inner] for kind, (_, inner) in outer.items() if inner in REFUSED}
+    return MappingProxyType({kind: why for kind, why in {**of_text, **REFUSED}.items() if kind not in architectures()})
 
 
 def _multimodal(known: Mapping[str, Architecture]) -> Iterator[tuple[str, Architecture]]:

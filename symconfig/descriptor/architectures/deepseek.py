@@ -9,21 +9,19 @@ from typing import Any
 
 from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import (
-    FULL,
     INDEXED,
     SLIDING,
     Architecture,
     Block,
     Reading,
     Rule,
-    Size,
     Values,
     family,
     link,
     named,
 )
 from symconfig.descriptor.architectures.dense import MINICPM
-from symconfig.descriptor.architectures.rules import NO_DENSE, OWN_PREDICTION, QKV_BIAS, SIGMOID
+from symconfig.descriptor.architectures.rules import NO_DENSE, QKV_BIAS, SIGMOID
 from symconfig.descriptor.model import ModelDescriptor
 
 MLA = "attention=mla "
@@ -49,7 +47,7 @@ def _longcat(reader: Reading) -> None:
 _LOW_RANK_SCALES = rules.particulars(
     {},
     {
-        "mla_scale_q_lora": lambda values: (values["hidden_size"] / values["q_lora_rank"]) ** 0.5,
+        "mla_scale_q_lora": lambda values: (values["hidden_size"] / (values["q_lora_rank"] or 1)) ** 0.5,
         "mla_scale_kv_lora": lambda values: (values["hidden_size"] / values["kv_lora_rank"]) ** 0.5,
     },
 )
@@ -87,57 +85,6 @@ def _glm_indexers(values: Values, layers: int) -> Any:
     return values["index_topk_pattern"] or [
         "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
     ]
-
-
-# Attention over runs of keys that an indexer chooses.
-_POOLED = "pooled_sparse_attention"
-_RUNS = "minimax_m3_sparse"
-
-
-def _of_section(key: str, within: str) -> Size:
-    """Return a Size read from `within` in sparse_attention_config, else from `key`; it is written to `key`."""
-    section = "sparse_attention_config"
-    return Size((key, section), lambda values: (values[section] or {}).get(within, values[key]))
-
-
-_RUN, _CHOSEN_RUNS = (
-    _of_section("index_block_size", "sparse_block_size"),
-    _of_section("index_topk_blocks", "sparse_topk_blocks"),
-)
-# An indexer that chooses blocks of keys. Its budget is in keys.
-_BLOCKS_OF_KEYS = Block(
-    _POOLED,
-    {
-        "indexer_n_heads": _of_section("index_n_heads", "sparse_num_index_heads"),
-        "indexer_head_dim": _of_section("index_head_dim", "sparse_index_dim"),
-        "indexer_budget": Size(
-            _CHOSEN_RUNS.keys,
-            lambda values: _RUN.of(values) * _CHOSEN_RUNS.of(values),
-            lambda model, keys: {_CHOSEN_RUNS.keys[0]: keys // model.mixer(_POOLED).sizes["compress_rate"]},
-        ),
-        "compress_rate": _RUN,
-    },
-)
-
-
-def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: sparse for a 1 in sparse_attention_config's list; without the list all are full."""
-    listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
-    return [_RUNS if one else FULL for one in listed]
-
-
-def _minimax_m3(reader: Reading) -> None:
-    """Set the layers with experts from moe_layer_freq, a 1 for each, unless mlp_layer_types is given.
-
-    Lists that have not one entry per layer are a problem.
-    """
-    layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
-    section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
-    for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
-        if listed is not None and (not isinstance(listed, list) or len(listed) != layers):
-            return reader.problem("wrong value", key, got=repr(listed), need=f"{layers} times 0 or 1")
-    if freq is not None and reader.values["mlp_layer_types"] is None:
-        rules.with_experts(reader.fields, map(bool, freq))
 
 
 _HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
@@ -292,16 +239,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
         rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
-    "minimax_m3_vl_text": family(
-        SIGMOID + "hidden_act=clamped_swiglu qk_norm norm_zero_centered experts.norm_topk_prob",
-        defaults="partial_rotary_factor=1.0 sparse_attention_config=null moe_layer_freq=null",
-        names="""dense_intermediate_size=intermediate_size intermediate_size=experts.moe_intermediate_size
-            shared_intermediate_size=experts.shared_expert_intermediate_size""",
-        only="""hidden_act=silu|swigluoai swiglu_limit=7.0 swiglu_alpha=1.702 n_shared_experts=1 scoring_func=sigmoid
-            qk_norm_type=per_head use_gemma_norm use_qk_norm use_routing_bias""", noted=OWN_PREDICTION,
-        # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
-        ignored="rotary_dim index_local_blocks", layers=_minimax_m3_layers, blocks={_RUNS: _BLOCKS_OF_KEYS},
-        kinds="sparse_attention_config=SECTION moe_layer_freq=LAYERS", rules=(Rule(_minimax_m3, "moe_layer_freq"),)),
     "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias ",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",

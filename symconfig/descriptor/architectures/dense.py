@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import (
     FULL,
@@ -87,22 +85,6 @@ MINICPM = (
 LOGITS = scale("logits_multiplier", "logit_scale")
 
 
-def _compass(reader: Reading) -> None:
-    """Set rope_layers, or position "none", by which layer types are null in rope_parameters; all else in it is ignored.
-
-    Nothing changes without that section.
-    """
-    section = reader.data.get("rope_parameters")
-    if not isinstance(section, Mapping) or not section:
-        return
-    without = {kind for kind in (FULL, SLIDING) if kind in section and section[kind] is None}
-    window = reader.fields.get("sliding_window_pattern")
-    if (without and window is None) or len(without) > 1:
-        reader.fields["position"] = "none"
-    elif without and window is not None:
-        reader.fields["rope_layers"] = [on != (SLIDING in without) for on in window]
-
-
 _OLMO2 = "qk_norm qk_norm_of=all_heads norm_before_sublayer=false norm_after_sublayer"
 COHERE = "norm=layernorm norm_bias=false parallel_residual shared_input_norm "
 # What the files of Hunyuan say beside what its classes read: of keys that layers would share (use_cla), of tokens and a
@@ -181,6 +163,4 @@ ARCHITECTURES: dict[str, Architecture] = {
             use_parallel_block use_parallel_embedding use_qk_norm=false order_of_interleaved_layers=local_attn_first
             layer_switch=4""", ignored="model_max_length head_dim _sliding_window_pattern", layers=rules.every(4),
         rules=(LOGITS, rules.rope_with_window)),
-    "cohere_compass_text": family(COHERE, defaults="rope_local_base_freq=10000.0", ignored="head_dim pooling",
-        layers=rules.always(FULL), rules=(LOGITS, Rule(_compass))),
 }  # fmt: skip

@@ -70,31 +70,6 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
 
 
-_POWER = "ffn_config.moe_normalize_expert_weights"
-
-
-def _dbrx(reader: Reading) -> None:
-    """Set whether the experts' probabilities are normalised, and rope's base if stated.
-
-    An activation other than silu is a problem.
-    """
-    values, given = reader.values, reader.data.get("ffn_config.ffn_act_fn") or {}
-    name = given.get("name", "silu") if isinstance(given, Mapping) else given
-    if name != "silu":
-        reader.problem("not supported", "ffn_config.ffn_act_fn", got=name, need="silu")
-    reader.fields["experts.norm_topk_prob"] = reader.data.get(_POWER, 1.0) is not None
-    if (base := values["attn_config.rope_theta"]) is not None:
-        reader.fields["rope_theta"] = float(base)
-
-
-def _dbrx_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return rope's base, and 1.0 or null for normalised probabilities or none."""
-    return {
-        "attn_config.rope_theta": model.rope_theta,
-        _POWER: 1.0 if model.experts and model.experts.norm_topk_prob else None,
-    }
-
-
 def _ernie(values: Values, layers: int) -> list[bool]:
     """Return for each layer whether it has experts: every moe_layer_interval-th from start_index to end_index.
 
@@ -266,22 +241,6 @@ ARCHITECTURES: dict[str, Architecture] = {
     "aria_text": family(NO_DENSE + _AFTER_CHOICE,
         names=WIDTH + "moe_num_experts=experts.num_experts moe_topk=experts.num_experts_per_tok mlp_bias=",
         rules=(rules.shared_experts("moe_num_shared_experts"),)),
-    "dbrx": family(NO_DENSE + LAYERNORM + "norm_bias=false norm_eps=1e-5 hidden_act=silu",
-        defaults="""attn_config.kv_n_heads=1 attn_config.clip_qkv=null attn_config.attn_pdrop=0.0
-            attn_config.rope_theta=null ffn_config.ffn_hidden_size=3584 ffn_config.moe_num_experts=4
-            ffn_config.moe_top_k=1 ffn_config.moe_loss_weight=0.01 ffn_config.moe_normalize_expert_weights=1.0""",
-        names="""attn_config.kv_n_heads=num_key_value_heads attn_config.attn_pdrop=attention_dropout
-            ffn_config.ffn_hidden_size=experts.moe_intermediate_size ffn_config.moe_num_experts=experts.num_experts
-            ffn_config.moe_top_k=experts.num_experts_per_tok
-            ffn_config.moe_loss_weight=experts.router_aux_loss_coef""",
-        only="ffn_config.moe_normalize_expert_weights=1.0|null",
-        types="attn_config.clip_qkv=float attn_config.rope_theta=float",
-        same_as="""d_model=hidden_size n_heads=num_attention_heads n_layers=num_hidden_layers
-            max_seq_len=max_position_embeddings""",
-        # num_key_value_heads is of attn_config again, and so is hidden_size of ffn_config.
-        ignored="num_key_value_heads ffn_config.moe_jitter_eps ffn_config.hidden_size ffn_config.ffn_act_fn",
-        rules=(Rule(_dbrx, "attn_config.rope_theta " + _POWER, _dbrx_keys),
-            rules.particulars({"attn_config.clip_qkv": None}))),
     "granitemoe": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH, rules=GRANITE),
     "granitemoeshared": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH + _SHARED_WIDTH, rules=GRANITE),
     "ernie4_5_moe": family("experts.e_score_correction_bias experts.norm_topk_prob",

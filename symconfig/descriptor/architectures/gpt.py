@@ -81,32 +81,6 @@ def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
     return {"word_embed_proj_dim": model.hidden_size, "_remove_final_layer_norm": not model.final_norm}
 
 
-def _gpt_neo(reader: Reading) -> None:
-    """Set the window of local layers from attention_types, which lists kinds with counts.
-
-    As [[["global", "local"], 12]]; without it layers are global and local in turn. A list that does not give one kind
-    for each layer is a problem.
-    """
-    layers, listed, window = reader.fields["num_hidden_layers"], reader.values["attention_types"], "window_size"
-    local = [index % 2 == 1 for index in range(layers)]
-    if listed is not None:
-        try:
-            local = [("global", "local").index(kind) == 1 for names, times in listed for kind in names * times]
-        except (TypeError, ValueError):
-            local = []
-    if len(local) != layers:
-        need = f"global or local for each of {layers} layers"
-        return reader.problem("wrong value", "attention_types", got=repr(listed), need=need)
-    if any(local):
-        reader.fields["sliding_window"], reader.key_of["sliding_window"] = reader.values[window], window
-        reader.fields |= {} if all(local) else {"sliding_window_pattern": local}
-
-
-def _gpt_neo_keys(model: ModelDescriptor) -> dict[str, Any]:
-    own = {"window_size": model.sliding_window} if model.sliding_window else {}
-    return {"attention_types": [[["local" if one else "global"], 1] for one in model.sliding_layers], **own}
-
-
 ARCHITECTURES: dict[str, Architecture] = {
     "gpt_oss": family(
         """intermediate_size=0 hidden_act=clamped_swiglu attention_sinks experts.norm_topk_prob
@@ -190,10 +164,4 @@ ARCHITECTURES: dict[str, Architecture] = {
         + """num_key_value_heads attention_softmax_in_fp32 inference_runner scale_attention_softmax_in_fp32
             validate_runner_input pre_allocate_kv_cache max_sequence_length max_batch_size""",
         rules=(rules.one_or_all_heads,)),
-    "gpt_neo": family(
-        LAYERNORM + "gated_mlp=false attention_out_bias mlp_bias position=learned query_pre_attn_scalar=1.0",
-        defaults="intermediate_size=FOUR_TIMES_HIDDEN", names="resid_dropout=hidden_dropout",
-        ignored=_GPT2_IGNORED + "attention_layers classifier_dropout",
-        same_as="num_layers=num_hidden_layers num_heads=num_attention_heads",
-        rules=(Rule(_gpt_neo, "attention_types window_size", _gpt_neo_keys),)),
 }  # fmt: skip

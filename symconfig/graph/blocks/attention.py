@@ -258,15 +258,6 @@ def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
     return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
 
 
-def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return queries and keys after the model's query/key norm and rotary embedding; unchanged where the model or layer
-    has none.
-    """
-    if ctx.model.qk_norm:
-        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    return rotate(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
-
-
 def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys after rotary embedding."""
     return _rotated(ctx, "q", q), _rotated(ctx, "k", k)

@@ -1,20 +1,174 @@
-"""The transformer layer and the multi-token-prediction layer, put together from the other blocks."""
+"""The transformer layer, put together from the other blocks, and what stands around the layers: embedding,
+multi-token prediction, final norm, head and loss over a split vocabulary.
+"""
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
+from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, residual
-from symconfig.graph.blocks.ends import logits_and_loss
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
 from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.mlp import mlp
-from symconfig.graph.blocks.streams import add_layer_input, read_streams, stream_dims, write_streams
+from symconfig.graph.blocks.streams import (
+    add_layer_input,
+    expand_streams,
+    layer_inputs,
+    merge_streams,
+    read_streams,
+    stream_dims,
+    write_streams,
+)
+from symconfig.graph.blocks.vision import merge
 from symconfig.graph.builder import Context
-from symconfig.graph.operator import Leg, Tensor, Use
+from symconfig.graph.implementation import LossKernel
+from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use
 from symconfig.graph.parts import End, parts
 
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
+# Traffic over reading what is kept once forward, and writing its gradient beside it once backward. Transformer Engine's
+# first kernel reads the logits for their maximum and sum, its second reads them and writes their gradient over them,
+# which its third scales backward (common/triton/cross_entropy.py; Liger's are the same).
+_MADE_AHEAD = (3, 1)
+# Passes over logits that are never whole, forward and backward, beside those of the products. Liger's kernel reads a
+# chunk twice and writes its gradient over it; TRL's reads a tile, and its backward reads it and writes its gradient.
+_BY_CHUNK = {LossKernel.LINEAR: (3, 0), LossKernel.TILED: (1, 2)}
+# PyTorch's log-softmax reads a row three times, for its maximum, its sum and its result, unless shared memory holds the
+# row; its backward reads the gradient twice (ATen, cuda/SoftMax.cu: cunn_SoftMaxForward, cunn_SoftMaxBackward).
+_LOG_SOFTMAX = (2, Fraction(4, 3))
+
+
+def embedding(ctx: Context) -> Block:
+    """Return the block that makes x[B, S, D] from token ids and, with a vision tower, image features.
+
+    A look-up contracts the vocabulary: split over tp, its result is partial.
+    """
+    vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
+    tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
+    x = Tensor("embedded", _STREAM)
+    ctx.build.elementwise(
+        "word_embedding",
+        [tokens],
+        x,
+        saves=[tokens],
+        contracted=(vocab,),
+        weights=[ctx.weight("word_embedding.weight", vocab, d.HIDDEN)],
+        whole=_unsplit(vocab),
+        linear=True,
+    )
+    if ctx.model.embedding_norm:
+        x = norm(ctx, "embedding_norm", x, module="embedding_norm")
+    if ctx.model.position is Position.LEARNED:
+        table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
+        x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
+    x, features = merge(ctx, x)
+    layer_inputs(ctx, tokens, x)
+    if ctx.model.hidden_dropout:
+        mask = Tensor("embedding_mask", _STREAM, Element.MASK)
+        x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
+    x = expand_streams(ctx, x)
+    leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
+    return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
+
+
+def _unsplit(vocab: str) -> tuple[str, ...]:
+    return (vocab,) if vocab == d.WHOLE_VOCAB else ()
+
+
+def head(ctx: Context) -> Block:
+    """Return the block that makes the loss from x[B, S, D]: final norm where there is one, logits, cross-entropy.
+
+    Over a split vocabulary the loss reduces three partial results per token: maximum, target logit, sum. A model
+    with `num_labels` has a few numbers per token instead of logits, on every tensor-parallel rank.
+    """
+    x = Tensor("last_hidden", stream_dims(ctx))
+    one = merge_streams(ctx, x)
+    seen = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
+    loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)
+    return ctx.build.block("head", [x], [loss], Place.LAST)
+
+
+def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
+    """Append the output projection and cross-entropy, and return the loss of each token, fp32 [B, S].
+
+    shared: the output weight is held by another block (multi-token prediction).
+    """
+    kernel = ctx.how.loss.kernel
+    logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
+    remade = kernel is LossKernel.TILED
+    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared, remade=remade)
+    if ctx.how.loss.logged:
+        # Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their log-
+        # softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M
+        # parameters, mostly logits, come out 4 to 10 % slow.
+        seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+        ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
+    waits = [
+        Tensor(f"{tensor.name}_deferred_{index}", tensor.dims)
+        for index in range(ctx.how.loss.deferred_gradients)
+        for tensor in (x, logits)
+    ]
+    if kernel is LossKernel.LINEAR:  # at least as many logits as all tokens have channels
+        waits.append(Tensor("logits_chunk", x.dims))
+    return _loss(ctx, logits, waits)
+
+
+def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
+    """Append the head of a reward or value model and its loss, which saves fp32 values; return the loss of
+    each token.
+    """
+    values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
+    values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
+    ctx.build.elementwise("values_fp32", [values], wide, linear=True)
+    return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
+
+
+_LOGITS = (d.BATCH, d.SEQUENCE, d.VOCAB)
+_LOSS = Tensor("loss", _LOGITS[:-1], Element.FP32)
+_VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
+
+
+def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
+    """Append the cross-entropy as the implementation's kernel computes it, and return the loss of each token.
+
+    Gathered logits have a vocabulary dim that no axis splits. waits: tensors that it holds until its backward, in
+    addition.
+    """
+    gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
+    vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
+    seen, whole = Use(logits).renamed((d.VOCAB, vocab)), _unsplit(vocab)
+
+    def cross_entropy(given: Tensor | Use, **more: Any) -> Tensor:
+        own: dict[str, Any] = {"contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}
+        return ctx.build.elementwise("cross_entropy", [given], _LOSS, **own, **more)
+
+    if ctx.how.loss.kernel is LossKernel.IN_PLACE:
+        return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
+    if ctx.how.loss.kernel is LossKernel.APART:
+        return cross_entropy(seen, saves=[logits])
+    if passes := _BY_CHUNK.get(ctx.how.loss.kernel):
+        return cross_entropy(seen, scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
+    dims = (*logits.dims[:-1], vocab)
+    wide = Tensor("logits_fp32", dims, Element.FP32)
+    if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
+        ctx.build.elementwise("logits_fp32", [seen], wide, whole=whole, linear=True)
+        return cross_entropy(wide, saves=[wide], overwrites=True)
+    # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs. Of an
+    # output that is given up the allocator keeps the block, since what comes next is twice as wide.
+    output = Tensor("gathered_logits", dims) if gathered else logits
+    before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.loss.kept_outputs)]
+    held = [output, *([wide, *before] if ctx.how.loss.kept_outputs else [])]
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
+    normed = Tensor("log_softmax", dims, Element.FP32)
+    ctx.build.elementwise(
+        "log_softmax", [wide], normed, saves=[normed], traffic=_LOG_SOFTMAX, whole=whole, reduces={vocab: 2}
+    )
+    # Picks one number a token; its backward fills a gradient with zeros. Of the three results two are log_softmax's.
+    return cross_entropy(normed, traffic=(0, Fraction(1)), reduces={vocab: 1})
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
@@ -134,4 +288,8 @@ def mtp(ctx: Context) -> Block:
     return ctx.build.block("mtp", [hidden, embedded], [out, loss], Place.FURTHER)
 
 
-PARTS = (End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),)
+PARTS = (
+    End(kind="embedding", place=Place.FIRST, build=embedding),
+    End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),
+    End(kind="head", place=Place.LAST, build=head),
+)

@@ -1,4 +1,4 @@
-"""Attention that reads a part of the keys: those that an indexer chooses, runs of tokens, compressed keys."""
+"""Attention that reads a part of the keys: those that an indexer chooses, or compressed keys."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, POOLED, RUNS, WINDOW
-from symconfig.graph.blocks.attention import Read, apply_rope, core, norm_and_rotate, output, projections
+from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, RUNS, WINDOW
+from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
@@ -155,69 +155,6 @@ def indexer_sizes(model: ModelDescriptor) -> dict[str, float]:
     return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}
 
 
-POOLED_ATTENTION = "pooled_sparse_attention"
-RUN_HEADS, RUN_DIM, BUDGET = "indexer_n_heads", "indexer_head_dim", "indexer_budget"
-RUN_CHOICES = "indexer_runs"
-
-
-def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append attention over runs of tokens that an indexer chooses, and return o[B, S, D] from x[B, S, D].
-
-    Grouped-query attention over runs of tokens that an indexer chooses (MiniMax-M3; Transformers' MiniMaxM3VLIndexer).
-
-    The indexer has queries of its own and one key a token. A run's score is the greatest q k' of its tokens, and each
-    head of the indexer chooses for a part of the heads. A query reads the tokens of the best runs, and those of its own
-    that is not complete. Nothing flows back through the choice.
-    """
-    (q, k, v), gate = projections(ctx, x)
-    q, k = norm_and_rotate(ctx, q, k, kind)
-    with ctx.build.no_gradient(), ctx.build.part("indexer"):
-        read = _runs_read(ctx, _chosen_runs(ctx, x))
-    return output(ctx, x, core(ctx, q, k, v, read), gate)
-
-
-def _runs_read(ctx: Context, chosen: Tensor) -> Read:
-    """Return the keys to read: the tokens of the chosen runs by index or, for a MASKED implementation, all keys with a
-    mask.
-    """
-    if ctx.how.attention.choosing is not Choosing.MASKED:
-        return Read(POOLED, chosen, kept=True)
-    mask = Tensor("index_mask", (*_ROWS, d.HEADS, d.KEYS))
-    return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
-
-
-def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
-    """Append the indexer of x[B, S, D] and return the indices of the chosen runs, [B, S, indexer's heads, choices].
-
-    PyTorch's product scores all keys; a kernel scores those before a query only.
-    """
-
-    def rotate(one: Tensor) -> Tensor:
-        normed = norm(ctx, f"{one.name}_norm", projected(ctx, f"{one.name}_proj", x, one), RUN_DIM, "qk_norm")
-        out = Tensor(f"{normed.name}_turned", normed.dims)
-        return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
-
-    q = rotate(Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)))
-    keys = Use(rotate(Tensor("index_k", (*_ROWS, RUN_DIM)))).renamed((d.SEQUENCE, d.KEYS))
-    scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
-    if ctx.how.attention.choosing is Choosing.MASKED:
-        every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
-        ctx.build.product("index_q_k", Use(q), keys, (RUN_DIM,), every)
-        ctx.build.elementwise("index_pool", [every], scores, whole=(d.KEYS, d.RUNS))
-    else:
-        products = [Product("index_q_k", (*_ROWS, FULL, RUN_HEADS, RUN_DIM))]
-        ctx.build.elementwise(
-            "index_scores", [q, keys], scores, products=products, whole=(d.KEYS, d.RUNS, RUN_HEADS, RUN_DIM)
-        )
-    chosen = Tensor("index_choice", (*_ROWS, RUN_HEADS, RUN_CHOICES), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, RUN_CHOICES))
-
-
-def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    given = model.mixer(POOLED_ATTENTION).sizes
-    return {RUN_CHOICES: given[BUDGET] // given[d.RUN]}
-
-
 RANK, GROUPS, GROUP, LOW = "q_lora_rank", "o_groups", "o_group_width", "o_lora_rank"
 HEAVY_RATE, RATE = d.HEAVY_RUN, d.RUN
 ONE, WIDE, INDEX_WIDE = "one_key_head", "compressed_width", "index_compressed_width"
@@ -332,15 +269,6 @@ def _compressed(name: str, *more: str) -> Mixer:
 
 
 PARTS = (
-    Mixer(
-        name=POOLED_ATTENTION,
-        build=pooled_attention,
-        sizes=lambda model: {
-            RUN_CHOICES: model.mixer(POOLED_ATTENTION).sizes[BUDGET] // model.mixer(POOLED_ATTENTION).sizes[d.RUN]
-        },
-        needs=(RUN_HEADS, RUN_DIM, BUDGET, d.RUN),
-        divides={BUDGET: d.RUN},
-    ),
     _compressed(PLAIN),
     _compressed(HEAVY, HEAVY_RATE),
     _compressed(SPARSE, RATE, HEADS, CHANNELS, CHOICES),

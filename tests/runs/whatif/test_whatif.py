@@ -11,7 +11,7 @@ import pytest
 
 import symconfig
 from symconfig.api.planning import PlanResult
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK
 from symconfig.errors import InputError
 from symconfig.report.whatif import blocks
 from symconfig.runs.whatif.whatif import NOTHING, Answer, Line, Span, WhatIf, borders, named, varied
