@@ -26,7 +26,8 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
-    # Qwen4ExpTextConfig has no sizes of its indexer.
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
+
 }  # fmt: skip
 
 

@@ -212,7 +212,9 @@ def changed(
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
-    return _with_short_fields(_validated(Document(fields, document.file, *_cluster_places(changes), unread)), changes)
+    return _with_short_fields(
+        _validated(Document(fields, document.file, *_cluster_places(changes), unread), changes), changes
+    )
 
 
 def _unknown_names(changes: _Changes) -> None:
@@ -329,8 +331,12 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
     return moved(changes.document.keys), moved(changes.document.values)
 
 
-def _validated(document: Document) -> ClusterDescriptor:
-    """Return the validated cluster. Raises InputError, with levels called by their names in place of indexes."""
+def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
+    """Return the validated cluster.
+
+    Raises InputError with the problems of the fields and of the short names; levels are called by their names in place
+    of indexes.
+    """
     try:
         return validate(document, ClusterDescriptor)
     except InputError as error:
@@ -340,6 +346,11 @@ def _validated(document: Document) -> ClusterDescriptor:
             head, bracket, rest = (one.field or "").partition("]")
             at = called.get(head + bracket)
             problems.append(replace(one, field=at + rest) if at and one not in document.unread else one)
+        changes.problems.clear()
+        try:
+            _with_short_fields(changes.base, changes)
+        except InputError as other:
+            problems += other.problems
         raise InputError(problems) from None
 
 

@@ -62,7 +62,6 @@ class Routing(StrEnum):
 
     FUSED = "fused"  # a kernel each
     CHAIN = "chain"  # a chain of operators, and each keeps what it needs (Megatron-LM's)
-    FUSED_SORT = "fused_sort"  # a chain chooses, one kernel sorts
     INDEXED = "indexed"  # a chain, with tables of indices for the slots (Transformers, integrations/moe.py)
 
 
@@ -125,8 +124,6 @@ class Adapters(StrEnum):
 
     PLAIN = "plain"  # two whole layers
     SPLIT = "split"  # two split layers, beside fused layers, too
-    # The same; a row-parallel layer's adapter exchanges columns for parts of the sequence, where others gather them.
-    EXCHANGED = "exchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +137,6 @@ class Attention:
         in_fp8: cast queries, keys and values for a fused kernel, which saves those copies and its result's
             (Transformer Engine's --fp8-dpa, pytorch/attention/dot_product_attention/backends.py).
         choosing: how it reads the keys that an indexer chooses.
-        wide_products: if products are not fused, copy queries and keys into fp32 for them.
         one_head_apart: one key head for all query heads keeps PyTorch from its fused kernel; its own products are
             WIDE.
     """
@@ -150,7 +146,6 @@ class Attention:
     copies_shared_heads: bool = False
     in_fp8: bool = False
     choosing: Choosing = Choosing.KERNEL
-    wide_products: bool = False
     one_head_apart: bool = False
 
 

@@ -25,12 +25,7 @@ from tests.solve.naive import job
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 S = 64
-GEMMA4 = small_config("gemma4_text") | {
-    "num_hidden_layers": 6,
-    "vocab_size": 96,
-    "hidden_size_per_layer_input": 0,
-    "num_kv_shared_layers": 0,
-}
+GEMMA4 = small_config("gemma4_text") | {"num_hidden_layers": 6, "vocab_size": 96}
 
 
 def _module(config: dict[str, Any], attention: str = "sdpa") -> Any:
@@ -62,7 +57,7 @@ MIMO = {key: value for key, value in small_config("mimo_v2_flash").items() if ke
     [
         GEMMA4,
         GEMMA4 | {"attention_k_eq_v": False},
-        GEMMA4 | {"enable_moe_block": True, "use_double_wide_mlp": False},
+        GEMMA4 | {"enable_moe_block": True},
         MIMO,
     ],
     ids=["keys are values", "values of their own", "experts beside the MLP", "MiMo"],

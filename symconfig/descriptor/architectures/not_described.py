@@ -56,6 +56,7 @@ REFUSED: Mapping[str, str] = {
     "olmo_hybrid": "layers with attention have their norms behind each sublayer, and the others before",
     "cohere_compass_text": "it gives one vector for a text, and no next token",
     "dbrx": "its file has experts and attention in sections of their own, and it clamps queries, keys and values",
+    "flint": "attention multiplies in fp32, and its window layers stand in an order of their own",
     "gpt_neo": "its file lists local and global layers by counts",
     "minimax_m3_vl_text": "each head of its indexer chooses runs of keys",
     "gpt_neox_japanese": "its last layer has a bias that no other has",

@@ -109,13 +109,6 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
 
 
-def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
-    """Append x * sigmoid(gate) as two eager kernels and return it under the name `out`; both factors are saved."""
-    active = Tensor(f"{gate.name}_active", gate.dims)
-    ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
-    return ctx.build.elementwise(f"{gate.name}_gating", [active, x], Tensor(out, x.dims), saves=[active, x])
-
-
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
@@ -183,8 +176,7 @@ def _split_adapter(
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
     """Append B beside a row-parallel layer and return its one delta.
 
-    Its columns are split, then gathered and split by sequence again where that is split; with Adapters.EXCHANGED,
-    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
+    Its columns are split, then gathered, and split by sequence again where that is split.
     """
     (use,) = outputs
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
@@ -193,8 +185,6 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outpu
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
-    if ctx.how.adapters is Adapters.EXCHANGED:
-        return [_scaled(ctx, use, cut)]
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return [_scaled(ctx, use, whole)]
 
