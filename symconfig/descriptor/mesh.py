@@ -188,16 +188,13 @@ def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
     """Return the cluster's levels in groups, innermost first; network levels of equal bandwidth are one group."""
     spans: list[list[Level]] = []
     for level in cluster.levels:
-        if spans and _alike(spans[-1][-1], level):
+        inner = spans[-1][-1] if spans else None
+        switched = inner and not (inner.mesh or level.mesh) and {inner.name, level.name} <= NETWORK
+        if inner and switched and _wire(inner) == _wire(level):
             spans[-1].append(level)
         else:
             spans.append([level])
     return spans
-
-
-def _alike(inner: Level, outer: Level) -> bool:
-    switched = not (inner.mesh or outer.mesh) and {inner.name, outer.name} <= NETWORK
-    return switched and _wire(inner) == _wire(outer)
 
 
 def _wire(level: Level) -> float:

@@ -40,8 +40,11 @@ ModelSchema = Literal["symconfig.model/1"]
 Layers = tuple[bool, ...] | None  # one entry per layer
 
 
-class ModelFields(Sparse):
-    """What is stated of one architecture. Optional fields have the value that most models share.
+NOT_SET = "is not known, and is not set in config.json: left out"  # the end of notes that say nothing of the model
+
+
+class ModelDescriptor(Sparse):
+    """One architecture, with what follows from its fields. Optional fields have the value that most models share.
 
     `name`, `source` and `notes` are for people; everything else changes what is computed or rendered.
     """
@@ -145,13 +148,6 @@ class ModelFields(Sparse):
     notes: tuple[str, ...] = Field(
         default=(), description="for people: what of the original model is not described by the fields above"
     )
-
-
-NOT_SET = "is not known, and is not set in config.json: left out"  # the end of notes that say nothing of the model
-
-
-class ModelDescriptor(ModelFields):
-    """One architecture, with what follows from its fields."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -170,15 +170,18 @@ def _split_adapter(
             keeps=_adapter_dropout(ctx, name, x, (d.GATHERED,)),
         )  # fmt: skip
         _gather(ctx, f"{name}.low_gather", columns, low)
-    return _row_delta(ctx, name, low, width, outputs) if by_rows else _column_delta(ctx, name, low, width, outputs)
+    if by_rows:
+        return [_row_delta(ctx, name, low, width, outputs[0])]
+    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
+    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
+    return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
 
 
-def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
+def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
     """Append B beside a row-parallel layer and return its one delta.
 
     Its columns are split, then gathered, and split by sequence again where that is split.
     """
-    (use,) = outputs
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
     ctx.build.matmul(
@@ -186,16 +189,7 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outpu
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
     _gather(ctx, f"{name}.delta_gather", cut, whole)
-    return [_scaled(ctx, use, whole)]
-
-
-def _column_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """Append B beside a column-parallel layer, split as that layer's outputs are, and return a delta for
-    each output.
-    """
-    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
-    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
-    return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
+    return _scaled(ctx, use, whole)
 
 
 def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:

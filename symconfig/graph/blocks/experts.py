@@ -32,12 +32,21 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
-        probabilities, indices = router(ctx, _scaled_norm(ctx, stream) if moe.norms_apart else x)
-        tokens = norm(ctx, "experts_input_norm", stream) if moe.norms_apart else x
+        given = tokens = x
+        if moe.norms_apart:  # the router's norm has a scale of each channel in place of a weight
+            normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
+            scale = ctx.weight("router_scale", d.HIDDEN)
+            given = ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
+        probabilities, indices = router(ctx, given)
+        if moe.norms_apart:
+            tokens = norm(ctx, "experts_input_norm", stream)
         if moe.latent_size is not None:
             tokens = _projected(ctx, tokens, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
-        routed = _slots(ctx, tokens, indices)
+        slots = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), tokens.dims[-1]))
+        read = [tokens] if ctx.how.experts.every_token else [tokens, indices]
+        kept = _kept_to_sort(ctx, tokens.dims[:-1])
+        routed = _sorted(ctx, "dispatch", read, slots, tokens, kept, DISPATCH_LAUNCHES)
         if moe.input_scaled:
             element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
             out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
@@ -92,22 +101,6 @@ def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
         read = [given, Tensor("router_scales", given.dims)]
         ctx.build.elementwise("scale_choice", [given], probabilities, saves=read, weights=[scale])
     return probabilities, indices
-
-
-def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
-    """Append the router's own norm of the stream, without a weight, and a learned scale per channel;
-    return the result.
-    """
-    normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
-    scale = ctx.weight("router_scale", d.HIDDEN)
-    return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
-
-
-def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
-    """Append the dispatch and return xe[E, U, D]: each token copied into one slot of each of its experts."""
-    routed = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), x.dims[-1]))
-    given = [x] if ctx.how.experts.every_token else [x, indices]
-    return _sorted(ctx, "dispatch", given, routed, x, _kept_to_sort(ctx, x.dims[:-1]), DISPATCH_LAUNCHES)
 
 
 def _sorted(

@@ -187,20 +187,16 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     sinks = [ctx.weight("sinks", d.HEADS)]
     o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
-    return _projected_groups(ctx, _rope(ctx, "rope_back", o))
-
-
-def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return apply_rope(ctx, name, given, f"{name}_out")
-
-
-def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
-    """Append the grouped low-rank output projection of the heads o and return the stream's [B, S, D]."""
+    o = _rope(ctx, "rope_back", o)
     groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
     ctx.build.matmul("o_a_proj", groups, weight, (GROUP,), [Use(low)])
     return to_stream(ctx, "o_b_proj", low)
+
+
+def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, name, given, f"{name}_out")
 
 
 def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
