@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -29,11 +28,8 @@ def counted(case: Case) -> tuple[Mapping[str, int], Mapping[str, int]]:
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     x = torch.randn(1, S, HIDDEN, requires_grad=True)
-    more: dict[str, Any] = {}
-    if case.block == "lightning_attention":
-        more = {"position_embeddings": None, "attention_mask": None}
     with FlopCounterMode(display=False) as counter:
-        out = module(x, **more)
+        out = module(x)
         out = out[0] if isinstance(out, tuple) else out
         forward = dict(counter.get_flop_counts()["Global"])
         out.sum().backward()
