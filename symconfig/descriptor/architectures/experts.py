@@ -1,4 +1,4 @@
-"""Models with experts: MiniMax-M2, Llama 4, Ernie 4.5, OLMoE, Hunyuan, DBRX, Granite, Trinity, MiMo, Command A."""
+"""Models with experts: MiniMax-M2, Llama 4, Ernie 4.5, OLMoE, Hunyuan, Granite, Trinity, Command A."""
 
 from __future__ import annotations
 

@@ -121,12 +121,12 @@ IN_WIDTH, DELTA_CHANNELS = "delta_in_width", "delta_conv_channels"
 def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append a gated delta net and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
 
-    Gated delta net (Qwen3-Next, Qwen3.5, OLMo-hybrid): linear attention whose state is corrected, not only added to.
+    Gated delta net (Qwen3-Next, Qwen3.5): linear attention whose state is corrected, not only added to.
 
     x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a
-    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet,
-    Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six
-    is one where they are not joined. Megatron-LM's core/ssm/gated_delta_net has one.
+    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet and
+    Qwen3_5GatedDeltaNet, whose projections are two and four: here each of six is one where they are not joined.
+    Megatron-LM's core/ssm/gated_delta_net has one.
     """
     q, k, v, z, b, a = _parts_of_delta(ctx, x)
     q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)

@@ -97,8 +97,6 @@ def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activati
 
 
 _ROWS = (d.BATCH, d.SEQUENCE)
-
-
 MAMBA2 = "mamba2"
 HEADS, HEAD_DIM, GROUPS, STATE = "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
 KERNEL = "conv_kernel"
@@ -119,7 +117,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a
     projection. H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes
     are spelled as NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer,
-    FalconH1Mixer, NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
+    FalconH1Mixer, NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
     chunk's state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
@@ -216,7 +214,7 @@ def _mamba2_sizes(model: ModelDescriptor) -> dict[str, float]:
 
 
 SHORT_CONV = "short_conv"
-CONV_LENGTH, CONV_BIAS = "conv_L_cache", "conv_bias"
+CONV_LENGTH = "conv_L_cache"
 CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
 
 

@@ -1,4 +1,4 @@
-"""Several residual streams in place of one, and the embedding of each token for every layer."""
+"""Several residual streams in place of one (DeepSeek-V4)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ MADE = "made_streams"  # the streams as a product gives them
 READ = "stream_weights"  # numbers of a token that weigh its streams
 WRITTEN = "written_streams"
 DIVISIONS = "stream_divisions"  # by the sums of rows or columns of a mixing matrix, in turn
-
-
 _ROWS = (d.BATCH, d.SEQUENCE)
-
-
 _ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
 SCALES = "stream_scales"  # numbers that scale the weights of reading, writing and mixing
 

@@ -101,7 +101,7 @@ def test_the_backward_of_a_scan_takes_twice_its_forward() -> None:
 
 def test_a_chunked_scan_is_the_sum_that_its_paper_gives() -> None:
     """Dao & Gu 2024, section 6, per token: Q N of each group, Q P, N P and N P of each head; Yang et al.: see
-    delta.py."""
+    linear_attention.py."""
     sizes = CASES["mamba2"].sizes
     h, p, g = sizes["mamba_num_heads"], sizes["mamba_head_dim"], sizes["n_groups"]
     n, q = sizes["ssm_state_size"], sizes["chunk_size"]
