@@ -105,15 +105,11 @@ def test_every_family_is_read_or_has_its_reason() -> None:
     assert len(read) >= REACHED * len(families()), sorted(refused())
 
 
-@pytest.mark.parametrize(
-    ("name", "total"),
-    [("mellum-saved-by-5.24", 12_149_923_072)],
-)
-def test_keys_that_change_nothing_of_training_stop_no_import(name: str, total: int) -> None:
-    config = json.loads((PUBLISHED_FILES / f"{name}.json").read_text())
-    assert parameters(import_config(config, "config.json", None)).total == total
-    drafted = import_config({**config, "dspark_block_size": 4, "draft_vocab_size": 8}, "config.json", None)
-    assert parameters(drafted).total == total
+def test_keys_that_change_nothing_of_training_stop_no_import() -> None:
+    config = json.loads((PUBLISHED_FILES / "mellum-saved-by-5.24.json").read_text())
+    drafted = {**config, "dspark_block_size": 4, "draft_vocab_size": 8}
+    for one in (config, drafted):
+        assert parameters(import_config(one, "config.json", None)).total == 12_149_923_072
 
 
 def test_a_loss_and_a_drafter_are_named_as_left_out() -> None:

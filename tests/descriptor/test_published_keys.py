@@ -18,8 +18,7 @@ from tests.descriptor.test_families import _real
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 WIDTH = 40  # intermediate_size of small configurations
 # What stands in the files of Apertus-8B, Phi-3.5-MoE, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Falcon-H1, Qwen3-Coder-480B,
-# DeepSeek-V4, GLM-5.2, MiniMax-M3, MiMo-V2-Flash, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3, Kimi-Linear-48B and
-# Ling 3.0, beside what the class reads.
+# DeepSeek-V4, GLM-5.2, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3 and Kimi-Linear-48B, and no class reads it.
 KEYS: dict[str, dict[str, Any]] = {
     "apertus": {"qk_norm": True, "post_norm": False, "hidden_dropout": 0.0},
     "phimoe": {"hidden_dropout": 0.0, "original_max_position_embeddings": 4096},
@@ -66,8 +65,7 @@ OTHERS: list[tuple[str, str, Any]] = [
     ("hy_v3", "first_k_dense_replace", 2), ("hy_v3", "expert_hidden_dim", 36),
     ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
     ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),
-    ("ernie4_5_moe", "moe_layer_end_index", -2), 
-    ("qwen3_5_text", "output_gate_type", "gelu"),
+    ("ernie4_5_moe", "moe_layer_end_index", -2), ("qwen3_5_text", "output_gate_type", "gelu"),
 ]  # fmt: skip
 
 
