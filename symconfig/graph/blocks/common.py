@@ -180,7 +180,8 @@ def _split_adapter(
 def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
     """Append B beside a row-parallel layer and return its one delta.
 
-    Its columns are split, then gathered, and split by sequence again where that is split.
+    Its columns are split, then gathered and split by sequence again where that is split; with Adapters.EXCHANGED,
+    exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
     """
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
@@ -188,6 +189,8 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: 
         f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *split)), (d.RANK,),
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
+    if ctx.how.adapters is Adapters.EXCHANGED:
+        return _scaled(ctx, use, cut)
     _gather(ctx, f"{name}.delta_gather", cut, whole)
     return _scaled(ctx, use, whole)
 
