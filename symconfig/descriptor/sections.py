@@ -72,7 +72,7 @@ class Experts(Sparse):
     """Mixture of experts: what replaces the dense MLP on the layers that `ModelDescriptor.layer_kinds` names."""
 
     rare: ClassVar[tuple[str, ...]] = (
-        "layers", "latent_size", "latent_bias", "input_scaled", "norms_apart",
+        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "norms_apart",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -97,6 +97,7 @@ class Experts(Sparse):
     layers: tuple[bool, ...] | None = Field(
         default=None, description="per layer: has experts; absent: as first_k_dense_replace and moe_layer_freq say"
     )
+    zero_experts: Count = Field(default=0, description="further choices of the router that compute nothing (LongCat)")
     latent_size: PositiveInt | None = Field(
         default=None, description="width that tokens are projected to before their experts, and back (Nemotron 3)"
     )
@@ -104,16 +105,29 @@ class Experts(Sparse):
     input_scaled: bool = Field(
         default=False, description="a choice's weight scales the token that its expert reads, not the result (Llama 4)"
     )
+    shortcut: bool = Field(
+        default=False,
+        description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
+    )
+
     norms_apart: bool = Field(
         default=False,
         description="router, routed experts and the shared one each read a norm of the stream, and what either gives "
         "is normed; learned scales stand on the router's channels and on each expert's weight (Gemma 4)",
     )
 
+    @property
+    def computing_per_tok(self) -> float:
+        """Return the mean number of a token's experts that compute, if the router is balanced over all.
+
+        Zero experts, which compute nothing, count among all.
+        """
+        return self.num_experts_per_tok * self.num_experts / (self.num_experts + self.zero_experts)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Check the number of choices, and of expert groups. Raises ValueError for the first problem."""
-        if self.num_experts_per_tok > self.num_experts:
+        if self.num_experts_per_tok > self.num_experts + self.zero_experts:
             raise ValueError(
                 f"num_experts_per_tok {self.num_experts_per_tok} is more than num_experts {self.num_experts}"
             )

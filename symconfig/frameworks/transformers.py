@@ -45,7 +45,7 @@ _JOINED_HEADS = words(
 )
 _LATENT = words(  # keys' and values' two products, each of parts together
     """deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa
-    kimi_linear minicpm3 sarvam_mla youtu"""
+    kimi_linear longcat_flash minicpm3 sarvam_mla youtu"""
 )
 _JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
@@ -57,7 +57,7 @@ _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
     """deepseek_v2 deepseek_v3 deepseek_v32 glm glm4 glm4_moe glm4_moe_lite
-    glm_moe_dsa gpt_neox minicpm3 minimax_m2 nemotron phi phi3
+    glm_moe_dsa gpt_neox longcat_flash minicpm3 minimax_m2 nemotron phi phi3
     phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next sarvam_mla sarvam_moe
     stablelm youtu"""
 )
@@ -73,14 +73,14 @@ _ROUTERS = {
         words(
             """deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe
             exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1
-            lara_mini nemotron_h sarvam_mla sarvam_moe solar_open"""
+            lara_mini longcat_flash nemotron_h sarvam_mla sarvam_moe solar_open"""
         ),
         Router.WIDE,
     ),
 }
 _WIDE_WEIGHTS = words(
     """afmoe deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe
-    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1
+    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash
     minimax_m2 mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 

@@ -39,7 +39,7 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
     kinds = blocks(model)
     share = 1.0
     if model.experts is not None:
-        share = model.experts.num_experts_per_tok / model.experts.num_experts
+        share = model.experts.computing_per_tok / model.experts.num_experts
     total = active = trainable = 0
     by_part: dict[str, int] = {}
     for kind, times in Counter(sequence(model)).items():

@@ -166,10 +166,10 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         moe = model.experts
         sizes |= {
             d.EXPERTS: moe.num_experts,
-            "router_width": moe.num_experts,
+            "router_width": moe.num_experts + moe.zero_experts,
             d.EXPERT_LATENT: moe.latent_size or 0,
             "num_experts_per_tok": moe.num_experts_per_tok,
-            "expert_copies": moe.num_experts_per_tok,
+            "expert_copies": moe.computing_per_tok,
             "run_expert_copies": moe.num_experts,
             "expert_groups": moe.n_group or 1,
             "chosen_expert_groups": moe.topk_group or 1,

@@ -239,7 +239,7 @@ def predicted(
     blocks = {block.derived.name: block.derived for block in parts.table.blocks}
     experts = request.model.experts
     # FLOPs of an expert on tokens not routed to it do not count as model FLOPs.
-    numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.num_experts_per_tok})
+    numbers = constants(request) | ({} if experts is None else {"run_expert_copies": experts.computing_per_tok})
     flops = flops_per_token(blocks, sequence(request.model), numbers)
     time_range, memory_range = (interval(quantity, cluster, request.model) for quantity in ("time", "memory"))
     peaks = (peak * memory_range.low, peak * memory_range.high)

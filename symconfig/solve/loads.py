@@ -108,7 +108,7 @@ def stated(model: ModelDescriptor, ep: Array, load: float) -> dict[str, Array | 
 
 def _spread(experts: Experts, ep: Array, alike: Array) -> Array:
     """Return the standard deviation of a rank's load over the mean, if ranks were independent, [n]."""
-    others = max(experts.num_experts / experts.num_experts_per_tok - 1, 0.0)
+    others = max(experts.num_experts / experts.computing_per_tok - 1, 0.0)
     result: Array = np.sqrt(alike * others * ep / experts.num_experts)
     return result
 
@@ -118,7 +118,7 @@ def _most(experts: Experts, ep: Array) -> Array:
 
     The rank has all slots of every token, or one slot of every token for each of its experts.
     """
-    result: Array = np.minimum(ep, experts.num_experts / experts.num_experts_per_tok)
+    result: Array = np.minimum(ep, experts.num_experts / experts.computing_per_tok)
     return result
 
 

@@ -47,6 +47,7 @@ SMALL: dict[str, Any] = {
 OWN: dict[str, dict[str, Any]] = {
     **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
     # Its weights have rows for experts without computing, which nothing reads; its angles are as wide as a head.
+    "longcat_flash": {"zero_expert_num": 0, "head_dim": 4},
     "deepseek_v4": {
         "o_groups": 2,
         "index_topk": 4,

@@ -30,6 +30,7 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("ernie4_5_moe", {"moe_num_shared_experts": 3, "moe_layer_start_index": 2}),
     ("hunyuan_v1_moe", {"moe_topk": 2, "num_experts": 8}),
     ("lfm2", {"block_ffn_dim_multiplier": 1.5, "block_multiple_of": 128}),
+    ("longcat_flash", {"num_layers": 20}),
     ("minicpm3", {"v_head_dim": 48, "scale_depth": 2.0, "dim_model_base": 128, "scale_emb": 6}),
     ("nemotron_h", {"hybrid_override_pattern": "ME*E", "moe_shared_expert_intermediate_size": 96}),
     ("granitemoehybrid", {"attention_multiplier": 0.015625, "logits_scaling": 6.0, "embedding_multiplier": 12.0}),

@@ -18,6 +18,14 @@ from tests.descriptor.transformers_classes import to_transformers_config
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LONGCAT: dict[str, Any] = {
+    "attention_method": "MLA", "expert_ffn_hidden_size": 2048, "ffn_hidden_size": 12288, "hidden_size": 6144,
+    "kv_lora_rank": 512, "max_position_embeddings": 131072, "mla_scale_kv_lora": True, "mla_scale_q_lora": True,
+    "moe_topk": 12, "n_routed_experts": 512, "num_attention_heads": 64, "num_layers": 28, "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e7, "router_bias": False,
+    "routed_scaling_factor": 6.0, "v_head_dim": 128, "vocab_size": 131072, "zero_expert_num": 256,
+    "zero_expert_type": "identity",
+}  # fmt: skip
 
 
 def read(kind: str, **changed: Any) -> ModelDescriptor:
@@ -58,6 +66,16 @@ def test_layers_that_differ_have_the_real_ones_parameters(kind: str, changed: di
     assert trained(real(to_transformers_config(model))) == trained(module)
 
 
+def test_longcat_has_two_layers_for_one_and_experts_beside_the_first() -> None:
+    """Transformers' class holds gates of the choices that compute nothing, too, which nothing reads."""
+    model = read("longcat_flash", zero_expert_num=2)
+    assert (model.num_hidden_layers, model.layer_kinds[:2]) == (16, ("moe", "dense"))
+    assert model.experts is not None
+    assert model.experts.shortcut
+    idle = 2 * 2 * model.experts.moe_intermediate_size * model.hidden_size
+    assert trained(real(to_transformers_config(model))) == parameters(model).total + 8 * idle
+
+
 def test_kimi_is_read_as_its_class() -> None:
     """Its code (auto_map) is never run; another model_type, the same model."""
     config = {**small_config("deepseek_v3"), "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}}
@@ -85,6 +103,7 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
         ("hunyuan_v1_moe", {"moe_topk": [1, 2] * 4, "head_dim": 12}, "moe_topk"),
         ("glm_moe_dsa", {"indexer_types": ["full", "half"] * 4}, "indexer_types"),
         ("glm_moe_dsa", {"layer_types": ["full_attention"] * 8}, "layer_types"),
+        ("longcat_flash", {"zero_expert_type": "drop"}, "zero_expert_type"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias"),
         ("hy_v3", {"num_shared_experts": 1.5}, "num_shared_experts"),
     ],
@@ -101,6 +120,13 @@ def test_glm_4_5_has_what_its_report_counts() -> None:
     counted, vocabulary = parameters(model), 2 * model.vocab_size * model.hidden_size
     assert round((counted.total - vocabulary) / 1e9) == 355
     assert round((counted.active - vocabulary) / 1e9) == 32
+
+
+def test_longcat_has_what_its_report_counts() -> None:
+    """arXiv:2509.01322: 560B, of which 27B are active in the mean."""
+    counted = parameters(import_config({"model_type": "longcat_flash", **LONGCAT}, "config.json", "longcat"))
+    assert round(counted.total / 1e9, -1) == 560
+    assert round(counted.active / 1e9) in (27, 28)
 
 
 def test_hy3_has_what_its_weights_hold() -> None:

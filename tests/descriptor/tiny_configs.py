@@ -10,9 +10,9 @@ from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
-# Of no class of their own, or held elsewhere: blocks in attention's place (test_hybrid.py), language models that are
-# only part of one (test_vision.py), Phi-4 multimodal.
-_ELSEWHERE = {*SAME_NETWORK, "phi4_multimodal", *INNER, *HYBRID}
+# Of no class of their own, or held elsewhere: LongCat's weights that nothing reads (test_expert_families.py), blocks in
+# attention's place (test_hybrid.py), language models that are only part of one (test_vision.py), Phi-4 multimodal.
+_ELSEWHERE = {*SAME_NETWORK, "longcat_flash", "phi4_multimodal", *INNER, *HYBRID}
 KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")

@@ -78,6 +78,18 @@ def test_latent_experts_take_what_torch_counts() -> None:
     assert sum(weight.numel() for weight in module.parameters()) == counted + bare, names
 
 
+def test_choices_that_compute_nothing_take_no_slots() -> None:
+    """LongCat-Flash: 12 of 768, of which 512 compute: 8 slots a token, and logits for all."""
+    some = model(num_experts=512, num_experts_per_tok=12, zero_experts=256)
+    values = numbers(some, seq_length=2048, ep=8, dp=8)
+    moved = tally(chosen(block(some, "moe", SEQUENCE), "ep", Phase.FORWARD), values)
+    assert moved == Counter({("all-to-all", 2048.0 * 8 * 4096): 2})
+    router = next(work for work in block(some, "moe").work if isinstance(work, Matmul) and work.op == "router")
+    assert router.n.value(values) == 768
+    all_of_them = model(num_experts=512, num_experts_per_tok=8)
+    assert parameters(some).active == parameters(all_of_them).active + 256 * 4096 * some.num_hidden_layers
+
+
 def test_tokens_are_weighed_before_their_experts_and_not_behind() -> None:
     how = Implementation(experts=Experts(weighted_inside=False))
     for scaled, kept in ((True, {"expert_in", "slot_weights"}), (False, {"expert_mlp_out"})):

@@ -67,7 +67,6 @@ REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("gemma3n_text", "hy_v4", "qwen4_exp_text"), _STREAMS),
     **dict.fromkeys(("granite_swa", "granitemoe_swa"), "each of its layers has a rope base of its own"),
     **dict.fromkeys(("ctrl", "xglm"), "its positions are a fixed table that is added to the embedding"),
-    "longcat_flash": "each layer has attention twice, and experts beside the first whose results join the second",
     "laguna": "its attention is gated by a softplus, and layers turn different shares of a head",
     "lfm3": "layers with a window turn whole heads, and the others a part",
     "olmo_hybrid": "layers with attention have their norms behind each sublayer, and the others before",

@@ -1,4 +1,4 @@
-"""DeepSeek's latent attention, indexer and router, and what has some of them: Kimi-K2, GLM-5.
+"""DeepSeek's latent attention, indexer and router, and what has some of them: Kimi-K2, GLM-5, LongCat, MiniMax-M3.
 
 Hyper-connections (DeepSeek-V4) are several residual streams that each sublayer reads and writes.
 """
@@ -31,6 +31,26 @@ ROUTED_AS_V3 = "scoring_func=sigmoid moe_layer_freq=1 topk_method=noaux_tc "
 # Which channels are pairs, the class fixes; which layer's choice those of multi-token prediction take, no cost has.
 _IDLE = LATENT_IGNORED + "rope_interleave indexer_rope_interleave index_share_for_mtp_iteration "
 _NO_BIAS = "mlp_bias= "
+
+
+def _longcat(reader: Reading) -> None:
+    """Double num_hidden_layers, for each layer of LongCat's class has attention and MLP twice.
+
+    A null q_lora_rank is a problem.
+    """
+    if reader.values["q_lora_rank"] is None:
+        return reader.problem("LongCat's queries are low-rank", "q_lora_rank", got="null", need="a whole number")
+    reader.fields["num_hidden_layers"] *= 2
+
+
+# Of low-rank queries, and of keys and values.
+_LOW_RANK_SCALES = rules.particulars(
+    {},
+    {
+        "mla_scale_q_lora": lambda values: (values["hidden_size"] / (values["q_lora_rank"] or 1)) ** 0.5,
+        "mla_scale_kv_lora": lambda values: (values["hidden_size"] / values["kv_lora_rank"]) ** 0.5,
+    },
+)
 
 
 # What the files of Ling say beside what their classes read. Angles follow from partial_rotary_factor, and windows are
@@ -160,6 +180,16 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as="num_mtp_layers=num_nextn_predict_layers"),
     "glm4_moe_lite": family(V3 + "experts.first_k_dense_replace=1",
         defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=LATENT_IGNORED),
+    "longcat_flash": family(MLA + "experts.norm_topk_prob=false experts.e_score_correction_bias experts.shortcut",
+        names="""num_layers=num_hidden_layers
+            ffn_hidden_size=intermediate_size,experts.shared_expert_intermediate_size
+            expert_ffn_hidden_size=experts.moe_intermediate_size moe_topk=experts.num_experts_per_tok
+            zero_expert_num=experts.zero_experts""",
+        only="attention_method=MLA zero_expert_type=identity router_bias=false mla_scale_q_lora mla_scale_kv_lora",
+        ignored=LATENT_IGNORED,
+        rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
+            rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
+            _LOW_RANK_SCALES)),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
         rules=(
             *MINICPM,

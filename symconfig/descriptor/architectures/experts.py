@@ -161,7 +161,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phimoe": family(NO_DENSE + LAYERNORM + "experts.norm_topk_prob=false", names=WIDTH, only="hidden_dropout=0.0",
         noted={"input_jitter_noise": "input_jitter_noise is not modelled: it changes no shape and no cost"},
         ignored="original_max_position_embeddings",  # rope_scaling says it, too
-        layers=rules.all_sliding, rules=(rules.particulars({}, {"router": "sparsemixer"}),)),
+        layers=rules.all_sliding, rules=(rules.particulars({}, {"router": lambda values: "sparsemixer"}),)),
     "hunyuan_v1_moe": family(NO_DENSE + "qk_norm experts.norm_topk_prob",
         names="intermediate_size=experts.moe_intermediate_size,experts.shared_expert_intermediate_size",
         only=HUNYUAN + "moe_layer_num_skipped=0 routed_scaling_factor=1.0 use_mixed_mlp_moe norm_topk_prob",
@@ -216,7 +216,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mellum": family("qk_norm", defaults="num_mtp_layers=0", same_as="num_mtp_layers=num_nextn_predict_layers",
         layers=rules.always(FULL)),
     "kolibri1": family(SIGMOID + NO_DENSE + "qk_norm norm_after_sublayer", layers=rules.every(5),
-        rules=(rope_if_window, rules.particulars({}, {"e_score_correction_bias": "of logits"}))),
+        rules=(rope_if_window, rules.particulars({}, {"e_score_correction_bias": lambda values: "of logits"}))),
     "exaone_moe": family(SIGMOID + "qk_norm", only="scoring_func=sigmoid topk_method=noaux_tc", layers=exaone4,
         rules=(exaone_pattern, rules.shared_experts("num_shared_experts"))),
     "cohere2_moe": family(COHERE, names=WIDTH, defaults="first_k_dense_replace=0", layers=_cohere_layers,

@@ -156,12 +156,14 @@ heads_fill_hidden = Rule(_heads_fill_hidden)
 both_halves = Rule(_both_halves, "", lambda model: {"intermediate_size": 2 * model.intermediate_size})
 
 
-def particulars(off: Mapping[str, Any], fixed: Mapping[str, bool | float | str] | None = None) -> Rule:
+def particulars(
+    off: Mapping[str, Any], fixed: Mapping[str, Callable[[Values], bool | float | str]] | None = None
+) -> Rule:
     """Return a rule that appends keys without effect on shapes or costs to the descriptor's `particulars`.
 
     Args:
         off: Keys, each with the value that switches it off; null does, too. Such keys are not listed.
-        fixed: What the class fixes; always listed.
+        fixed: Functions that give what the class fixes, from the file's values; always listed.
     """
     named = {key: key.rpartition(".")[2] for key in off}
 
@@ -169,7 +171,7 @@ def particulars(off: Mapping[str, Any], fixed: Mapping[str, bool | float | str] 
         """Append the given keys that are not switched off, and what the class fixes, to `particulars`."""
         given = {key: reader.values[key] for key in off}
         present = {named[key]: value for key, value in given.items() if value not in (None, off[key])}
-        present |= fixed or {}
+        present |= {name: of(reader.values) for name, of in (fixed or {}).items()}
         if present:
             listed = [{"name": name, "value": value} for name, value in present.items()]
             reader.fields["particulars"] = [*reader.fields.get("particulars", ()), *listed]

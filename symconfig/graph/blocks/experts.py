@@ -27,7 +27,7 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
 
     stream: the tensor that x is the norm of; models with separate norms for router and experts read it instead of x.
     Latent experts (Nemotron 3) stand between two projections of the stream, so that dispatched tokens are as wide as
-    the experts.
+    the experts. A zero-computation choice (LongCat) takes no slot: its token comes back as it is.
     """
     moe = ctx.model.experts
     assert moe is not None

@@ -94,7 +94,7 @@ def _sizes(
             sizes[runs] = seq_length // sizes[rate]
     if model.experts is None:
         return sizes, ()
-    tokens, experts = round(batch * seq_length * model.experts.num_experts_per_tok), model.experts.num_experts
+    tokens, experts = round(batch * seq_length * model.experts.computing_per_tok), model.experts.num_experts
     sizes[d.SLOTS], sizes[d.EVERY] = _slots(tokens, experts), batch * seq_length
     balanced = "routing is static and balanced: every expert takes as many tokens"
     if tokens % experts:
