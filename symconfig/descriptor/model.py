@@ -52,7 +52,7 @@ class ModelDescriptor(Sparse):
     rare: ClassVar[tuple[str, ...]] = (
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
-        "attention_gate", "chunked_attention", "indexer", "embedding_multiplier", "final_norm",
+        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "final_norm",
         "extra_positions", "particulars", "vision", "streams", "num_labels",
     )  # fmt: skip
 
@@ -118,6 +118,7 @@ class ModelDescriptor(Sparse):
         default=None,
         description="a gate from the layer's input on each channel of the heads (Qwen3-Next), or each head",
     )
+    v_head_dim: PositiveInt | None = Field(default=None, description="of values, where it is not head_dim (MiMo)")
     sliding_window: PositiveInt | None = None
     sliding_window_pattern: tuple[bool, ...] | None = Field(
         default=None, description="per layer: has the sliding window; absent: all layers when sliding_window is set"

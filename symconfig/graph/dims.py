@@ -26,6 +26,7 @@ HEADS = "num_attention_heads"
 KV_HEADS = "num_key_value_heads"
 SHARED_KV_HEADS = "shared_key_value_heads"  # one for each tensor-parallel rank, where there are fewer of them
 HEAD_DIM = "head_dim"
+VALUE_DIM = "v_head_dim"  # of values, where it is not that of queries and keys
 ROTARY = "rotary_dim"
 QKV = "qkv_width"
 GATHERED_QKV = "gathered_qkv_width"  # queries, keys and values of all heads: no axis splits it

@@ -147,6 +147,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
     the model lacks has size 0 or is absent.
     """
     heads, kv, width = model.num_attention_heads, model.num_key_value_heads, model.head_dim
+    value = model.v_head_dim or width
     sizes: dict[str, float] = {
         d.HIDDEN: model.hidden_size,
         d.VOCAB: model.vocab_size,
@@ -154,7 +155,8 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.KV_HEADS: kv,
         d.HEAD_DIM: width,
         d.ROTARY: model.rotary_dim,
-        d.QKV: (heads + 2 * kv) * width + (heads * width if model.attention_gate == "channel" else 0),
+        d.VALUE_DIM: value,
+        d.QKV: (heads + kv) * width + kv * value + (heads * value if model.attention_gate == "channel" else 0),
         d.FFN: model.intermediate_size,
         d.FFN_FUSED: 2 * model.intermediate_size,
         d.POSITIONS: model.max_position_embeddings + model.extra_positions,

@@ -38,6 +38,7 @@ class Mixer:
         exchanged_pieces: those of `pieces` for which that also holds where the sequence is exchanged.
         norm_apart: the norm before it is never fused with its first linear layer.
         needs: sizes that a descriptor must give.
+        may: sizes that it may give.
         switches: names of the switches that it may set.
         divides: sizes that must be divisible by another one.
     """
@@ -51,6 +52,7 @@ class Mixer:
     exchanged_pieces: tuple[str, ...] = ()
     norm_apart: bool = False
     needs: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
     divides: Mapping[str, str] = field(default_factory=dict)
 
@@ -58,7 +60,7 @@ class Mixer:
         """Yield a sentence for each fault in what a descriptor states of the mixer: missing, unknown or indivisible
         sizes, and unknown switches.
         """
-        sizes, known = stated.sizes, self.needs
+        sizes, known = stated.sizes, (*self.needs, *self.may)
         missing = [name for name in self.needs if not sizes.get(name)]
         if missing:
             yield f"{self.name} needs {', '.join(missing)} under sizes, each a positive number"

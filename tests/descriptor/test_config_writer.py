@@ -34,6 +34,7 @@ RULED: list[tuple[str, dict[str, Any]]] = [
     ("minicpm3", {"v_head_dim": 48, "scale_depth": 2.0, "dim_model_base": 128, "scale_emb": 6}),
     ("nemotron_h", {"hybrid_override_pattern": "ME*E", "moe_shared_expert_intermediate_size": 96}),
     ("granitemoehybrid", {"attention_multiplier": 0.015625, "logits_scaling": 6.0, "embedding_multiplier": 12.0}),
+    ("mimo_v2_flash", {"attention_value_scale": 0.5, "v_head_dim": 96}),
     ("lara_mini", {"layer_types": ["full_attention", "linear_attention"] * 17}),
     ("youtu", {"initializer_range": 0.01}),
     ("olmoe", {"clip_qkv": 8.0}),

@@ -95,7 +95,7 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
 @pytest.mark.parametrize(
     ("kind", "changed", "field"),
     [
-        ("gemma4_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers"),
+        ("gemma4_text", {"enable_moe_block": True}, "use_double_wide_mlp"),
         ("helium", {"head_dim": 24}, "head_dim"),
         ("olmoe", {"head_dim": 24}, "head_dim"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),
@@ -142,3 +142,9 @@ def test_minimax_m2_has_what_its_weights_hold() -> None:
     scales = 228_703_644_928 - total - biases
     assert scales == pytest.approx(total / 128**2, rel=0.02)
     assert (228_703_644_928, round(parameters(model).active / 1e9)) == (total + biases + scales, 11)
+
+
+def test_mimo_has_twice_the_key_value_heads_on_layers_with_a_window() -> None:
+    mimo = read("mimo_v2_flash")
+    assert (mimo.num_key_value_heads, mimo.mixers[0].sizes["wide_key_value_heads"]) == (4, 2)
+    assert mimo.layer_kinds[:2] == ("dense_wide_attention", "moe_window")

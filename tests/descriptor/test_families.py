@@ -25,7 +25,7 @@ from tools.generate import families as classes
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 PUBLISHED_FILES = Path(__file__).parent / "published"
-REACHED = 0.67  # the share of families that is read; the rest has a reason
+REACHED = 0.68  # the share of families that is read; the rest has a reason
 # Towers before a text model that no descriptor has, by a pattern of their parameters' names.
 LEFT_OUT = {
     "fuyu": "vision_embed_tokens",

@@ -51,6 +51,12 @@ KEYS: dict[str, dict[str, Any]] = {
         "rope_interleave": True, "index_share_for_mtp_iteration": True, "moe_router_dtype": "float32",
         "layer_types": ["deepseek_sparse_attention"] * LAYERS,
     },
+    "mimo_v2_flash": {
+        "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "moe_layer_freq": [0, *[1] * (LAYERS - 1)],
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 4, "swa_head_dim": 12, "swa_v_head_dim": 10,
+        "swa_rope_theta": 10000, "layernorm_epsilon": 1e-5, "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False, "routed_scaling_factor": None,
+    },
     "qwen3_5_text": {"output_gate_type": "swish"},
     "nemotron_h": {"num_nextn_predict_layers": 1, "mtp_hybrid_override_pattern": "*E"},
 }  # fmt: skip
@@ -62,10 +68,13 @@ OTHERS: list[tuple[str, str, Any]] = [
     ("hunyuan_v1_moe", "moe_intermediate_size", WIDTH + 8), ("hunyuan_v1_moe", "num_shared_expert", [2] * LAYERS),
     ("hunyuan_v1_moe", "moe_layer_num_skipped", 1), ("qwen3_moe", "shared_expert_intermediate_size", 36),
     ("deepseek_v4", "topk_method", "greedy"), ("glm_moe_dsa", "moe_router_dtype", "bfloat16"),
+    ("mimo_v2_flash", "swa_num_key_value_heads", 2),
+    ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
     ("hy_v3", "first_k_dense_replace", 2), ("hy_v3", "expert_hidden_dim", 36),
     ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
     ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),
-    ("ernie4_5_moe", "moe_layer_end_index", -2), ("qwen3_5_text", "output_gate_type", "gelu"),
+    ("ernie4_5_moe", "moe_layer_end_index", -2), ("mimo_v2_flash", "swa_rope_theta", 5000),
+    ("qwen3_5_text", "output_gate_type", "gelu"),
 ]  # fmt: skip
 
 

@@ -30,6 +30,7 @@ _FIXED: dict[str, dict[str, Any]] = {
     "gemma4_text": {"hidden_size_per_layer_input": 0},
     "deepseek_v4": {"q_lora_rank": 12, "o_groups": 2, "o_lora_rank": 6, "num_key_value_heads": 1,
                     "attention_bias": False, "n_shared_experts": 1},
+    "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
     **{kind: {"q_lora_rank": 12} for kind in ("deepseek_v32", "glm_moe_dsa")},
 }  # fmt: skip
 

@@ -77,7 +77,6 @@ REFUSED: Mapping[str, str] = {
     "minimax_m3_vl_text": "each head of its indexer chooses runs of keys",
     "gpt_neox_japanese": "its last layer has a bias that no other has",
     "jetmoe": "its attention is a mixture of experts",
-    "mimo_v2_flash": "its layers with a window have twice the heads of keys of the others",
     "minimax": "its layers have lightning attention, which runs block after block",
     "modernbert-decoder": "its first layer lacks a norm, and a projection stands before its head",
     "openai-gpt": "its stream is normed after each sum",

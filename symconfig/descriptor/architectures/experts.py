@@ -12,8 +12,10 @@ from symconfig.descriptor.architectures.architecture import (
     FULL,
     SLIDING,
     Architecture,
+    Block,
     Reading,
     Rule,
+    Size,
     Values,
     family,
 )
@@ -27,6 +29,7 @@ from symconfig.descriptor.architectures.dense import (
     exaone_pattern,
     rope_if_window,
 )
+from symconfig.descriptor.architectures.keys import pairs
 from symconfig.descriptor.architectures.rules import LAYERNORM, NO_DENSE, OWN_PREDICTION, SIGMOID, WIDTH
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Norm
@@ -147,6 +150,70 @@ def _cohere_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     }
 
 
+# MiMo-V2-Flash, whose layers with a window have twice the key/value heads of the others.
+_TIMES = 2
+_WIDE = Block(
+    "wide_attention",
+    {
+        "wide_key_value_heads": "num_key_value_heads",
+        "wide_head_dim": "head_dim",
+        "wide_value_dim": "v_head_dim",
+        "wide_rotary_dim": Size(
+            (), lambda values: int(values["head_dim"] * values["partial_rotary_factor"]), lambda model, turned: {}
+        ),
+    },
+)
+_MIMO_LAYERS = rules.by(lambda values, i, _: i and (i + 1) % 6)
+_PUBLISHED = pairs(
+    """hybrid_layer_pattern=LAYERS moe_layer_freq=LAYERS swa_num_attention_heads=COUNT swa_num_key_value_heads=COUNT
+    swa_head_dim=COUNT swa_v_head_dim=COUNT sliding_window_size=COUNT"""
+)
+
+
+def _mimo(reader: Reading) -> None:
+    """Set MiMo's window (sliding_window_size + 1), twice the key/value heads, dense layers and rope's fractions.
+
+    Values of the published file that Transformers' class would not build are problems. Without mlp_layer_types the
+    first layer is dense.
+    """
+    values, fields, number = reader.values, reader.fields, reader.fields["num_hidden_layers"]
+    granted = {
+        "hybrid_layer_pattern": [int(kind == SLIDING) for kind in _MIMO_LAYERS(values, number)],
+        "moe_layer_freq": [int(index > 0) for index in range(number)],
+        "swa_num_attention_heads": values["num_attention_heads"],
+        "swa_num_key_value_heads": _TIMES * values["num_key_value_heads"],
+        "swa_head_dim": values["head_dim"],
+        "swa_v_head_dim": values["v_head_dim"],
+    }
+    for key, built in granted.items():
+        if values[key] not in (None, built):
+            reader.problem("is not what Transformers' class builds", key, got=values[key], need=str(built))
+    if values["sliding_window_size"] is not None and "sliding_window" in fields:
+        fields["sliding_window"] = values["sliding_window_size"] + 1
+    fields["num_key_value_heads"] = _TIMES * values["num_key_value_heads"]
+    if not values["mlp_layer_types"]:
+        fields["experts.first_k_dense_replace"] = min(1, number)
+    for mixer in fields.get("mixers", ()):
+        mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    fields["partial_rotary_factor"] = local.get("partial_rotary_factor", values["partial_rotary_factor"])
+
+
+def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return half the key/value heads, and rope_parameters for layers with and without a window."""
+    sizes = next((one.sizes for one in model.mixers if one.block == _WIDE.name), {})
+    local = model.partial_rotary_factor
+    turned = sizes.get("wide_rotary_dim", model.rotary_dim)
+    whole = local if turned == model.rotary_dim else turned / model.head_dim
+    bases = {FULL: (model.rope_theta, whole), SLIDING: (model.rope_local_base_freq or model.rope_theta, local)}
+    rope = {
+        kind: {"rope_type": "default", "rope_theta": base, "partial_rotary_factor": share}
+        for kind, (base, share) in bases.items()
+    }
+    return {"num_key_value_heads": model.num_key_value_heads // _TIMES, "rope_parameters": rope}
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "minimax_m2": family(NO_DENSE + SIGMOID + _ALL_HEADS + "experts.norm_topk_prob", names=WIDTH,
         defaults="rotary_dim=null attn_type_list=null partial_rotary_factor=1.0",
@@ -232,4 +299,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             rules.rope_with_window,
             rules.shared_experts("num_shared_experts"),
         )),
+    "mimo_v2_flash": family(SIGMOID + "attention_sinks",
+        names="head_dim=head_dim attention_bias=qkv_bias v_head_dim=v_head_dim",
+        defaults=" ".join(f"{key}=null" for key in _PUBLISHED),
+        only="""scoring_func=sigmoid topk_method=noaux_tc n_shared_experts=null|0 layernorm_epsilon=1e-5
+            swa_rope_theta=1e4 add_swa_attention_sink_bias""",
+        ignored="attention_chunk_size",  # its window again
+        layers=_MIMO_LAYERS, blocks={FULL: _WIDE},
+        kinds="routed_scaling_factor=NUMBER " + " ".join(f"{key}={kind}" for key, kind in _PUBLISHED.items()),
+        rules=(Rule(_mimo, " ".join(_PUBLISHED), _mimo_keys), rules.particulars({"attention_value_scale": 1.0}))),
 }  # fmt: skip

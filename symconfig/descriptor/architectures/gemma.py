@@ -112,8 +112,7 @@ def _sizes_of_layers(reader: Reading, section: Any) -> None:
 def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
     """Return the keys of experts, with intermediate_size of the shared one, and a width of 0 of layers' embeddings."""
     sparse = model.experts
-    keys: dict[str, Any] = {**dict.fromkeys(_SMALL, 0), "use_double_wide_mlp": False}
-    keys["enable_moe_block"] = sparse is not None
+    keys: dict[str, Any] = {"hidden_size_per_layer_input": 0, "enable_moe_block": sparse is not None}
     if sparse is not None:
         keys |= {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
         keys["intermediate_size"] = sparse.shared_expert_intermediate_size

@@ -23,6 +23,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "residual_multiplier": "it does not scale what a sublayer adds",
         "rope_local_base_freq": "all layers share one rope base",
         "v_norm": "it has no norm of values",
+        "v_head_dim": "values are as wide as keys",
         "chunked_attention": "its windows slide",
         "attn_logit_softcapping": "it does not cap attention logits",
         "final_logit_softcapping": "it does not cap logits",

@@ -1,4 +1,4 @@
-"""Grouped-query attention (multi-head and multi-query included), with other heads in some layers, and its core."""
+"""Grouped-query attention (multi-head and multi-query included), and the core that every attention has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
@@ -270,6 +271,11 @@ def saved_angles(ctx: Context, name: str, channels: str) -> list[Tensor]:
     return [Tensor(f"{of}.{part}", (d.SEQUENCE, channels), element) for part in ("cosines", "sines")]
 
 
+def value_dim(model: ModelDescriptor) -> str:
+    """Return the name of the dim of a value's channels: head_dim unless the model has its own."""
+    return d.HEAD_DIM if model.v_head_dim is None else d.VALUE_DIM
+
+
 def _turning(ctx: Context) -> tuple[int | Fraction, int | Fraction]:
     """Return the (forward, backward) traffic of rotating queries or keys, as a multiple of one read and one write.
 
@@ -298,7 +304,7 @@ def projections(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Tensor],
     rows, storage = (d.BATCH, d.SEQUENCE), "qkv" if ctx.how.linear.views else ""
     q = Tensor("q", (*rows, d.HEADS, d.HEAD_DIM), storage=storage)
     k = Tensor("k", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
-    v = Tensor("v", (*rows, d.KV_HEADS, d.HEAD_DIM), storage=storage)
+    v = Tensor("v", (*rows, d.KV_HEADS, value_dim(ctx.model)), storage=storage)
     bias = ctx.model.qkv_bias
     if not separate:
         gates = _fused_gates(ctx, storage)
@@ -317,7 +323,7 @@ def _fused_gates(ctx: Context, storage: str) -> list[Tensor]:
     """
     if ctx.model.attention_gate != "channel":
         return []
-    width = (d.HEADS, d.HEAD_DIM)
+    width = (d.HEADS, value_dim(ctx.model))
     return [Tensor("attention_gate", (d.BATCH, d.SEQUENCE, *width), storage=storage)]
 
 
@@ -335,60 +341,23 @@ def _of_shared_heads(ctx: Context, x: Tensor) -> tuple[tuple[Tensor, Tensor, Ten
     storage = "" if copied_result and not ctx.how.linear.views else "qkv_gathered"
     joined, bias = Tensor("qkv", (*rows, d.QKV)), ctx.model.qkv_bias
     whole = Use(projected(ctx, "qkv_proj", x, joined, bias, aliases=named)).renamed((d.QKV, d.GATHERED_QKV))
-    heads = {"q": d.HEADS, "k": d.SHARED_KV_HEADS, "v": d.SHARED_KV_HEADS}
-    q, k, v = (Tensor(name, (*rows, of, d.HEAD_DIM), storage=storage) for name, of in heads.items())
+    value = value_dim(ctx.model)
+    q, k, v = (
+        Tensor(name, (*rows, heads, width), storage=storage)
+        for name, heads, width in (
+            ("q", d.HEADS, d.HEAD_DIM),
+            ("k", d.SHARED_KV_HEADS, d.HEAD_DIM),
+            ("v", d.SHARED_KV_HEADS, value),
+        )
+    )
     gathered = Tensor("qkv_gathered", (*rows, d.GATHERED_QKV), storage=storage)
     ctx.build.elementwise("take_v", [whole], v, further=[gathered], traffic=(1, Fraction(3, 2)), linear=True)
     ctx.build.view("take_k", [whole], k)
     ctx.build.view("take_q", [whole], q)
-    gates = _fused_gates(ctx, storage)
-    for gate in gates:
+    for gate in _fused_gates(ctx, storage):
         ctx.build.view("take_gate", [whole], gate)
-    return (q, k, v), gates[0] if gates else None
+        return (q, k, v), gate
+    return (q, k, v), None
 
 
-WIDE = "wide_attention"
-WIDE_KV_HEADS, WIDE_DIM, WIDE_ROTARY = "wide_key_value_heads", "wide_head_dim", "wide_rotary_dim"
-KEYS_ARE_VALUES = "keys_are_values"
-
-
-def wide_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append attention with key/value heads and head widths of its own and return o[B, S, D] from x[B, S, D].
-
-    Query heads are as many as elsewhere. Projections are separate, and there are no sinks. With the switch
-    `keys_are_values` a value is its key before the key's norm and rotation.
-    """
-    bias, rows = ctx.model.qkv_bias, (d.BATCH, d.SEQUENCE)
-    q = projected(ctx, "q_proj", x, Tensor("q", (*rows, d.HEADS, WIDE_DIM)), bias)
-    k = projected(ctx, "k_proj", x, Tensor("k", (*rows, WIDE_KV_HEADS, WIDE_DIM)), bias)
-    mixer = ctx.model.mixer(WIDE)
-    values = Tensor("v", (*rows, WIDE_KV_HEADS, WIDE_DIM))
-    v = k if KEYS_ARE_VALUES in mixer.switches else projected(ctx, "v_proj", x, values, bias)
-    if ctx.model.v_norm:
-        v = norm(ctx, "v_norm", v, WIDE_DIM, "qk_norm", weight=())
-    q, k = _wide_rotated(ctx, q), _wide_rotated(ctx, k)
-    o = contiguous(ctx, core(ctx, q, k, v, Read(FULL)))
-    return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias)
-
-
-def _wide_rotated(ctx: Context, given: Tensor) -> Tensor:
-    """Return queries or keys after the model's norm and rotary embedding; unchanged if it has neither."""
-    name = given.name
-    if ctx.model.qk_norm:
-        given = norm(ctx, f"{name}_norm", given, WIDE_DIM, "qk_norm")
-    turns = ctx.model.position is Position.ROPE
-    return apply_rope(ctx, f"rope_{name}", given, f"{name}_rotated", WIDE_ROTARY) if turns else given
-
-
-PARTS = (
-    Mixer(name=Attention.GQA, build=attention),
-    Mixer(
-        name=WIDE,
-        build=wide_attention,
-        sizes=lambda model: model.mixer(WIDE).sizes,
-        tensor_dims=(WIDE_KV_HEADS,),
-        pieces=(WIDE_KV_HEADS,),
-        needs=(WIDE_KV_HEADS, WIDE_DIM, WIDE_ROTARY),
-        switches=(KEYS_ARE_VALUES,),
-    ),
-)
+PARTS = (Mixer(name=Attention.GQA, build=attention),)

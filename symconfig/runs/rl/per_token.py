@@ -38,7 +38,7 @@ def _channels(model: ModelDescriptor, tp: int) -> float:
     if model.attention is Attention.MLA and model.latent is not None:
         return float(model.latent.kv_lora_rank + model.latent.qk_rope_head_dim)  # the same on every GPU
     heads = max(1.0, model.num_key_value_heads / tp)
-    return heads * 2 * model.head_dim
+    return heads * (model.head_dim + (model.v_head_dim or model.head_dim))
 
 
 @lru_cache(maxsize=64)
@@ -66,4 +66,4 @@ def scored_flops(model: ModelDescriptor, length: float) -> float:
     """
     window = min(length / 2, model.sliding_window or np.inf)
     keys = sum(window if kind.window else length / 2 for kind in model.kind_of_layer if kind.attends)
-    return 2.0 * model.num_attention_heads * 2 * model.head_dim * keys
+    return 2.0 * model.num_attention_heads * (model.head_dim + (model.v_head_dim or model.head_dim)) * keys
