@@ -26,8 +26,6 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
-    "gemma4_text": {"hidden_size_per_layer_input": 0},
-
 }  # fmt: skip
 
 

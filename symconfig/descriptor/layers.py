@@ -29,6 +29,14 @@ class Keys(StrEnum):
     AS_BEFORE = "as_before"  # those that the last indexer chose
 
 
+class Pairs(StrEnum):
+    """The origin of the keys and values that a layer's attention reads."""
+
+    OWN = ""
+    LENT = "lending"  # its own, and later layers read them
+    BORROWED = "borrowing"  # those of the last layer of its kind that has some
+
+
 class Mixer(Strict):
     """A building block that mixes tokens in place of attention; the planner knows it by its file in `graph/blocks`."""
 
@@ -58,7 +66,7 @@ class LayerKind:
 
     mixer: block in place of attention, else the attention's name. window: attention sees a window or chunk only. rope:
     rope rotates queries and keys. beside: a second block with the same input as attention. attends: has attention.
-    keys: which keys attention reads.
+    keys: which keys attention reads. pairs: origin of keys and values. wide: its MLP has `wide_intermediate_size`.
     """
 
     mixer: str
@@ -68,6 +76,8 @@ class LayerKind:
     beside: str | None = None
     attends: bool = True
     keys: Keys = Keys.ALL
+    pairs: Pairs = Pairs.OWN
+    wide: bool = False
 
     @property
     def moe(self) -> bool:
@@ -79,13 +89,14 @@ class LayerKind:
         """Return a name composed of the layer's parts.
 
         dense, moe or mixer (no MLP), then `_window` or `_indexed`, `_nope`, then the block in place of attention or
-        beside it.
+        beside it, then what it shares with other layers.
         """
         first = "mixer" if self.mlp is Mlp.NONE else str(self.mlp)
         own = "" if self.attends else f"_{'alone' if self.mixer == NO_MIXER else self.mixer}"
         companion = f"_with_{self.beside}" if self.beside else ""
         chosen = f"_{self.keys}" if self.keys else ""
-        return first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + companion
+        name = first + ("_window" if self.window else "") + chosen + ("" if self.rope else "_nope") + own + companion
+        return "_".join([name, *filter(None, [self.pairs]), *(["wide"] if self.wide else [])])
 
 
 def wrong_lengths(lists: Mapping[str, Sequence[object] | None], layers: int) -> list[str]:
@@ -131,3 +142,13 @@ class Streams(Strict):
 
     count: PositiveInt = Field(ge=2)
     iterations: Count = Field(default=0, description="that make a mixing matrix doubly stochastic")
+
+
+class LayerInputs(Strict):
+    """An embedding of each token for every layer, from a table of its own (Gemma 4).
+
+    It gates a narrow projection of the stream at the layer's end.
+    """
+
+    size: PositiveInt = Field(description="hidden_size_per_layer_input: channels for each layer")
+    vocab_size: PositiveInt = Field(description="vocab_size_per_layer_input: rows of the table")

@@ -10,9 +10,11 @@ from pydantic import Field, model_validator
 
 from symconfig.descriptor.layers import (
     Keys,
+    LayerInputs,
     LayerKind,
     Mixer,
     Mlp,
+    Pairs,
     Streams,
     misplaced,
     two_sizes,
@@ -53,7 +55,8 @@ class ModelDescriptor(Sparse):
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
         "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "final_norm",
-        "extra_positions", "particulars", "vision", "streams", "num_labels",
+        "extra_positions", "particulars", "vision", "streams", "layer_inputs", "num_kv_shared_layers",
+        "wide_intermediate_size", "num_labels",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -142,6 +145,13 @@ class ModelDescriptor(Sparse):
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
     )
     streams: Streams | None = Field(default=None, description="several residual streams (DeepSeek-V4)")
+    layer_inputs: LayerInputs | None = Field(default=None, description="an embedding for each layer")
+    num_kv_shared_layers: Count = Field(
+        default=0, description="last layers that read keys and values of the last layer before them of their kind"
+    )
+    wide_intermediate_size: PositiveInt | None = Field(
+        default=None, description="of the MLP of those layers, where it is another (Gemma 4)"
+    )
     particulars: tuple[Particular, ...] = Field(default=(), description="what its class computes besides, by name")
     initializer_range: float = Field(default=0.02, gt=0)
     adapter: Adapter | None = None
@@ -231,6 +241,7 @@ class ModelDescriptor(Sparse):
         problems = wrong_lengths(lists, self.num_hidden_layers)
         if problems:
             return problems
+        problems += self._pairs_problems()
         if wrong := misplaced(self.mixers, self.mlp_layers, self.num_hidden_layers):
             return wrong
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
@@ -240,6 +251,21 @@ class ModelDescriptor(Sparse):
             if not next(seeing, True):
                 problems.append("indexer.layers: the first layer without a window takes a choice that none made before")
         return problems + two_sizes(self.mixers)
+
+    def _pairs_problems(self) -> list[str]:
+        """Return the problems of layers that read the keys and values of earlier layers; at most one."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if self.sliding_window_pattern is not None and len(self.sliding_window_pattern) != self.num_hidden_layers:
+            return []
+        if first == self.num_hidden_layers:
+            return [] if self.wide_intermediate_size is None else ["wide_intermediate_size needs num_kv_shared_layers"]
+        if self.attention is not Attention.GQA or first < 1:
+            return ["num_kv_shared_layers needs plain attention, and a layer before them"]
+        if missing := {self.mixes(i) for i in range(first, self.num_hidden_layers)} - {
+            self.mixes(i) for i in range(first)
+        }:
+            return [f"num_kv_shared_layers: no layer before them has the keys of {len(missing)} of their kinds"]
+        return []
 
     @cached_property
     def moe_layers(self) -> tuple[bool, ...]:
@@ -287,7 +313,27 @@ class ModelDescriptor(Sparse):
             beside=own.block if own is not None and attends else None,
             attends=attends,
             keys=self._keys(index) if attends else Keys.ALL,
+            pairs=self._pairs(index),
+            wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
         )
+
+    def mixes(self, index: int) -> str | bool:
+        """Return the name of a layer's block in place of attention, else whether it has a sliding window.
+
+        Layers share keys and values only where this is equal.
+        """
+        own = next((mixer for mixer in self.mixers if mixer.layers is None or mixer.layers[index]), None)
+        return self.sliding_layers[index] if own is None else own.block
+
+    def _pairs(self, index: int) -> Pairs:
+        """Return whether a layer's keys and values are its own, lent to later layers, or borrowed."""
+        first = self.num_hidden_layers - self.num_kv_shared_layers
+        if first == self.num_hidden_layers:
+            return Pairs.OWN
+        if index >= first:
+            return Pairs.BORROWED
+        later = (self.mixes(other) for other in range(index + 1, first))
+        return Pairs.OWN if self.mixes(index) in later else Pairs.LENT
 
     def _keys(self, index: int) -> Keys:
         if self.indexer is None or self.sliding_layers[index]:

@@ -29,7 +29,7 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 
 _NORMS = _each(
     {
-        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo gpt_oss olmo2 olmo3",
+        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3",
         NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini nemotron_h
             qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma""",
         NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
@@ -63,6 +63,7 @@ _JOINED_PARTS = words(
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
 _NARROW_SOFTMAX = words("gpt_oss")
+_WIDE_PRODUCTS = words("flint")
 
 _ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels refuse
 
@@ -72,14 +73,14 @@ _ROUTERS = {
     **dict.fromkeys(
         words(
             """deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe
-            exaone_moe glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1
+            exaone_moe flint glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1
             lara_mini longcat_flash nemotron_h sarvam_mla sarvam_moe solar_open"""
         ),
         Router.WIDE,
     ),
 }
 _WIDE_WEIGHTS = words(
-    """afmoe deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe
+    """afmoe deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe flint
     gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash
     minimax_m2 mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
@@ -136,4 +137,5 @@ def _attention(how: Attention, kind: str) -> Attention:
         how,
         kernel=kernel,
         copies_shared_heads=True,
+        wide_products=kind in _WIDE_PRODUCTS,
     )

@@ -48,7 +48,8 @@ class Block:
     """Describe a piece of the model that repeats: its operators in order, with one residual stream in and out.
 
     `discards`: recompute modules whose outputs are discarded, too, and recomputed just before they are used.
-    `stops_early`: recomputation ends with the last tensor that a backward needs.
+    `stops_early`: recomputation ends with the last tensor that a backward needs. `elsewhere`: names of the inputs,
+    other than the stream, that another block makes and holds.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Block:
     discards: frozenset[str] = frozenset()
     stops_early: bool = False
     place: Place = Place.LAYER
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def losses(self) -> tuple[Tensor, ...]:

@@ -37,6 +37,13 @@ class Builder:
     legs: list[Leg] = field(default_factory=lambda: [Leg.APART])
     stops_early: bool = False
     gradients: Gradients = Gradients.ALL
+    elsewhere: dict[str, Tensor] = field(default_factory=dict)
+
+    def from_elsewhere(self, tensor: Tensor) -> Tensor:
+        """Return a tensor that another block makes and holds, and record it as an input of this block. The first tensor
+        recorded under a name is returned for that name ever after.
+        """
+        return self.elsewhere.setdefault(tensor.name, tensor)
 
     @contextmanager
     def module(self, *names: str) -> Iterator[None]:
@@ -284,12 +291,13 @@ class Builder:
         operators = tuple(flowing(self.operators, silent))
         return Block(
             name=name,
-            inputs=tuple(silenced(tensor, silent) for tensor in inputs),
+            inputs=tuple(silenced(tensor, silent) for tensor in (*inputs, *self.elsewhere.values())),
             outputs=tuple(silenced(tensor, silent) for tensor in outputs),
             operators=operators,
             discards=DISCARDING,
             stops_early=self.stops_early,
             place=place,
+            elsewhere=frozenset(self.elsewhere),
         )
 
 

@@ -189,11 +189,11 @@ class Flow:
             self.uses[tensor.name].append((None, self._at_border(tensor)))
 
     def _at_border(self, tensor: Tensor) -> Layout:
-        """Return the layout of a block's input or output: of the stream as an element-wise operator would have it; of
-        any other (ids, losses) the same, but not split over tp.
+        """Return the layout of a block's input or output: of the stream, or of a tensor that another block makes, as an
+        element-wise operator would have it; of any other (ids, losses) the same, but not split over tp.
         """
         layout = _elementwise_layout(tensor, self.scheme)
-        if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims:
+        if (*tensor.dims[:2], *tensor.dims[-1:]) == _STREAM.dims or tensor.name in self.block.elsewhere:
             return layout
         return Layout(tuple((axis, place) for axis, place in layout.places if axis != "tp"))
 
@@ -276,7 +276,7 @@ class Flow:
         """Return every activation on one rank, once for each layout in which a backward needs it, or as produced if
         none does.
 
-        Views of a tensor of the block have 0 elements.
+        Views of a tensor of the block, and tensors that another block holds, have 0 elements.
         """
         result, viewed = [], {tensor.storage for tensor in self.tensors.values()}
         for name, tensor in self.tensors.items():
@@ -293,7 +293,7 @@ class Flow:
                 result.append(
                     Held(
                         tensor=name,
-                        elements=local(tensor.dims, layout) * (0 if views else 1),
+                        elements=local(tensor.dims, layout) * (0 if views or name in self.block.elsewhere else 1),
                         element=self._kept_element(tensor, names),
                         producer=producer.name if producer else None,
                         needed_by=tuple(names),

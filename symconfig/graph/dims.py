@@ -32,6 +32,8 @@ QKV = "qkv_width"
 GATHERED_QKV = "gathered_qkv_width"  # queries, keys and values of all heads: no axis splits it
 FFN = "intermediate_size"
 FFN_FUSED = "fused_intermediate_size"
+WIDE_FFN = "wide_intermediate_size"  # of layers whose MLP is wider than elsewhere
+WIDE_FFN_FUSED = "fused_wide_intermediate_size"
 SHARED_FFN = "shared_expert_intermediate_size"
 SHARED_FFN_FUSED = "fused_shared_expert_intermediate_size"
 EXPERTS = "num_experts"
@@ -58,6 +60,8 @@ TENSOR_DIMS = (
     SHARED_KV_HEADS,
     FFN_FUSED,
     FFN,
+    WIDE_FFN_FUSED,
+    WIDE_FFN,
     SHARED_FFN_FUSED,
     SHARED_FFN,
     MTP_COLUMNS,

@@ -140,6 +140,7 @@ class Attention:
         in_fp8: cast queries, keys and values for a fused kernel, which saves those copies and its result's
             (Transformer Engine's --fp8-dpa, pytorch/attention/dot_product_attention/backends.py).
         choosing: how it reads the keys that an indexer chooses.
+        wide_products: if products are not fused, copy queries and keys into fp32 for them.
         one_head_apart: one key head for all query heads keeps PyTorch from its fused kernel; its own products are
             WIDE.
     """
@@ -149,6 +150,7 @@ class Attention:
     copies_shared_heads: bool = False
     in_fp8: bool = False
     choosing: Choosing = Choosing.KERNEL
+    wide_products: bool = False
     one_head_apart: bool = False
 
 

@@ -15,7 +15,7 @@ from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
 from symconfig.graph.blocks.layer import layer
-from symconfig.graph.blocks.streams import stream_sizes
+from symconfig.graph.blocks.streams import layer_input_sizes, stream_sizes
 from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
 from symconfig.graph.derived import DerivedBlock
@@ -181,7 +181,9 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
             d.SHARED_FFN_FUSED: 2 * moe.shared_expert_intermediate_size,
             "shared_gate_width": 1,
         }
-    sizes |= stream_sizes(model)
+    if wide := model.wide_intermediate_size:
+        sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
+    sizes |= layer_input_sizes(model) | stream_sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

@@ -40,6 +40,7 @@ SMALL: dict[str, Any] = {
     **_all("sliding_window sliding_window_size attention_window_size window_size local_attention", 16),
     **_all("attention_chunk_size", 16),
     **_all("first_k_dense_replace num_dense_layers", 1),
+    **_all("hidden_size_per_layer_input", 8),
 }
 
 
@@ -66,7 +67,9 @@ OWN: dict[str, dict[str, Any]] = {
     "hunyuan_v1_dense": {"head_dim": 12},
     "hunyuan_v1_moe": {"head_dim": 12},
     "gemma4_text": {
-        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 60,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
         "num_global_key_value_heads": 1,
         "attention_k_eq_v": True,
     },
@@ -78,7 +81,12 @@ OWN: dict[str, dict[str, Any]] = {
 
 # What published files of a family have and its class's defaults have not: layers of further modules.
 FURTHER: dict[str, dict[str, Any]] = {
-    "gemma4_text": {"enable_moe_block": True},
+    "gemma4_text": {
+        "enable_moe_block": True,
+        "use_double_wide_mlp": False,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0,
+    },
     "nemotron_h": {"moe_latent_size": 24, "layers_block_type": ["moe", "mamba"] * (LAYERS // 2)},
 }
 

@@ -55,6 +55,7 @@ def trained(module: Any) -> int:
         ("ernie4_5_moe", {"moe_layer_start_index": 2, "moe_layer_end_index": 5, "moe_num_shared_experts": 0}),
         ("exaone_moe", {"sliding_window_pattern": 3, "num_shared_experts": 2}),
         *FURTHER.items(),
+        ("gemma4_text", {**FURTHER["gemma4_text"], "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8}),
         ("minimax_m2", {"rotary_dim": 6}),
     ],
 )  # fmt: skip
@@ -96,6 +97,7 @@ def test_keys_that_change_no_shape_are_particulars() -> None:
     ("kind", "changed", "field"),
     [
         ("gemma4_text", {"enable_moe_block": True}, "use_double_wide_mlp"),
+        ("gemma4_text", {**FURTHER["gemma4_text"], "top_k_experts": None}, "top_k_experts"),
         ("helium", {"head_dim": 24}, "head_dim"),
         ("olmoe", {"head_dim": 24}, "head_dim"),
         ("minimax_m2", {"attn_type_list": [1, 0] * 4}, "attn_type_list"),
@@ -142,9 +144,3 @@ def test_minimax_m2_has_what_its_weights_hold() -> None:
     scales = 228_703_644_928 - total - biases
     assert scales == pytest.approx(total / 128**2, rel=0.02)
     assert (228_703_644_928, round(parameters(model).active / 1e9)) == (total + biases + scales, 11)
-
-
-def test_mimo_has_twice_the_key_value_heads_on_layers_with_a_window() -> None:
-    mimo = read("mimo_v2_flash")
-    assert (mimo.num_key_value_heads, mimo.mixers[0].sizes["wide_key_value_heads"]) == (4, 2)
-    assert mimo.layer_kinds[:2] == ("dense_wide_attention", "moe_window")

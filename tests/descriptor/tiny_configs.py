@@ -93,6 +93,8 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config[key] = value
     if kind in _HEADS_FILL_HIDDEN and "head_dim" in config:
         config["head_dim"] = config["hidden_size"] // heads
+    if kind == "gemma4_text":
+        config["hidden_size_per_layer_input"] = 0
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":

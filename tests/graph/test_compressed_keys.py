@@ -1,4 +1,4 @@
-"""Compressed keys against Transformers' modules: FLOP, and what autograd saves, to the byte."""
+"""Compressed and shared keys against Transformers' modules: FLOP, and what autograd saves, to the byte."""
 
 from __future__ import annotations
 
@@ -94,7 +94,18 @@ def test_compressed_keys_save_what_is_derived(kind: str) -> None:
     assert found == sum(expected.values()) - sum(shorter.values()), expected
 
 
-NEAR = "sliding_attention"
+def _layers(*kinds: str, **keys: Any) -> dict[str, Any]:
+    return {"layer_types": list(kinds), "num_hidden_layers": len(kinds), **keys}
+
+
+NEAR, FAR = "sliding_attention", "full_attention"
+SHARED = {"attention_k_eq_v": False, "num_global_key_value_heads": None, "global_head_dim": 24}
+# A model with more layers, some of which read the keys and values of others, and one with fewer.
+DECODERS = [
+    ("gemma4_text", _layers(*[NEAR, FAR] * 3, NEAR, NEAR, FAR, num_kv_shared_layers=4, **SHARED),
+     _layers(*[NEAR, FAR] * 4, num_kv_shared_layers=3, **SHARED)),
+    ("deepseek_v4", _layers(NEAR, SPARSE, HEAVY, NEAR), _layers(NEAR)),
+]  # fmt: skip
 
 
 def counted(of: dict[str, Any]) -> int:
@@ -119,7 +130,7 @@ def flops(of: dict[str, Any]) -> float:
     return sum(each[kind] for kind in ("embedding", *model.layer_kinds))
 
 
-def test_such_layers_take_what_torch_counts() -> None:
-    more = config("deepseek_v4", layer_types=[NEAR, SPARSE, HEAVY, NEAR], num_hidden_layers=4)
-    fewer = config("deepseek_v4", layer_types=[NEAR], num_hidden_layers=1)
+@pytest.mark.parametrize(("kind", "larger", "smaller"), DECODERS)
+def test_such_layers_take_what_torch_counts(kind: str, larger: dict[str, Any], smaller: dict[str, Any]) -> None:
+    more, fewer = config(kind, **larger), config(kind, **smaller)
     assert flops(more) - flops(fewer) == pytest.approx(counted(more) - counted(fewer), rel=1e-12)

@@ -25,7 +25,12 @@ from tests.solve.naive import job
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 S = 64
-GEMMA4 = small_config("gemma4_text") | {"num_hidden_layers": 6, "vocab_size": 96}
+GEMMA4 = small_config("gemma4_text") | {
+    "num_hidden_layers": 6,
+    "vocab_size": 96,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+}
 
 
 def _module(config: dict[str, Any], attention: str = "sdpa") -> Any:
@@ -57,7 +62,7 @@ MIMO = {key: value for key, value in small_config("mimo_v2_flash").items() if ke
     [
         GEMMA4,
         GEMMA4 | {"attention_k_eq_v": False},
-        GEMMA4 | {"enable_moe_block": True},
+        GEMMA4 | {"enable_moe_block": True, "use_double_wide_mlp": False},
         MIMO,
     ],
     ids=["keys are values", "values of their own", "experts beside the MLP", "MiMo"],

@@ -1,6 +1,7 @@
 """Google's Gemma, all generations.
 
-Layers of Gemma 4 without a window have wider heads, and fewer of keys.
+Layers of Gemma 4 without a window have wider heads, and fewer of keys. Its small ones have an embedding for each layer,
+and last layers that read the keys and values of earlier ones and may have a wider MLP.
 """
 
 from __future__ import annotations
@@ -55,32 +56,27 @@ _EXPERTS = {
 }
 
 
-# Of its smallest models: an embedding for each layer, and last layers that read the keys of earlier ones.
-_SMALL = ("hidden_size_per_layer_input", "num_kv_shared_layers")
-_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
-
-
 def _gemma4(reader: Reading) -> None:
-    """Read Gemma 4's experts and the sizes of layers without a window.
+    """Read Gemma 4's per-layer inputs, double-wide MLPs, experts and sizes of layers without a window.
 
-    Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. With experts on, on all
-    layers, the dense MLP is their shared expert and intermediate_size is 0. A missing number of experts or width, an
-    embedding for each layer, and layers that share keys and values are problems.
+    Sets partial_rotary_factor to 1.0, as the file's is that of the layers without a window. Experts together with
+    double-wide MLPs are a problem.
     """
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
-    for key in _SMALL:
-        if values.get(key):
-            reader.problem("models with it (Gemma 4 E2B, E4B) are not described", key, got=values[key], need="0")
+    if size := values.get("hidden_size_per_layer_input"):
+        fields["layer_inputs"] = {"size": size, "vocab_size": values["vocab_size_per_layer_input"]}
+    wider = values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers")
+    if values.get("enable_moe_block"):
+        if wider:
+            reader.problem("MLPs beside experts are all as wide", "use_double_wide_mlp", got="true", need="false")
+        _beside_experts(reader)
+    elif wider:
+        fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
     _sizes_of_layers(reader, values["per_layer_config"])
-    if not values.get("enable_moe_block"):
-        return
-    for key, field in _EXPERTS.items():
-        if values[key] is None:
-            return reader.problem("missing", key, need="a whole number > 0, with enable_moe_block")
-        fields[field], reader.key_of[field] = values[key], key
-    fields["experts.shared_expert_intermediate_size"] = fields["intermediate_size"]
-    fields |= {"intermediate_size": 0, "experts.norm_topk_prob": True, "experts.norms_apart": True}
+
+
+_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
 
 
 def _sizes_of_layers(reader: Reading, section: Any) -> None:
@@ -109,17 +105,42 @@ def _sizes_of_layers(reader: Reading, section: Any) -> None:
         mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
 
 
+def _beside_experts(reader: Reading) -> None:
+    """Set experts on all layers, with the dense MLP as their shared expert and intermediate_size 0.
+
+    A missing number of experts or width is a problem.
+    """
+    fields = reader.fields
+    for key, field in _EXPERTS.items():
+        if reader.values[key] is None:
+            return reader.problem("missing", key, need="a whole number > 0, with enable_moe_block")
+        fields[field], reader.key_of[field] = reader.values[key], key
+    fields["experts.shared_expert_intermediate_size"] = fields["intermediate_size"]
+    fields |= {"intermediate_size": 0, "experts.norm_topk_prob": True, "experts.norms_apart": True}
+
+
 def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of experts, with intermediate_size of the shared one, and a width of 0 of layers' embeddings."""
-    sparse = model.experts
-    keys: dict[str, Any] = {"hidden_size_per_layer_input": 0, "enable_moe_block": sparse is not None}
+    """Return the keys of per-layer inputs, shared keys and values, experts, and double-wide MLPs.
+
+    Without per-layer inputs their width is 0 and their vocabulary is left out. With experts intermediate_size is that
+    of the shared expert.
+    """
+    has, sparse = model.layer_inputs, model.experts
+    keys: dict[str, Any] = {
+        "hidden_size_per_layer_input": has.size if has else 0,
+        "num_kv_shared_layers": model.num_kv_shared_layers,
+        "enable_moe_block": sparse is not None,
+        "use_double_wide_mlp": model.wide_intermediate_size is not None,
+    }
+    if has is not None:
+        keys["vocab_size_per_layer_input"] = has.vocab_size
     if sparse is not None:
         keys |= {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
         keys["intermediate_size"] = sparse.shared_expert_intermediate_size
     return keys
 
 
-_KEYS = "hidden_size_per_layer_input num_kv_shared_layers per_layer_config "
+_KEYS = "hidden_size_per_layer_input vocab_size_per_layer_input per_layer_config use_double_wide_mlp "
 _ZERO_CENTERED = "norm_zero_centered scale_embeddings "
 _GEMMA2 = _ZERO_CENTERED + "norm_after_sublayer "
 _SECOND = "norm_after_sublayer scale_embeddings qk_norm v_norm query_pre_attn_scalar=1.0 "
@@ -128,7 +149,7 @@ _GEMMA4 = family(
     _SECOND,
     defaults="global_head_dim=512 num_global_key_value_heads=null per_layer_config=null",
     only="use_bidirectional_attention=null|vision",  # which text alone does not notice
-    ignored="hidden_act vocab_size_per_layer_input use_double_wide_mlp",  # the latter two of its smallest models
+    ignored="hidden_act",
     # All but every sixth have a window; the last one never.
     layers=by(lambda values, i, layers: (i + 1) % 6 == 0 or i == layers - 1, FULL, SLIDING),
     blocks={FULL: _WIDE},

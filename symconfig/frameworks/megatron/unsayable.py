@@ -32,6 +32,9 @@ NEVER: Mapping[str, str] = MappingProxyType(
         "experts.shortcut": "what experts give joins the stream in their own layer",
         "experts.norms_apart": "router and experts read one norm",
         "streams": "it has one residual stream",
+        "layer_inputs": "tokens have one embedding, read by the first layer",
+        "num_kv_shared_layers": "each layer's attention has keys and values of its own",
+        "wide_intermediate_size": "all MLPs are as wide",
         "particulars": "its modules compute nothing besides",
     }
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from symconfig.descriptor.layers import LayerKind
+from symconfig.descriptor.layers import LayerKind, Pairs
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
@@ -95,6 +96,8 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
     if kernel is Kernel.WIDE:
         v = Use(_to_fp32(ctx, v.tensor), v.along)
         q, k, scores_in = _to_fp32(ctx, q), _to_fp32(ctx, k), Element.FP32
+    elif ctx.how.attention.wide_products:
+        q, k = _to_fp32(ctx, q), _to_fp32(ctx, k)
     expand = _TO_KEYS if k.dims[-2] == q.dims[-2] else (*_TO_KEYS, (k.dims[-2], q.dims[-2]))
     square = (d.BATCH, q.dims[-2], d.SEQUENCE, d.KEYS)
     result = Tensor("scores", square, scores_in)
@@ -187,7 +190,13 @@ def copies_kv(ctx: Context, k: Tensor) -> bool:
 
 
 def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append grouped-query attention and return o[B, S, D] from x[B, S, D]."""
+    """Append grouped-query attention and return o[B, S, D] from x[B, S, D].
+
+    A layer with borrowed keys and values computes only queries; one that lends them makes them inputs of later
+    layers.
+    """
+    if kind.pairs is Pairs.BORROWED:
+        return _with_borrowed(ctx, x, kind)
     (q, k, v), gate = projections(ctx, x)
     if copies_kv(ctx, k):
         q = ctx.build.elementwise("copy_queries", [q], Tensor("q_copied", q.dims), linear=True)
@@ -197,7 +206,47 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
         q, k = rotate(ctx, q, k)
+    if kind.pairs is Pairs.LENT:
+        k, v = lend_kv(ctx, k, v, kind)
     return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
+
+
+def _with_borrowed(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
+    """Append attention with queries of this layer and keys and values of an earlier one; return o[B, S, D]."""
+    q = Tensor("q", (*x.dims[:-1], d.HEADS, d.HEAD_DIM))
+    q = projected(ctx, "q_proj", x, q, ctx.model.qkv_bias)
+    if ctx.model.qk_norm:
+        q = _head_norm(ctx, "q_norm", q)
+    if ctx.model.position is Position.ROPE and kind.rope:
+        q = _rotated(ctx, "q", q)
+    k, v = borrow_kv(ctx, (*x.dims[:-1], d.KV_HEADS), (d.HEAD_DIM, value_dim(ctx.model)), kind)
+    return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), None)
+
+
+def lend_kv(ctx: Context, k: Tensor, v: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Return views of keys and values under the names by which later layers read them."""
+    names = shared_kv_names(kind)
+    theirs = [Tensor(name, one.dims, storage=one.name) for name, one in zip(names, (k, v), strict=True)]
+    for one, other in zip((k, v), theirs, strict=True):
+        ctx.build.view(f"lend_{other.name}", [one], other)
+    return theirs[0], theirs[1]
+
+
+def borrow_kv(ctx: Context, rows: Sequence[str], widths: tuple[str, str], kind: LayerKind) -> tuple[Tensor, Tensor]:
+    """Return the keys and values that the last lending layer of this kind holds, as inputs from another block.
+
+    rows: their dims but the channels. widths: dims of the channels of keys and of values.
+    """
+    k, v = (Tensor(name, (*rows, width)) for name, width in zip(shared_kv_names(kind), widths, strict=True))
+    return ctx.build.from_elsewhere(k), ctx.build.from_elsewhere(v)
+
+
+def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
+    """Return the names of the (keys, values) that layers of a kind share: one pair for layers with a window, else one
+    per mixer.
+    """
+    own = "window" if kind.window else kind.mixer
+    return f"lent_{own}_k", f"lent_{own}_v"
 
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:

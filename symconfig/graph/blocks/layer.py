@@ -15,7 +15,9 @@ from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, re
 from symconfig.graph.blocks.experts import experts
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.blocks.streams import (
+    add_layer_input,
     expand_streams,
+    layer_inputs,
     merge_streams,
     read_streams,
     stream_dims,
@@ -64,6 +66,7 @@ def embedding(ctx: Context) -> Block:
         table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
         x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
     x, features = merge(ctx, x)
+    layer_inputs(ctx, tokens, x)
     if ctx.model.hidden_dropout:
         mask = Tensor("embedding_mask", _STREAM, Element.MASK)
         x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
@@ -180,8 +183,11 @@ def layer(ctx: Context, kind: LayerKind) -> Block:
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a whole layer and return the stream, or all streams, behind it."""
-    return _sublayers(ctx, x, kind) if ctx.model.streams is None else _hyper_connected(ctx, x, kind)
+    """Append a whole layer and return the stream, or all streams, behind it; at its end joins the layer's own input."""
+    if ctx.model.streams is not None:
+        return _hyper_connected(ctx, x, kind)
+    out = _sublayers(ctx, x, kind)
+    return out if ctx.model.layer_inputs is None else add_layer_input(ctx, out)
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
@@ -250,7 +256,7 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
     with ctx.build.module("mlp"):
         normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
-            return mlp(ctx, normed)
+            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN)
 
 
 def mtp(ctx: Context) -> Block:

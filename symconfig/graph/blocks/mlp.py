@@ -14,6 +14,7 @@ from symconfig.graph.operator import Element, Tensor, Use
 SLOPES = ("alpha_p", "alpha_n")  # of xIELU: a number each, learned (arXiv:2411.13010)
 FUSED = {
     d.FFN: d.FFN_FUSED,
+    d.WIDE_FFN: d.WIDE_FFN_FUSED,
     d.SHARED_FFN: d.SHARED_FFN_FUSED,
     d.EXPERT_FFN: d.EXPERT_FFN_FUSED,
 }

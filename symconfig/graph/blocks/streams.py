@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import projected
+from symconfig.graph.blocks.common import norm, projected, residual
 from symconfig.graph.builder import Context
 from symconfig.graph.operator import Element, Tensor, Use
 
@@ -15,7 +15,58 @@ MADE = "made_streams"  # the streams as a product gives them
 READ = "stream_weights"  # numbers of a token that weigh its streams
 WRITTEN = "written_streams"
 DIVISIONS = "stream_divisions"  # by the sums of rows or columns of a mixing matrix, in turn
+
+
+INPUT_LAYERS, INPUT_SIZE, INPUT_ROWS = "input_layers", "layer_input_size", "layer_inputs_vocab_size"
 _ROWS = (d.BATCH, d.SEQUENCE)
+INPUT = Tensor("layer_input", (*_ROWS, INPUT_SIZE))
+
+
+def layer_inputs(ctx: Context, tokens: Tensor, embedded: Tensor) -> None:
+    """Append the per-layer inputs of all layers, as one tensor of which each layer reads a slice; nothing for a model
+    without them.
+
+    An embedding of each token for every layer (Gemma 4; Transformers' Gemma4TextModel,
+    project_per_layer_inputs). A table gives all layers' at once; a projection of the token's usual embedding, normed
+    by layer, is added to them. The whole tensor stays until the backward. At a layer's end its slice gates a narrow
+    projection of the stream, whose widened and normed result joins the stream. L input_layers, P layer_input_size.
+    """
+    if ctx.model.layer_inputs is None:
+        return
+    looked, made, whole = (
+        Tensor(name, (*_ROWS, INPUT_LAYERS, INPUT_SIZE)) for name in ("looked_up", "layer_projected", "layer_inputs")
+    )
+    table = ctx.weight("layer_embedding.weight", INPUT_ROWS, INPUT_LAYERS, INPUT_SIZE)
+    ctx.build.elementwise(
+        "layer_embedding", [tokens], looked, saves=[tokens], contracted=(INPUT_ROWS,), weights=[table],
+        whole=(INPUT_ROWS,), linear=True,
+    )  # fmt: skip
+    normed = norm(ctx, "layer_projection_norm", projected(ctx, "layer_projection", embedded, made), INPUT_SIZE)
+    ctx.build.elementwise("layer_inputs", [normed, looked], whole, linear=True)
+    ctx.build.view("slice", [whole], INPUT, holds=[whole])
+
+
+def add_layer_input(ctx: Context, stream: Tensor) -> Tensor:
+    """Append a narrow projection of the stream, gated by the layer's own input, widened and normed; return its sum with
+    the stream.
+    """
+    given = ctx.build.from_elsewhere(INPUT)
+    gate, active, product = (Tensor(f"layer_input_{name}", given.dims) for name in ("gate", "active", "product"))
+    gate = projected(ctx, "layer_input_gate", stream, gate)
+    ctx.build.elementwise("layer_input_activation", [gate], active, saves=[gate])
+    ctx.build.elementwise("layer_input_product", [active, given], product, saves=[active, given])
+    out = projected(ctx, "layer_input_projection", product, Tensor("layer_input_out", stream.dims))
+    return residual(ctx, "layer_input_residual", stream, norm(ctx, "layer_input_norm", out, module="post_norm"))
+
+
+def layer_input_sizes(model: ModelDescriptor) -> dict[str, float]:
+    """Return the sizes of the per-layer inputs' dims; empty for a model without them."""
+    has = model.layer_inputs
+    return (
+        {} if has is None else {INPUT_LAYERS: model.num_hidden_layers, INPUT_SIZE: has.size, INPUT_ROWS: has.vocab_size}
+    )
+
+
 _ALL, _STREAM = (*_ROWS, STREAMS, d.HIDDEN), (*_ROWS, d.HIDDEN)
 SCALES = "stream_scales"  # numbers that scale the weights of reading, writing and mixing
 

@@ -118,7 +118,9 @@ _Kind = tuple[str, tuple[bool, ...]]  # of a block, and which of its inputs some
 
 @dataclass(slots=True)
 class _Unrolled:
-    """Collect blocks in sequence. templates: by kind and by which inputs have a gradient."""
+    """Collect blocks in sequence. templates: by kind and by which inputs have a gradient. made: program name of the
+    last tensor of each local name.
+    """
 
     blocks: Mapping[str, Block]
     numbers: Numbers
@@ -127,15 +129,17 @@ class _Unrolled:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
         """Append a block's operators, tensors, weights and losses, and return the program name of its first output.
 
         Args:
             prefix: prepended to the names of the block's tensors and operators.
-            given: program names of the block's inputs.
+            given: program names of the block's inputs, without those of `elsewhere`, which are taken from `made`.
         """
         block = self.blocks[kind]
+        given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
         flows = tuple(name in self.tensors and self.tensors[name].gradient for name in given)
         like = self.templates.get((kind, flows))
         if like is None:
@@ -150,6 +154,7 @@ class _Unrolled:
             names[local] = self._parameter(weight, "" if weight.shared else prefix, part)
         self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
+        self.made |= {local: name for local, name in names.items() if local not in inside}
         return names[block.outputs[0].name]
 
     def _parameter(self, weight: Weight, prefix: str, part: str) -> str:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from symconfig.descriptor.layers import Mlp
+from symconfig.descriptor.layers import Mlp, Pairs
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention
 from symconfig.solve.lengths import Array
@@ -28,8 +28,10 @@ def cached_bytes(model: ModelDescriptor, tp: int, tokens: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _caching_layers(model: ModelDescriptor) -> tuple[int, int]:
-    """Return (layers that cache all tokens, layers that cache a sliding window)."""
-    own = [kind.window for kind in model.kind_of_layer if kind.attends]
+    """Return (layers that cache all tokens, layers that cache a sliding window); layers that share another's KV
+    cache count in neither.
+    """
+    own = [kind.window for kind in model.kind_of_layer if kind.attends and kind.pairs is not Pairs.BORROWED]
     return own.count(False), own.count(True)
 
 
