@@ -131,7 +131,7 @@ def second_plan() -> dict[str, float]:
 def partition(layers: str, solver: str) -> dict[str, float]:
     """CPU seconds of the command's partition of Llama-3.1-405B with so many layers, without imports."""
     from symconfig.descriptor.load import load_cluster, load_model
-    from symconfig.descriptor.mesh_source import of_cluster
+    from symconfig.descriptor.mesh import of_cluster
     from symconfig.graph.program.of_model import program
     from symconfig.solve.partition.run import Ask, Solver
     from symconfig.solve.partition.run import partition as solve

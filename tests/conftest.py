@@ -41,7 +41,6 @@ LONGEST = (
     "solve/partition/test_quality.py",
     "verify/test_megatron_rank.py",
     "cli/test_process.py",
-    "graph/test_reused_layers.py",
     "solve/test_brute_force.py",
     "runs/rl/test_step.py",
     "solve/partition/test_executed.py",

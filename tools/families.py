@@ -26,9 +26,6 @@ _NEEDED: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},
-    # Qwen4ExpTextConfig has no sizes of its indexer.
-    "qwen4_exp_text": {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 256, "indexer_budget": 2048,
-                       "indexer_compress_ratio": 16},
 }  # fmt: skip
 
 

@@ -14,8 +14,7 @@ from symconfig.cost.machine import LOW_PRECISION
 from symconfig.cost.partition.costs import Keep, Objective
 from symconfig.descriptor.amounts import SIZE, amount
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import Mesh
-from symconfig.descriptor.mesh_source import load_mesh, of_cluster
+from symconfig.descriptor.mesh import Mesh, load_mesh, of_cluster
 from symconfig.errors import InputError
 from symconfig.graph.program.program import Program
 from symconfig.plans.choices import Precision

@@ -9,8 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Kernels, Quantity
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Kernels, Quantity
 from symconfig.errors import InputError
 from symconfig.plans.choices import Precision
 from symconfig.units import MIB

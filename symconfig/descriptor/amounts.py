@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import inf
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Level, Quantity
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level, Quantity
 from symconfig.errors import InputError, Problem
 from symconfig.units import GIB
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.strict import PositiveInt, Strict
 
 LONGEST_NAME = 200
+# Levels of switches and cables between nodes, which libraries fill otherwise than a node's own links.
+NETWORK = frozenset({"rail", "spine"})
 
 
 class Quantity(Strict):
@@ -231,58 +231,3 @@ def _fewer_links(level: dict[str, Any], before: int | None, source: str) -> dict
     old = level["bandwidth_bytes_per_s"]
     rate = {**old, "value": old["value"] * (now - 1) / (before - 1), "source": f"{source}: {now} GPUs; {old['source']}"}
     return {**level, "bandwidth_bytes_per_s": rate}
-
-
-# How sure a constant is that was fitted with other hardware than it is used for: as sure as one of a GPU of which no
-# run was seen (`ANY_GPU` of measured/priors.py; tests/descriptor/test_carried.py holds them to each other).
-CARRIED: Mapping[str, Mapping[str, float]] = {
-    "network": {"network_efficiency": 0.2},
-    "links": {"link_efficiency": 0.25},
-    "peak": {"gemm_efficiency": 0.2, "gemm_efficiency_low": 0.25, "attention_efficiency": 0.3},
-    "memory": {"hbm_efficiency": 0.15},
-}
-_WORDS = {"network": "another network", "links": "other links", "peak": "another peak", "memory": "another memory"}
-
-
-def carried(base: ClusterDescriptor, cluster: ClusterDescriptor, stated: frozenset[str]) -> ClusterDescriptor:
-    """Return the cluster with a larger uncertainty of the kernel constants that were fitted on hardware it changes.
-
-    Their source says so. Constants named in `stated` stay; unchanged if no hardware differs from the base's.
-    """
-    update: dict[str, Quantity] = {}
-    before, now = _hardware(base), _hardware(cluster)
-    for what, constants in CARRIED.items():
-        if all(now[what][name] == rate for name, rate in before[what].items() if name in now[what]):
-            continue
-        for name, least in constants.items():
-            quantity: Quantity | None = getattr(cluster.kernels, name)
-            if quantity is not None and name not in stated:
-                source = f"{quantity.source}; carried over from {base.name} to {_WORDS[what]}"
-                spread = max(quantity.uncertainty, least)
-                update[name] = quantity.model_copy(update={"source": source, "uncertainty": spread})
-    if not update:
-        return cluster
-    kernels: Kernels = cluster.kernels.model_copy(update=update)
-    return cluster.model_copy(update={"kernels": kernels})
-
-
-def _hardware(cluster: ClusterDescriptor) -> dict[str, dict[str, float]]:
-    """Return the bandwidths (bytes/s) of network, links and memory and the peaks (FLOP/s), by group and name.
-
-    The groups are those of CARRIED; precisions that the GPU does not have are left out.
-    """
-    rates = {level.name: _link(level) for level in cluster.levels}
-    gpu = cluster.gpu
-    peaks: dict[str, Quantity | None] = {name: getattr(gpu.peak_flops, name) for name in Precisions.model_fields}
-    return {
-        "network": {name: rate for name, rate in rates.items() if name in NETWORK},
-        "links": {name: rate for name, rate in rates.items() if name not in NETWORK},
-        "peak": {name: peak.value for name, peak in peaks.items() if peak is not None},
-        "memory": {"bandwidth": gpu.memory_bandwidth_bytes_per_s.value},
-    }
-
-
-def _link(level: Level) -> float:
-    """Return a level's bandwidth in bytes/s: of the GPU's port, or of one link to a peer where it has no switch."""
-    rate = level.bandwidth_bytes_per_s.value
-    return rate / (level.size - 1) if level.mesh and level.size else rate

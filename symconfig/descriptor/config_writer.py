@@ -141,7 +141,7 @@ def _fields(model: ModelDescriptor) -> Json:
         opened = value.items() if isinstance(value, dict) else ()
         values |= {f"{name}.{inner}": item for inner, item in opened} or {name: value}
     # What a descriptor leaves out where it is as in most models, a class may have otherwise.
-    for holder, at in (model, ""), (model.experts, "experts."), (model.streams, "streams."):
+    for holder, at in (model, ""), (model.experts, "experts."):
         left_out = () if holder is None else holder.rare
         values |= {at + name: value for name in left_out if isinstance(value := getattr(holder, name), bool)}
     return values

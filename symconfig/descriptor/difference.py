@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -17,23 +16,21 @@ from symconfig.descriptor.amounts import (
     SPEED,
     Kind,
     amount,
-    at_rate,
     gpu_bytes_per_s,
+    oversubscription,
     says_direction,
-    with_network,
 )
 from symconfig.descriptor.cluster import (
+    NETWORK,
     ClusterDescriptor,
     Kernels,
     Level,
     Precisions,
     Quantity,
-    carried,
     merged,
     with_gpus_per_node,
 )
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.validate import section, validate
 from symconfig.errors import UNKNOWN_FIELD, InputError, Problem, nearest
 
@@ -81,12 +78,13 @@ class Given:
             return value
         inner = {info.alias or name: section(info.annotation) for name, info in model.model_fields.items()}
         return {
-            name: self._field(item, name, kind, (*path, name), model) if (kind := inner.get(name)) is not None else item
+            name: item
+            if (kind := inner.get(name)) is None
+            else self.quantity(item, name, (*path, name), model)
+            if kind is Quantity
+            else self.section(item, kind, (*path, name))
             for name, item in value.items()
         }
-
-    def _field(self, value: Any, name: str, kind: type[BaseModel], path: KeyPath, owner: type[BaseModel]) -> Any:
-        return self.quantity(value, name, path, owner) if kind is Quantity else self.section(value, kind, path)
 
     def quantity(self, value: Any, name: str, path: KeyPath, owner: type[BaseModel]) -> Any:
         """Return a field's number as a dict of value, source and uncertainty; stated ones come before the defaults.
@@ -170,18 +168,6 @@ class _Changes:
     def wrong(self, what: str, path: KeyPath, *, of_key: bool = False, **parts: str | None) -> None:
         self.problems.append(self.document.problem(what, path, of_key=of_key, **parts))
 
-    def collect(self, make: Callable[[], ClusterDescriptor], name: str) -> ClusterDescriptor | None:
-        """Return what `make` returns; None if it raises InputError.
-
-        Its problems are then recorded at the short field `name`.
-        """
-        try:
-            return make()
-        except InputError as error:
-            for one in error.problems:
-                self.wrong(one.what, (name,), got=one.got, need=one.need, hint=one.hint)
-            return None
-
 
 def changed(
     base: ClusterDescriptor, document: Document, name: str, given: str, kernels: Kernels | None = None
@@ -201,7 +187,11 @@ def changed(
     own = data.get("source")
     source = own if isinstance(own, str) else given
     changes = _Changes(base, document, source, {k: v for k, v in data.items() if k not in ("schema", "base")})
-    _unknown_names(changes)
+    for unknown in [one for one in changes.fields if one not in FIELDS]:
+        hint = nearest(unknown, FIELDS)
+        need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
+        changes.wrong(UNKNOWN_FIELD, (unknown,), of_key=True, need=need, hint=hint)
+        del changes.fields[unknown]
     _short_names(changes)
     fields = base.model_dump(mode="json", by_alias=True, exclude_unset=True)
     fields |= {"schema": data.get("schema", SCHEMA), "name": name, "source": given, "aliases": []}
@@ -213,17 +203,16 @@ def changed(
     if isinstance(fields["source"], str):
         fields["source"] = f"{fields['source']}; what that leaves as it was: {base.source}"
     unread = (*document.unread, *changes.problems, *numbers.problems)
-    cluster = _validated(Document(fields, document.file, *_cluster_places(changes), unread), changes)
-    stated = Kernels.model_fields if kernels is not None else data.get("kernels")
-    return carried(base, _with_short_fields(cluster, changes), frozenset(stated if isinstance(stated, dict) else ()))
-
-
-def _unknown_names(changes: _Changes) -> None:
-    for name in [name for name in changes.fields if name not in FIELDS]:
-        hint = nearest(name, FIELDS)
-        need = None if hint else f"one of {', '.join(sorted(FIELDS - {'schema', 'base'}))}"
-        changes.wrong(UNKNOWN_FIELD, (name,), of_key=True, need=need, hint=hint)
-        del changes.fields[name]
+    try:
+        return validate(Document(fields, document.file, *_cluster_places(changes), unread), ClusterDescriptor)
+    except InputError as error:
+        called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(fields["levels"])}
+        problems = []
+        for one in error.problems:
+            head, bracket, rest = (one.field or "").partition("]")
+            at = None if one in unread else called.get(head + bracket)
+            problems.append(one if at is None else replace(one, field=at + rest))
+        raise InputError(problems) from None
 
 
 def _short_names(changes: _Changes) -> None:
@@ -292,6 +281,7 @@ def _levels(changes: _Changes, of_base: list[dict[str, Any]]) -> list[dict[str, 
     for name, value in stated.items():
         _put_level(changes, of_base, name, numbers.section(value, Level, ("levels", name)))
     changes.problems += numbers.problems
+    _speeds(changes, of_base)
     changes.places |= {("levels", i): ("levels", each["name"]) for i, each in enumerate(of_base)
                        if isinstance(stated.get(each["name"]), dict)}  # fmt: skip
     return of_base
@@ -332,74 +322,38 @@ def _cluster_places(changes: _Changes) -> tuple[dict[KeyPath, Any], dict[KeyPath
     return moved(changes.document.keys), moved(changes.document.values)
 
 
-def _validated(document: Document, changes: _Changes) -> ClusterDescriptor:
-    """Return the validated cluster.
+def _speeds(changes: _Changes, levels: list[dict[str, Any]]) -> None:
+    """Set the bandwidths of the levels with a short name in place, and a stated oversubscription of the outermost one.
 
-    Raises InputError with the problems of the fields and of the short names, sorted by line; levels are called by their
-    names in place of indexes.
+    Recorded as problems are speeds that cannot be read, levels that the base does not have, and a link's speed that is
+    twice the base's without a stated direction: data sheets add both directions.
     """
-    try:
-        return validate(document, ClusterDescriptor)
-    except InputError as error:
-        called = {f"levels[{i}]": f"levels.{level.get('name')}" for i, level in enumerate(document.data["levels"])}
-        problems = [one if one in document.unread else _with_level_name(one, called) for one in error.problems]
-        known = {level.name for level in changes.base.levels}
-        changes.problems.clear()
-        changes.short = {k: value for k, value in changes.short.items() if k not in LINKS or k in known}
+    base, gpus = changes.base.name, changes.fields.get("gpus_per_node")
+    node = gpus if type(gpus) is int and gpus > 0 else changes.base.gpus_per_node
+    inner = ", ".join(level["name"] for level in levels if level["name"] in LINKS)
+    for name, text in changes.short.items():
+        network = name == "network"
+        mine = [level for level in levels if level["name"] in (NETWORK if network else (name,))]
+        if not mine:
+            what = "has no network between nodes" if network else "has no such link"
+            links = f"one of its links: {inner}" if inner else "a field of it"
+            wanted = f"a base with a level {' or '.join(sorted(NETWORK))}" if network else links
+            changes.wrong(f"{base} {what}", (name,), got=text, need=wanted)
+            continue
         try:
-            _with_short_fields(changes.base, changes)
-        except InputError as other:
-            problems += other.problems
-        first = {(problem.line, problem.field): problem for problem in reversed(problems)}
-        once = [problem for problem in problems if first[problem.line, problem.field] is problem]
-        raise InputError(sorted(once, key=lambda problem: (problem.line or 0, problem.column or 0))) from None
-
-
-def _with_level_name(problem: Problem, names: Mapping[str, str]) -> Problem:
-    """Return the problem with the section in brackets renamed by `names`; unchanged if it has no such section."""
-    head, bracket, rest = (problem.field or "").partition("]")
-    return replace(problem, field=names[head + bracket] + rest) if head + bracket in names else problem
-
-
-def _with_short_fields(cluster: ClusterDescriptor, changes: _Changes) -> ClusterDescriptor:
-    """Return the cluster with the speeds of its short names; raises InputError with all recorded problems."""
-    for name, value in changes.short.items():
-        make = _with_network_speed if name == "network" else partial(_with_link_speed, name=name)
-        cluster = changes.collect(partial(make, cluster, value, changes), name) or cluster
-    if changes.problems:
-        raise InputError(changes.problems)
-    return cluster
-
-
-def _with_network_speed(cluster: ClusterDescriptor, text: str, changes: _Changes) -> ClusterDescriptor:
-    if not any(level.name in NETWORK for level in cluster.levels):
-        need = f"a base with a level {' or '.join(sorted(NETWORK))}"
-        raise InputError(f"{changes.base.name} has no network between nodes", got=text, need=need)
-    return with_network(cluster, text, f"{changes.source}: {text}")
-
-
-def _with_link_speed(cluster: ClusterDescriptor, text: str, changes: _Changes, name: str) -> ClusterDescriptor:
-    """Return the cluster with another bandwidth of the link `name` within its nodes.
-
-    Raises InputError for a link that it does not have, an unreadable speed, and a speed that is twice the base's
-    without a stated direction: data sheets add both directions.
-    """
-    place = next((i for i, level in enumerate(cluster.levels) if level.name == name), None)
-    if place is None:
-        inner = ", ".join(level.name for level in cluster.levels if level.name in LINKS)
-        need = f"one of its links: {inner}" if inner else "a field of it"
-        raise InputError(f"{changes.base.name} has no such link", got=text, need=need)
-    level = cluster.levels[place]
-    try:
-        rate = gpu_bytes_per_s(text, cluster.gpus_per_node, "gpu")
-    except InputError as error:
-        wrong = error.problems[0]
-        raise InputError(replace(wrong, need="a speed of one GPU as 300GB/s", hint=None)) from None
-    if not says_direction(text) and rate == 2 * level.bandwidth_bytes_per_s.value:
-        what = (
-            f"is twice {changes.base.name}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
-        )
-        raise InputError(what, got=text, need="the direction", hint=f"{text} both directions, or {text} one direction")
-    levels = list(cluster.levels)
-    levels[place] = at_rate(level, rate, f"{changes.source}: {text}")
-    return cluster.model_copy(update={"levels": tuple(levels)})
+            rate = gpu_bytes_per_s(text, node, None if network else "gpu")
+            ratio = oversubscription(text) if network else None
+        except InputError as error:
+            one = error.problems[0]
+            need = one.need if network else "a speed of one GPU as 300GB/s"
+            changes.wrong(one.what, (name,), got=one.got, need=need, hint=one.hint if network else None)
+            continue
+        if not network and not says_direction(text) and rate == 2 * mine[0]["bandwidth_bytes_per_s"]["value"]:
+            what = f"is twice {base}'s {rate / 2e9:g} GB/s in one direction; data sheets add both directions up"
+            hint = f"{text} both directions, or {text} one direction"
+            changes.wrong(what, (name,), got=text, need="the direction", hint=hint)
+            continue
+        for level in mine:
+            level["bandwidth_bytes_per_s"] = {"value": rate, "source": f"{changes.source}: {text}"}
+        if ratio is not None:
+            levels[-1]["oversubscription"] = {"value": ratio, "source": f"{changes.source}: {text}"}

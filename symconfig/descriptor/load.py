@@ -138,12 +138,11 @@ def with_changes(cluster: ClusterDescriptor, changes: Mapping[str, str]) -> Clus
     try:
         return _changed(cluster, as_document(changes), name, "given by the user", None)
     except InputError as error:
-        raise InputError([_of_name(one) if one.file == "" else one for one in error.problems]) from None
-
-
-def _of_name(problem: Problem) -> Problem:
-    """Return the problem with its field below `cluster`, and without a file."""
-    return replace(problem, field=f"{CLUSTER}.{problem.field}" if problem.field else CLUSTER, file=None)
+        problems = [
+            replace(one, field=f"{CLUSTER}.{one.field}" if one.field else CLUSTER, file=None) if one.file == "" else one
+            for one in error.problems
+        ]
+        raise InputError(problems) from None
 
 
 def _split(name: str, base: Path | None) -> tuple[str, dict[str, str]]:

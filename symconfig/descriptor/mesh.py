@@ -1,13 +1,36 @@
-"""The cluster's GPUs as a hierarchy of levels, and the axes that its levels are cut into, innermost first."""
+"""The GPUs as a hierarchy of levels, and the axes that its levels are split into, innermost first.
+
+A mesh comes from a cluster and a number of its GPUs, or from a YAML file that lists levels:
+
+    schema: symconfig.mesh/1
+    levels:  # innermost first; the product of the sizes is the number of GPUs
+      - name: nvlink
+        size: 8                        # domains of the level inside (here GPUs) that it joins
+        bandwidth_bytes_per_s: 450e9   # per GPU, one direction, as the wire has it
+        latency_s: 3.4e-6              # of one message
+        mesh: false                    # true: links between all pairs and no switch
+
+A file's levels stand for the cluster's; what the device itself can do still comes from the cluster, and so does the
+share of the wire that collectives reach: that of the network on levels called rail or spine, that of links on others.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from pathlib import Path
+from typing import Annotated, Literal, Self
 
-# Levels of switches and cables between nodes, which libraries fill otherwise than a node's own links.
-NETWORK = frozenset({"rail", "spine"})
+from pydantic import Field, model_validator
+
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Level
+from symconfig.descriptor.document import read_text
+from symconfig.descriptor.json_strict import load_json_strict
+from symconfig.descriptor.strict import MAX_GPUS, PositiveInt, Strict
+from symconfig.descriptor.validate import validate
+from symconfig.descriptor.yaml_strict import read_yaml
+from symconfig.errors import InputError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +133,122 @@ def _splits(size: int, parts: int) -> list[tuple[int, ...]]:
         if rest and len(rest) == parts - 1 and first <= rest[0]
     ]
     return cuts or [(size,)]
+
+
+class LevelOfFile(Strict):
+    name: str = Field(min_length=1, max_length=100)
+    size: PositiveInt
+    bandwidth_bytes_per_s: Annotated[float, Field(gt=0)]
+    latency_s: Annotated[float, Field(ge=0)] = 0.0
+    mesh: bool = False
+
+
+class MeshFile(Strict):
+    schema_: Literal["symconfig.mesh/1"] = Field(alias="schema")
+    levels: tuple[LevelOfFile, ...] = Field(min_length=1, max_length=4)  # as a cluster's
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Check that names are unique and the GPUs not too many. Raises ValueError with all problems."""
+        names = [level.name for level in self.levels]
+        wrong = [f"levels name {name} twice" for name in dict.fromkeys(names) if names.count(name) > 1]
+        if prod(level.size for level in self.levels) > MAX_GPUS:
+            wrong.append(f"levels hold more than {MAX_GPUS:,} GPUs together")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+
+def load_mesh(path: str | Path) -> Mesh:
+    """Load a mesh from a YAML or JSON file; levels of size 1 are dropped. Raises InputError with all problems."""
+    path = Path(path)
+    document = load_json_strict(path) if path.suffix == ".json" else read_yaml(read_text(path), str(path))
+    levels = validate(document, MeshFile).levels
+    return Mesh(tuple(MeshLevel(**level.model_dump()) for level in levels if level.size > 1))
+
+
+def of_cluster(cluster: ClusterDescriptor, gpus: int) -> Mesh:
+    """Return the mesh of `gpus` GPUs of a cluster: the levels that they span, without those of size 1.
+
+    Network levels of equal bandwidth are merged, with the latency of the outermost that is reached. Bandwidths include
+    oversubscription. Raises InputError if the GPUs neither fit into one domain of a level nor fill whole ones.
+    """
+    _check(cluster, gpus)
+    levels, inside = [], 1
+    for span in _spans(cluster):
+        domain = min(span[-1].size or gpus, gpus)
+        if domain > inside:
+            reached = next(level for level in span if (level.size or gpus) >= domain)
+            levels.append(replace(_level(span[0], domain, inside), latency_s=reached.latency_s.value))
+        inside = domain
+    return Mesh(tuple(levels))
+
+
+def _spans(cluster: ClusterDescriptor) -> list[list[Level]]:
+    """Return the cluster's levels in groups, innermost first; network levels of equal bandwidth are one group."""
+    spans: list[list[Level]] = []
+    for level in cluster.levels:
+        inner = spans[-1][-1] if spans else None
+        switched = inner and not (inner.mesh or level.mesh) and {inner.name, level.name} <= NETWORK
+        if inner and switched and _wire(inner) == _wire(level):
+            spans[-1].append(level)
+        else:
+            spans.append([level])
+    return spans
+
+
+def _wire(level: Level) -> float:
+    """Return the level's bandwidth per GPU in bytes/s after oversubscription."""
+    return level.bandwidth_bytes_per_s.value / (level.oversubscription.value if level.oversubscription else 1.0)
+
+
+def _level(level: Level, domain: int, inside: int) -> MeshLevel:
+    """Return a mesh level of domain // inside domains, `domain` and `inside` in GPUs.
+
+    If the level has direct links without a switch, only the bandwidth of the links among these GPUs counts.
+    """
+    links = (domain - 1) / (level.size - 1) if level.mesh and level.size else 1.0
+    return MeshLevel(level.name, domain // inside, _wire(level) * links, level.latency_s.value, level.mesh)
+
+
+def _check(cluster: ClusterDescriptor, gpus: int) -> None:
+    """Raise InputError for less than 1 GPU, more than the cluster has, or domains that are not filled."""
+    problems = []
+    if gpus < 1:
+        problems.append(Problem("a mesh needs a GPU", field="gpus", got=str(gpus), need=">= 1"))
+    if cluster.max_gpus is not None and gpus > cluster.max_gpus:
+        need = f"at most {cluster.max_gpus}"
+        problems.append(Problem("is more than the cluster has", field="gpus", got=str(gpus), need=need))
+    ends = [span[-1] for span in _spans(cluster)]
+    uneven = next((level for level in ends if level.size and _uneven(level.size, gpus)), None)
+    if uneven is not None and uneven.size is not None:
+        problems.append(
+            Problem(
+                f"does not fill whole domains of {uneven.name}",
+                field="gpus",
+                got=str(gpus),
+                need=f"a multiple of {uneven.size}, or fewer",
+                hint=f"{_counts_around(cluster, gpus)}, or a mesh file that says how many lie in each domain",
+            )
+        )
+    if problems:
+        raise InputError(problems)
+
+
+def _uneven(domain: int, gpus: int) -> bool:
+    return gpus > domain and gpus % domain != 0
+
+
+def _counts_around(cluster: ClusterDescriptor, gpus: int) -> str:
+    """Return the nearest numbers of GPUs below and above that fill whole domains, as text.
+
+    Only the one below where the one above is more than the cluster has.
+    """
+    sizes = [span[-1].size for span in _spans(cluster) if span[-1].size is not None]
+
+    def fits(count: int) -> bool:
+        return not any(_uneven(size, count) for size in sizes)
+
+    below = next(count for count in range(gpus - 1, 0, -1) if fits(count))
+    above = next(count for count in range(gpus + 1, gpus + max(sizes) + 1) if fits(count))
+    return f"{below} or {above}" if cluster.max_gpus is None or above <= cluster.max_gpus else str(below)

@@ -12,13 +12,10 @@ from symconfig.descriptor.layers import (
     Keys,
     LayerInputs,
     LayerKind,
-    Loop,
     Mixer,
     Mlp,
     Pairs,
-    SharedBlock,
     Streams,
-    Turn,
     misplaced,
     two_sizes,
     wrong_lengths,
@@ -45,8 +42,11 @@ ModelSchema = Literal["symconfig.model/1"]
 Layers = tuple[bool, ...] | None  # one entry per layer
 
 
-class ModelFields(Sparse):
-    """What is stated of one architecture. Optional fields have the value that most models share.
+NOT_SET = "is not known, and is not set in config.json: left out"  # the end of notes that say nothing of the model
+
+
+class ModelDescriptor(Sparse):
+    """One architecture, with what follows from its fields. Optional fields have the value that most models share.
 
     `name`, `source` and `notes` are for people; everything else changes what is computed or rendered.
     """
@@ -54,12 +54,9 @@ class ModelFields(Sparse):
     rare: ClassVar[tuple[str, ...]] = (
         "mixers", "mlp_layers", "norm_bias", "norm_weight", "norm_before_sublayer", "shared_input_norm",
         "embedding_norm", "residual_multiplier", "logits_multiplier", "rope_layers", "qk_norm_of", "v_norm",
-        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "norm_after_residual",
-        "final_norm", "inner_norm", "qk_norm_bias", "extra_positions", "particulars", "vision",
-        "stream_scale", "mlp_token_shift", "streams", "laurel_rank",
-        "mlp_sparsity", "hypersphere", "loop",
-        "shared_block", "layer_inputs", "num_kv_shared_layers", "wide_intermediate_size",
-        "first_input_norm", "head_projection", "norm_gate_rank", "num_labels",
+        "attention_gate", "v_head_dim", "chunked_attention", "indexer", "embedding_multiplier", "final_norm",
+        "extra_positions", "particulars", "vision", "streams", "layer_inputs", "num_kv_shared_layers",
+        "wide_intermediate_size", "num_labels",
     )  # fmt: skip
 
     schema_: ModelSchema = Field(alias="schema")
@@ -95,21 +92,9 @@ class ModelFields(Sparse):
     norm_weight: bool = Field(default=True, description="norms of the stream have weights (not OLMo 1's)")
     norm_before_sublayer: bool = Field(default=True, description="attention and MLP read a norm (not OLMo 2's)")
     norm_after_sublayer: bool = Field(default=False, description="a norm after attention and MLP (Gemma 2, 3, OLMo 2)")
-    norm_after_residual: bool = Field(default=False, description="the stream is normed after each sum (GPT-1)")
     final_norm: bool = Field(default=True, description="a norm between the last layer and the head")
-    inner_norm: bool = Field(default=False, description="a norm before each sublayer's last projection (BitNet)")
     parallel_residual: bool = Field(default=False, description="attention and MLP read one input (GPT-NeoX)")
     shared_input_norm: bool = Field(default=False, description="and both the same norm of it (Cohere, Phi)")
-    first_input_norm: bool = Field(
-        default=True, description="the first layer's attention reads a norm (not ModernBERT's)"
-    )
-    norm_gate_rank: PositiveInt | None = Field(
-        default=None,
-        description="norms before attention and before experts are gated by a low-rank MLP of this width (A.X K2)",
-    )
-    head_projection: bool = Field(
-        default=False, description="a square linear layer, GELU and a norm stand before the head (ModernBERT)"
-    )
     embedding_norm: bool = Field(default=False, description="a norm behind the embedding (BLOOM)")
     residual_multiplier: float | None = Field(default=None, description="of what a sublayer adds (Granite)")
     logits_multiplier: float | None = Field(default=None, description="logit_scale, or 1 / logits_scaling")
@@ -131,7 +116,6 @@ class ModelFields(Sparse):
         description="its weights: one vector for all heads (Qwen3), one for each (Cohere), over all heads at once "
         "(OLMo 2), or none (Llama 4, on layers with rope)",
     )
-    qk_norm_bias: bool = Field(default=False, description="that norm has a bias, too (Persimmon)")
     v_norm: bool = Field(default=False, description="a norm without weights on values, too (Gemma 4)")
     attention_gate: Literal["channel", "head"] | None = Field(
         default=None,
@@ -160,24 +144,7 @@ class ModelFields(Sparse):
     num_nextn_predict_layers: Count = Field(
         default=0, le=100, description="multi-token-prediction layers (DeepSeek-V3)"
     )
-    stream_scale: bool = Field(
-        default=False, description="the stream has a learned scale of each channel where a sublayer joins it (Doge)"
-    )
-    mlp_token_shift: bool = Field(
-        default=False, description="the MLP reads each token mixed with the one before, and a gate opens it (RWKV)"
-    )
-    hypersphere: bool = Field(
-        default=False,
-        description="the stream itself is normed, a sublayer draws it towards its result by a learned rate for each "
-        "channel, and queries, gates, the MLP's halves and logits have learned scales (nGPT, arXiv:2410.01131)",
-    )
-    streams: Streams | None = Field(default=None, description="several residual streams (Gemma 3n, DeepSeek-V4)")
-    laurel_rank: PositiveInt | None = Field(default=None, description="of a path beside attention (Gemma 3n)")
-    mlp_sparsity: tuple[Rate, ...] | None = Field(
-        default=None, description="per layer: the share of the MLP's gates that is cut off (Gemma 3n)"
-    )
-    loop: Loop | None = Field(default=None, description="layers that run several times with one set of weights")
-    shared_block: SharedBlock | None = Field(default=None, description="attention and an MLP that many layers call")
+    streams: Streams | None = Field(default=None, description="several residual streams (DeepSeek-V4)")
     layer_inputs: LayerInputs | None = Field(default=None, description="an embedding for each layer")
     num_kv_shared_layers: Count = Field(
         default=0, description="last layers that read keys and values of the last layer before them of their kind"
@@ -192,13 +159,6 @@ class ModelFields(Sparse):
     notes: tuple[str, ...] = Field(
         default=(), description="for people: what of the original model is not described by the fields above"
     )
-
-
-NOT_SET = "is not known, and is not set in config.json: left out"  # the end of notes that say nothing of the model
-
-
-class ModelDescriptor(ModelFields):
-    """One architecture, with what follows from its fields."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -272,25 +232,18 @@ class ModelDescriptor(ModelFields):
 
         Wrong lengths are returned alone, and so are misplaced mixers, for further checks would fail on them.
         """
-        lists: dict[str, tuple[object, ...] | None] = {
+        lists = {
             "mlp_layers": self.mlp_layers,
             "rope_layers": self.rope_layers,
-            "mlp_sparsity": self.mlp_sparsity,
             "experts.layers": self.experts.layers if self.experts else None,
             "indexer.layers": self.indexer.layers if self.indexer else None,
-            "shared_block.layers": self.shared_block.layers if self.shared_block else None,
-            **(self.loop.lists() if self.loop else {}),
         } | {f"mixers[{index}].layers": mixer.layers for index, mixer in enumerate(self.mixers)}
         problems = wrong_lengths(lists, self.num_hidden_layers)
         if problems:
             return problems
-        problems += [] if self.loop is None else list(self.loop.problems())
         problems += self._pairs_problems()
         if wrong := misplaced(self.mixers, self.mlp_layers, self.num_hidden_layers):
             return wrong
-        low = self.latent
-        if low and low.queries_of_both and (low.q_lora_rank is None or self.attention_gate != "channel"):
-            problems.append("latent.queries_of_both needs q_lora_rank and an attention_gate by channel")
         if self.indexer and (self.latent is None or self.latent.q_lora_rank is None):
             problems.append("indexer needs latent attention with q_lora_rank: it reads the low-rank queries")
         if self.indexer and self.indexer.layers:
@@ -360,28 +313,9 @@ class ModelDescriptor(ModelFields):
             beside=own.block if own is not None and attends else None,
             attends=attends,
             keys=self._keys(index) if attends else Keys.ALL,
-            again=self.loop is not None and self.holder(index) != index,
-            joins=bool(self.loop and self.loop.joined and self.loop.joined[index]),
-            closes=bool(self.loop and self.loop.closed and self.loop.closed[index]),
-            detached=self.loop is not None and self.loop.is_detached(index),
-            calls=self._calls(index),
             pairs=self._pairs(index),
-            cut=self.mlp_sparsity is not None and self.mlp_sparsity[index] > 0,
             wide=self.wide_intermediate_size is not None and self._pairs(index) is Pairs.BORROWED,
-            input_norm=index > 0 or self.first_input_norm,
         )
-
-    def holder(self, index: int) -> int:
-        """Return the index of the layer that stores the weights which a layer uses: its own index if it shares none."""
-        if self.loop is not None:
-            return self.loop.holder(index)
-        calls = self.shared_block is not None and self.shared_block.layers[index]
-        return self.shared_block.holder(index) if calls and self.shared_block is not None else index
-
-    def _calls(self, index: int) -> Turn:
-        if self.shared_block is None or not self.shared_block.layers[index]:
-            return Turn.NONE
-        return Turn.HOLDS if self.holder(index) == index else Turn.CALLS
 
     def mixes(self, index: int) -> str | bool:
         """Return the name of a layer's block in place of attention, else whether it has a sliding window.

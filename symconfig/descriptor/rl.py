@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from symconfig.descriptor.strict import PositiveInt, Strict
 
@@ -189,17 +189,3 @@ class Rl(Strict):
     def batch(self) -> int:
         """Return the number of sequences of an optimizer step, rounded up."""
         return ceil(self.sequences / self.updates)
-
-
-def derived(section: object) -> dict[str, Any]:
-    """Return the task, global_batch_size and seq_length that follow from the section `rl`.
-
-    Empty if the section is no mapping; sizes are 1 for an invalid one, whose problems are reported elsewhere.
-    """
-    if not isinstance(section, dict):
-        return {}
-    try:
-        rl = Rl.model_validate(section, strict=False)
-    except ValidationError:  # it is said of the section
-        return {"task": "rl", "global_batch_size": 1, "seq_length": 1}
-    return {"task": "rl", "global_batch_size": rl.batch, "seq_length": rl.longest}

@@ -31,7 +31,6 @@ class Norm(StrEnum):
 class Position(StrEnum):
     ROPE = "rope"
     LEARNED = "learned"
-    SINUSOIDAL = "sinusoidal"  # a fixed table, added to the embedding (XGLM)
     ALIBI = "alibi"
     NONE = "none"
 
@@ -73,8 +72,7 @@ class Experts(Sparse):
     """Mixture of experts: what replaces the dense MLP on the layers that `ModelDescriptor.layer_kinds` names."""
 
     rare: ClassVar[tuple[str, ...]] = (
-        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "result_norm",
-        "result_bias", "norms_apart",
+        "layers", "zero_experts", "latent_size", "latent_bias", "input_scaled", "shortcut", "norms_apart",
     )  # fmt: skip
 
     num_experts: PositiveInt
@@ -112,8 +110,6 @@ class Experts(Sparse):
         description="their result joins the stream at the next layer's end, the shared expert's here (LongCat)",
     )
 
-    result_norm: bool = Field(default=False, description="a norm of what all experts give together (A.X K1)")
-    result_bias: bool = Field(default=False, description="a bias on what all experts give together (JetMoE)")
     norms_apart: bool = Field(
         default=False,
         description="router, routed experts and the shared one each read a norm of the stream, and what either gives "
@@ -144,20 +140,14 @@ class Experts(Sparse):
         return self
 
 
-class LatentAttention(Sparse):
+class LatentAttention(Strict):
     """Multi-head latent attention (DeepSeek-V2/V3): low-rank queries, keys and values."""
-
-    rare: ClassVar[tuple[str, ...]] = ("rope_key_norm", "queries_of_both")
 
     q_lora_rank: PositiveInt | None
     kv_lora_rank: PositiveInt
     qk_nope_head_dim: PositiveInt
     qk_rope_head_dim: PositiveInt
     v_head_dim: PositiveInt
-    rope_key_norm: bool = Field(default=False, description="a norm on the part of keys that rope turns (dots.3)")
-    queries_of_both: bool = Field(
-        default=False, description="queries, and a gate by channel, come from the low-rank ones and their norm (A.X K2)"
-    )
 
 
 class Particular(Strict):

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.rl import Lengths
-from symconfig.descriptor.rl import derived as of_rl
+from symconfig.descriptor.rl import Lengths, Rl
 from symconfig.descriptor.strict import PositiveInt, Strict
 from symconfig.descriptor.task import Task
 from symconfig.errors import InputError
@@ -118,35 +117,37 @@ def with_batch(document: Document) -> Document:
     data = document.data
     if not isinstance(data, dict):
         return document
-    return replace(document, data={**of_rl(data.get("rl")), **_derived(data), **data})
+    return replace(document, data={**_derived(data), **data})
 
 
 def check_batch(document: Document) -> None:
     """Raise InputError if a job states another batch size or sequence length than follows from its sections."""
     data = document.data if isinstance(document.data, dict) else {}
-    rl = of_rl(data.get("rl"))
-    follows = (
-        ("global_batch_size", rl, "rl: prompts x samples / updates"),
-        ("seq_length", rl, "rl: its longest prompt and response"),
-        ("global_batch_size", _derived(data), "preference: its sequences"),
-    )
+    derived, of_rl = _derived(data), isinstance(data.get("rl"), dict)
+    follows = {"global_batch_size": "rl: prompts x samples / updates" if of_rl else "preference: its sequences"}
+    if of_rl:
+        follows["seq_length"] = "rl: its longest prompt and response"
     problems = [
         document.problem(f"follows from the section {how}", (name,), got=str(data[name]), need=f"{size}, or nothing")
-        for name, section, how in follows
-        if (size := section.get(name, 0)) > 1 and data.get(name, size) != size
+        for name, how in follows.items()
+        if (size := derived.get(name, 0)) > 1 and data.get(name, size) != size
     ]
     if problems:
         raise InputError(problems)
 
 
 def _derived(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the seq_length, task and global_batch_size that follow from the sections `sequences` and `preference`.
+    """Return the task, global_batch_size and seq_length that follow from the sections rl, sequences and preference.
 
     Sizes are 1 for invalid sections, whose problems are reported elsewhere. Empty without these sections.
     """
     derived: dict[str, Any] = {}
-    sequences, preference = data.get("sequences"), data.get("preference")
+    rl, sequences, preference = (data.get(name) for name in ("rl", "sequences", "preference"))
     try:
+        if isinstance(rl, dict):
+            derived["task"] = "rl"
+            step = Rl.model_validate(rl, strict=False)
+            derived |= {"global_batch_size": step.batch, "seq_length": step.longest}
         if isinstance(sequences, dict):
             derived["seq_length"] = Sequences.model_validate(sequences, strict=False).max
         if isinstance(preference, dict):

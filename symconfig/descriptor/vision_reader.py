@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from symconfig.descriptor.architectures import class_defaults
 from symconfig.descriptor.architectures.architecture import Architecture, Reading
+from symconfig.descriptor.architectures.keys import fits, spoken
 from symconfig.descriptor.architectures.multimodal import BESIDE_TEXT, MULTIMODAL, NAMES, TOWER_IGNORED, Unfit
-from symconfig.descriptor.config_reader import fits, spoken
 from symconfig.descriptor.document import Document, shorten
 from symconfig.descriptor.vision import Vision
 

@@ -60,9 +60,8 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         # JSON's escapes are YAML's; DEL and the C1 controls, which YAML forbids bare, are escaped by hand.
         text = json.dumps(value, ensure_ascii=False)
-        return "".join(ch if ch.isprintable() else _escape(ch) for ch in text)
+        return "".join(
+            ch if ch.isprintable() else (f"\\u{ord(ch):04x}" if ord(ch) < 0x10000 else f"\\U{ord(ch):08x}")
+            for ch in text
+        )
     return json.dumps(value)
-
-
-def _escape(ch: str) -> str:
-    return f"\\u{ord(ch):04x}" if ord(ch) < 0x10000 else f"\\U{ord(ch):08x}"

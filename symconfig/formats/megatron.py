@@ -142,7 +142,6 @@ HEADS = (
 )  # fmt: skip
 ROTARY: tuple[Link | Only, ...] = (
     Only("position", (), {"position": "alibi"}, "it has no ALiBi"),
-    Only("position", (), {"position": "sinusoidal"}, "it has no fixed table of positions"),
     Only("rope_scaling.rope_type", (None, "yarn"), MLA, "multi-latent attention has rope and YaRN only"),
     Only("rope_scaling.rope_type", (None, "llama3", "linear", "yarn"), GQA, "it has no such scaling"),
     Link("", "--position-embedding-type",

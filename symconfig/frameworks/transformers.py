@@ -20,7 +20,6 @@ from symconfig.graph.implementation import (
     RotationKernel,
     Router,
     Routing,
-    ScanKernel,
 )
 
 
@@ -30,42 +29,42 @@ def _each(rows: Mapping[NormKernel, str]) -> Mapping[str, NormKernel]:
 
 _NORMS = _each(
     {
-        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3 olmo_hybrid",
-        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini minimax_m3_vl_text nemotron_h
-            qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma vaultgemma""",
-        NormKernel.EAGER_POWER: "gemma3n_text gemma4_text gemma4_unified_text",
+        NormKernel.EAGER_WIDE: "afmoe deepseek_v4 flex_olmo flint gpt_oss olmo2 olmo3",
+        NormKernel.EAGER_COPYING: """gemma gemma2 gemma3_text helium lara_mini nemotron_h
+            qwen3_5_moe_text qwen3_5_text qwen3_next vaultgemma""",
+        NormKernel.EAGER_POWER: "gemma4_text gemma4_unified_text",
         NormKernel.LAYER_WIDE: "olmo",
         NormKernel.LAYER_COPYING: "nemotron",
-        NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe cohere_compass_text",
+        NormKernel.LAYER_IN_TURN: "cohere cohere2 cohere2_moe",
     }
 )
-_CHAINED_GELU = words("codegen gpt-sw3 gpt2 gpt_neo gptj openai-gpt phi")  # activations.py:NewGELUActivation
+_CHAINED_GELU = words("codegen gpt-sw3 gpt2 gptj phi")  # activations.py:NewGELUActivation
 _JOINED_HEADS = words(
-    """bloom codegen dbrx falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox gpt_neox_japanese mpt openai-gpt persimmon phi3
+    """bloom codegen falcon gpt-sw3 gpt2 gpt_bigcode gpt_neox mpt phi3
     phi4_multimodal"""
 )
 _LATENT = words(  # keys' and values' two products, each of parts together
-    """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm4_moe_lite glm_moe_dsa hy_v4
+    """deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa
     kimi_linear longcat_flash minicpm3 sarvam_mla youtu"""
 )
-_JOINED_GATES = words("glm glm4 minimax_m3_vl_text phi3 phi4_multimodal")
+_JOINED_GATES = words("glm glm4 phi3 phi4_multimodal")
 # Tables of angles that a layer makes for itself, and which of them it leaves in fp32.
 _ANGLES = {
     **dict.fromkeys(words("gptj codegen"), Angles.APART),
-    **dict.fromkeys(words("ernie4_5 ernie4_5_moe glm glm4 helium recurrent_gemma"), Angles.BY_LAYER),
+    **dict.fromkeys(words("ernie4_5 ernie4_5_moe glm glm4 helium"), Angles.BY_LAYER),
 }
 _WIDE_ANGLES = words("codegen ernie4_5 ernie4_5_moe")
 # Queries that are joined from a turned and another part, head by head, give a result that is copied by token.
 _JOINED_PARTS = words(
-    """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots3_note_text glm glm4 glm4_moe glm4_moe_lite
-    glm_moe_dsa gpt_neox laguna longcat_flash minicpm3 minimax_m2 minimax_m3_vl_text nemotron persimmon phi phi3
-    phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma sarvam_mla sarvam_moe
+    """deepseek_v2 deepseek_v3 deepseek_v32 glm glm4 glm4_moe glm4_moe_lite
+    glm_moe_dsa gpt_neox longcat_flash minicpm3 minimax_m2 nemotron phi phi3
+    phi4_multimodal qwen3_5_moe_text qwen3_5_text qwen3_next sarvam_mla sarvam_moe
     stablelm youtu"""
 )
 # Plain attention that leaves the softmax in the scores' precision; that multiplies in fp32.
-_NARROW_SOFTMAX = words("gpt_neox_japanese gpt_oss openai-gpt xglm")
-_WIDE_PRODUCTS = words("flint gpt_neo")
-_SCALED_BY_SINKS = words("granite_swa granitemoe_swa")
+_NARROW_SOFTMAX = words("gpt_oss")
+_WIDE_PRODUCTS = words("flint")
+
 _ONE_HEAD = words("falcon")  # one key is broadcast, which torch's fused kernels refuse
 
 # From where on a router is in fp32, and whether the weights of its choices are.
@@ -73,22 +72,21 @@ _ROUTERS = {
     **dict.fromkeys(words("aria_text deepseek_v4 gpt_oss lfm2_moe"), Router.NARROW),
     **dict.fromkeys(
         words(
-            """axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text ernie4_5_moe
-            exaone_moe flint glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1
+            """deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe
+            exaone_moe flint glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1
             lara_mini longcat_flash nemotron_h sarvam_mla sarvam_moe solar_open"""
         ),
         Router.WIDE,
     ),
 }
 _WIDE_WEIGHTS = words(
-    """afmoe axk1 axk2 bailing_hybrid deepseek_v2 deepseek_v3 deepseek_v32 dots1 dots3_note_text exaone_moe flint
-    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 hy_v4 kimi_linear kolibri1 longcat_flash
-    minimax minimax_m2 minimax_m3_vl_text mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
+    """afmoe deepseek_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe flint
+    gemma4_text glm4_moe glm4_moe_lite glm_moe_dsa hunyuan_v1_moe hy_v3 kimi_linear kolibri1 longcat_flash
+    minimax_m2 mixtral nemotron_h sarvam_mla sarvam_moe solar_open"""
 )
 
-_LONE_SCANS = words("zamba")
 _EVERY_TOKEN = words("llama4_text")  # Llama4TextExperts, which no grouped product replaces
-_CHOICE_WEIGHTS = words("afmoe ernie4_5_moe laguna")  # the bias of a choice is a parameter without gradient
+_CHOICE_WEIGHTS = words("afmoe ernie4_5_moe")  # the bias of a choice is a parameter without gradient
 
 
 def written(how: Implementation, kind: str) -> Implementation:
@@ -97,8 +95,6 @@ def written(how: Implementation, kind: str) -> Implementation:
     kind: the model_type. Kernels that are fused, compiled or replaced by other libraries stay as they are.
     """
     kernels, kind = how, SAME_NETWORK.get(kind, kind)
-    if how.scan is ScanKernel.WHOLE and kind in _LONE_SCANS:
-        kernels = replace(kernels, scan=ScanKernel.ALONE)
     if how.norm is NormKernel.EAGER:
         kernels = replace(kernels, norm=_NORMS.get(kind, how.norm))
     if not how.fused_activation and kind in _CHAINED_GELU:
@@ -142,5 +138,4 @@ def _attention(how: Attention, kind: str) -> Attention:
         kernel=kernel,
         copies_shared_heads=True,
         wide_products=kind in _WIDE_PRODUCTS,
-        scales_by_sinks=kind in _SCALED_BY_SINKS,
     )

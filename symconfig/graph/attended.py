@@ -11,16 +11,12 @@ from symconfig.graph import dims as d
 FULL, WINDOW, CHOSEN = "keys_full", "keys_window", "keys_chosen"  # of all, of a window or chunk, of an indexer's choice
 # Those of a window and compressed ones before it: all of them, or an indexer's choice.
 RUNS, CHOSEN_RUNS = "keys_with_runs", "keys_with_chosen_runs"
-POOLED = "keys_of_pooled"  # of runs that an indexer chooses by pooled keys
-_BUDGET = "indexer_budget"
 _RATES = {RUNS: (d.HEAVY_RUN, ""), CHOSEN_RUNS: (d.RUN, "index_topk")}
 
 
 def _reach(model: ModelDescriptor) -> dict[str, int | None]:
     """Return, by kind of attention, how many of the last tokens a query attends to; None: all tokens before it."""
-    budget = next((mixer.sizes[_BUDGET] for mixer in model.mixers if _BUDGET in mixer.sizes), None)
-    chosen = model.indexer.index_topk if model.indexer else None
-    return {FULL: None, WINDOW: model.sliding_window, CHOSEN: chosen, POOLED: budget}
+    return {FULL: None, WINDOW: model.sliding_window, CHOSEN: model.indexer.index_topk if model.indexer else None}
 
 
 def keys(model: ModelDescriptor, seq_length: int, packing: Packing | None = None) -> dict[str, float]:
@@ -48,13 +44,13 @@ def visible(model: ModelDescriptor, seq_length: int) -> dict[str, float]:
 
 def _runs(model: ModelDescriptor) -> Iterator[tuple[str, int, int | None]]:
     """Yield (kind, tokens per compressed key, tokens whose compressed keys a query reads or None for all), one for each
-    kind of compressed keys that the model has; nothing for a model whose indexer has a budget.
+    kind of compressed keys that the model has.
     """
     sizes: dict[str, int] = {}
     for mixer in model.mixers:
         sizes |= mixer.sizes
     for name, (rate, chosen) in _RATES.items():
-        if (per := sizes.get(rate)) and _BUDGET not in sizes:
+        if per := sizes.get(rate):
             yield name, per, per * sizes[chosen] if chosen else None
 
 

@@ -303,15 +303,12 @@ class Builder:
 
 @dataclass(slots=True)
 class Context:
-    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme. reuses: another
-    block holds the weights that are made now.
-    """
+    """Hold a builder with the model and the implementation it builds for. shared_heads: see Scheme."""
 
     model: ModelDescriptor
     how: Implementation
     build: Builder
     shared_heads: bool = False
-    reuses: bool = False
 
     @property
     def frozen(self) -> bool:
@@ -323,9 +320,7 @@ class Context:
         """
         adapter = self.model.adapter
         quantised = adapter is not None and adapter.method == "qlora" and len(dims) > 1 and d.VOCAB not in dims
-        return Weight(
-            name, dims, gradient=not self.frozen, quantised=quantised, shared=shared or self.reuses, joined=joined
-        )
+        return Weight(name, dims, gradient=not self.frozen, quantised=quantised, shared=shared, joined=joined)
 
     @property
     def whole_look_up(self) -> bool:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
 
-from symconfig.descriptor.architectures.class_defaults import FIRST_STATE, SCORE_BIAS
+from symconfig.descriptor.architectures.class_defaults import SCORE_BIAS
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import FUSED_TARGETS, Adapter, AdapterTarget
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block, Place
 from symconfig.graph.model import blocks, dim_sizes, sequence
-from symconfig.graph.operator import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +50,10 @@ def parameters(model: ModelDescriptor, with_mtp: bool = True) -> ParameterCount:
         total += times * part
         active += times * part_active
         trainable += times * part_trainable
-    untrained = _untrained(model)
-    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
-
-
-def _untrained(model: ModelDescriptor) -> int:
-    """Return the number of parameters of Transformers' class that get no gradient (router biases, first states) and
-    that Megatron-LM has as buffers; 0 for most models.
-    """
+    untrained = 0  # biases of the choice that a class has as parameters, but without a gradient
     if model.experts is not None and model.model_type in SCORE_BIAS:
-        return model.experts.num_experts * sum(model.moe_layers)
-    return model.hidden_size if model.model_type in FIRST_STATE else 0
+        untrained = model.experts.num_experts * sum(model.moe_layers)
+    return ParameterCount(total + untrained, active + untrained, trainable, by_part)
 
 
 @lru_cache(maxsize=128)
@@ -106,7 +98,14 @@ def targets(model: ModelDescriptor) -> Targets:
     which an adapter trains a weight. Cached.
     """
     names: Targets = get_args(AdapterTarget)
-    return tuple(name for name in names if model.names_target(name) and _trained(model, name))
+
+    def trained(name: AdapterTarget) -> bool:
+        """Return whether an adapter on this layer only trains a weight."""
+        adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
+        every = blocks(model.model_copy(update={"adapter": adapter})).values()
+        return any(not weight.frozen for block in every for op in block.operators for weight in op.weights)
+
+    return tuple(name for name in names if model.names_target(name) and trained(name))
 
 
 def layers(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()) -> Targets:
@@ -114,10 +113,3 @@ def layers(names: Iterable[AdapterTarget], fuses: Collection[AdapterTarget] = ()
     every = [name for name in names if name in fuses or name not in FUSED_TARGETS]
     inside = {part for whole, pieces in FUSED_TARGETS.items() if whole in every for part in pieces}
     return tuple(name for name in every if name not in inside)
-
-
-def _trained(model: ModelDescriptor, name: AdapterTarget) -> list[Weight]:
-    """Return the weights that are trained with an adapter on this layer only; empty if the model has no such layer."""
-    adapter = Adapter(r=1, lora_alpha=1.0, target_modules=(name,))
-    every = blocks(model.model_copy(update={"adapter": adapter})).values()
-    return [weight for block in every for op in block.operators for weight in op.weights if not weight.frozen]

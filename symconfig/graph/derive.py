@@ -241,7 +241,9 @@ class Flow:
         for op, layout in self.uses[name]:
             if op and op.gradients is not Gradients.ALL:
                 continue
-            given = layout if op is None else _gradient_layout(op, self._use(op, name), self.scheme)
+            given = layout
+            if op is not None:
+                given = _gradient_layout(op, next(use for use in op.inputs if use.name == name), self.scheme)
             sources.setdefault((given, op.name if op and op.apart and wanted.where("tp") is None else ""), op)
         result = []
         for (given, _), op in sources.items():
@@ -269,9 +271,6 @@ class Flow:
             for move in moves(produced.summed(), layout, d.elements(tensor.dims)):
                 result.append(_collective(tensor, move, Phase.INPUT, op, (op.name, Phase.INPUT)))
         return result
-
-    def _use(self, op: Operator, name: str) -> Use:
-        return next(use for use in op.inputs if use.tensor.name == name)
 
     def held(self) -> list[Held]:
         """Return every activation on one rank, once for each layout in which a backward needs it, or as produced if

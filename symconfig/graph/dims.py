@@ -48,9 +48,7 @@ RANK_COLUMNS = "adapter_rank_columns"  # the rank, and the hidden size, as an ad
 ADAPTER_COLUMNS = "adapter_columns"
 POSITIONS = "max_position_embeddings"
 MTP_COLUMNS = "mtp_columns"  # the hidden size as a multi-token-prediction layer's projection gives it
-NORM_GATE = "norm_gate_rank"  # of the MLP that gates a norm
 LABELS = "num_labels"  # numbers that a head gives in place of logits
-HEAD_COLUMNS = "head_columns"  # the hidden size as a projection before the head gives it
 GATHERED = "gathered"  # a loop of one turn: the operator's tensors are whole along tp
 
 # Dims that tensor parallelism may split, widest meaning first; expert width is split by etp instead.

@@ -81,7 +81,6 @@ class ScanKernel(StrEnum):
 
     GATED = "gated"  # the convolution before it and the gate behind it; a norm is another (Megatron-LM's MambaMixer)
     WHOLE = "whole"  # its norm and its output projection, too (Transformers with mamba-ssm)
-    ALONE = "alone"  # nothing: each projection keeps what it reads (Transformers' Zamba)
 
 
 class LossKernel(StrEnum):
@@ -144,7 +143,6 @@ class Attention:
         wide_products: if products are not fused, copy queries and keys into fp32 for them.
         one_head_apart: one key head for all query heads keeps PyTorch from its fused kernel; its own products are
             WIDE.
-        scales_by_sinks: sinks scale the result instead of being joined to the scores.
     """
 
     kernel: Kernel = Kernel.FLASH
@@ -154,7 +152,6 @@ class Attention:
     choosing: Choosing = Choosing.KERNEL
     wide_products: bool = False
     one_head_apart: bool = False
-    scales_by_sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from symconfig.descriptor.sections import Attention
 from symconfig.errors import InputError, Problem
 from symconfig.graph import dims as d
 from symconfig.graph.block import Block
-from symconfig.graph.blocks.layer import layer, shared_block_sizes
-from symconfig.graph.blocks.recurrent import GATE_WIDTH
+from symconfig.graph.blocks.layer import layer
 from symconfig.graph.blocks.streams import layer_input_sizes, stream_sizes
 from symconfig.graph.builder import Builder, Context
 from symconfig.graph.derive import derive
@@ -90,7 +89,7 @@ _NUMBERS = frozenset(
     {"name", "source", "huggingface_id", "notes", "hidden_size", "intermediate_size", "num_hidden_layers",
      "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings",
      "extra_positions", "num_nextn_predict_layers", "sliding_window_pattern", "mixers", "mlp_layers", "rope_layers",
-     "particulars", "mlp_sparsity"}
+     "particulars"}
 )  # fmt: skip
 
 
@@ -163,9 +162,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         d.POSITIONS: model.max_position_embeddings + model.extra_positions,
         "mtp_width": 2 * model.hidden_size,
         d.MTP_COLUMNS: model.hidden_size,
-        d.HEAD_COLUMNS: model.hidden_size,
         d.LABELS: model.num_labels or 0,
-        d.NORM_GATE: model.norm_gate_rank or 0,
     }
     if model.experts is not None:
         moe = model.experts
@@ -186,9 +183,7 @@ def dim_sizes(model: ModelDescriptor) -> dict[str, float]:
         }
     if wide := model.wide_intermediate_size:
         sizes |= {d.WIDE_FFN: wide, d.WIDE_FFN_FUSED: 2 * wide}
-    if model.mlp_token_shift:
-        sizes[GATE_WIDTH] = model.hidden_size
-    sizes |= layer_input_sizes(model) | shared_block_sizes(model) | stream_sizes(model)
+    sizes |= layer_input_sizes(model) | stream_sizes(model)
     for block in blocks_of(model):
         sizes |= parts().mixer(block).sizes(model)
     for end in _ends(model):

@@ -39,7 +39,6 @@ class Mixer:
         norm_apart: the norm before it is never fused with its first linear layer.
         needs: sizes that a descriptor must give.
         may: sizes that it may give.
-        optional: it may also give none of the sizes.
         switches: names of the switches that it may set.
         divides: sizes that must be divisible by another one.
     """
@@ -54,17 +53,16 @@ class Mixer:
     norm_apart: bool = False
     needs: tuple[str, ...] = ()
     may: tuple[str, ...] = ()
-    optional: bool = False
     switches: tuple[str, ...] = ()
     divides: Mapping[str, str] = field(default_factory=dict)
 
     def problems(self, stated: Declared) -> Iterator[str]:
         """Yield a sentence for each fault in what a descriptor states of the mixer: missing, unknown or indivisible
-        sizes, and unknown switches. An `optional` mixer may state no size at all.
+        sizes, and unknown switches.
         """
         sizes, known = stated.sizes, (*self.needs, *self.may)
         missing = [name for name in self.needs if not sizes.get(name)]
-        if missing and (sizes or not self.optional):
+        if missing:
             yield f"{self.name} needs {', '.join(missing)} under sizes, each a positive number"
         if unknown := sorted(set(sizes) - set(known)):
             yield f"{self.name} has no size {', '.join(unknown)}; its sizes are {', '.join(known) or 'none'}"

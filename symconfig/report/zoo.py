@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.format import count
 from symconfig.graph.count import parameters

@@ -93,7 +93,6 @@ def position_type(model: ModelDescriptor, r: Resolved) -> str:
         Position.LEARNED: "learned_absolute",
         Position.NONE: "none",
         Position.ALIBI: "alibi",
-        Position.SINUSOIDAL: "sinusoidal",
     }[model.position]
 
 

@@ -46,14 +46,6 @@ SMALL: dict[str, Any] = {
 
 # What a family's class demands of sizes, or cannot be built without.
 OWN: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {
-        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
-        "rope_parameters": {"sliding_attention": {"rope_theta": 5e4, "rope_type": "default"}, "full_attention": None},
-    },
-    "dbrx": {
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
-        "ffn_config": {"ffn_hidden_size": 28, "moe_num_experts": _EXPERTS, "moe_top_k": _CHOSEN},
-    },
     **{kind: {"head_dim": 16} for kind in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")},
     # Its weights have rows for experts without computing, which nothing reads; its angles are as wide as a head.
     "longcat_flash": {"zero_expert_num": 0, "head_dim": 4},
@@ -70,27 +62,7 @@ OWN: dict[str, dict[str, Any]] = {
         * (LAYERS // 4),
         "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 16},
     },
-    "dory": {"n_input_layers": 2, "n_output_layers": 2, "n_recurrent_loops": 3},
-    "hrm_text": {"num_hidden_layers": 2},
-    "qwen4_exp_text": {
-        "head_dim": 16,
-        "hc_lowrank": 12,
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 16,
-        "indexer_budget": 8,
-        "indexer_compress_ratio": 4,
-    },
-    "minimax_m3_vl_text": {
-        "head_dim": 16,
-        "num_key_value_heads": 2,
-        "layer_types": ["full_attention", *["minimax_m3_sparse"] * (LAYERS - 1)],
-        "mlp_layer_types": ["dense", "dense", *["sparse"] * (LAYERS - 2)],
-        "index_block_size": 4,
-        "index_topk_blocks": 3,
-    },
     "helium": {"head_dim": 16},
-    "bitnet": {"head_dim": 16},
     "ministral": {"head_dim": 12},
     "hunyuan_v1_dense": {"head_dim": 12},
     "hunyuan_v1_moe": {"head_dim": 12},
@@ -102,28 +74,8 @@ OWN: dict[str, dict[str, Any]] = {
         "attention_k_eq_v": True,
     },
     "gemma4_unified_text": {"global_head_dim": 20, "attention_k_eq_v": False},
-    "gemma3n_text": {
-        "vocab_size_per_layer_input": 60,
-        "num_kv_shared_layers": 2,
-        "laurel_rank": 6,
-        "layer_types": ["sliding_attention", "full_attention"] * (LAYERS // 2),
-        "activation_sparsity_pattern": [0.5, 0.5] + [0.0] * (LAYERS - 2),
-    },
-    "gpt_neo": {"attention_types": [[["global", "local"], LAYERS // 2]]},
     "mamba2": {"num_heads": 16, "head_dim": 8},
-    "zamba2": {"layers_block_type": (["mamba"] * 3 + ["hybrid"]) * (LAYERS // 4)},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * (LAYERS // 2)},
-    "dots3_note_text": {
-        "num_key_value_heads": _HEADS,
-        "swa_num_attention_heads": 2,
-        "swa_num_key_value_heads": 2,
-        "swa_q_lora_rank": 18,
-        "swa_kv_lora_rank": 20,
-        "swa_qk_nope_head_dim": 10,
-        "swa_qk_rope_head_dim": 4,
-        "swa_v_head_dim": 14,
-        "swa_head_dim": 14,
-    },
 }
 
 

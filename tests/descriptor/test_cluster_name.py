@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from symconfig.descriptor.cluster_name import as_document, changes_of, joined, pairs, spelled, split
-from symconfig.descriptor.load import find_cluster, load_cluster, with_changes
+from symconfig.descriptor.cluster_name import as_document, joined, pairs, spelled, split
+from symconfig.descriptor.load import find_cluster, load_cluster
 from symconfig.errors import InputError
 
 SIZES = st.integers(20, 400).map(lambda number: f"{number}GB")
@@ -56,12 +56,6 @@ def test_a_name_is_a_base_and_what_differs(name: str, base: str, changes: dict[s
         assert split(joined(base, changes)) == (base, changes)
 
 
-def test_a_change_gives_way_to_a_later_one() -> None:
-    name = joined("h100 with network=4x200Gb/s and gpu_memory=96GB", {"network": "8x400Gb/s"})
-    assert name == "h100 with network=8x400Gb/s and gpu_memory=96GB"
-    assert joined("h100@4x200Gb/s", {}) == "h100@4x200Gb/s"
-
-
 @settings(max_examples=60, deadline=None)
 @given(CHANGES, st.sampled_from(("h100", "a100-80gb", "gb200-nvl72")))
 def test_fields_spelled_as_a_name_are_the_cluster_of_a_file(
@@ -84,20 +78,6 @@ def sourceless(cluster: Any) -> Any:
         return [plain(item) for item in value] if isinstance(value, list) else value
 
     return plain(cluster.model_dump(mode="json"))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 16), st.sampled_from((25, 100, 200, 400, 800)), st.sampled_from((1, 2, 4, 8)))
-def test_ports_times_their_speed_are_what_the_gpus_of_a_node_share(ports: int, gigabits: int, gpus: int) -> None:
-    mine = load_cluster(f"h100 with network={ports}x{gigabits}Gb/s and gpus_per_node={gpus}")
-    for level in mine.levels:
-        if level.name in ("rail", "spine"):
-            assert level.bandwidth_bytes_per_s.value * gpus * 8 == pytest.approx(ports * gigabits * 1e9)
-
-
-def test_levels_may_be_a_list_in_a_mapping_too() -> None:
-    fields = {"levels": [{"name": "rail", "size": 64}, {"name": "spine", "oversubscription": 2}]}
-    assert changes_of(fields) == {"levels.rail.size": "64", "levels.spine.oversubscription": "2"}
 
 
 @pytest.mark.parametrize(
@@ -152,11 +132,3 @@ def test_a_file_whose_name_looks_like_a_change_is_a_file(tmp_path: Path) -> None
     assert load_cluster(path.name, tmp_path).gpu == load_cluster("h200").gpu
     assert find_cluster(path.name, tmp_path) == path
     assert find_cluster("h100 with gpu_memory=20GB").stem == "h100"
-
-
-def test_the_name_of_many_changes_is_cut_and_they_are_all_made() -> None:
-    changes = {f"kernels.{name}": "0.5" for name in ("link_efficiency", "gemm_efficiency", "attention_efficiency")}
-    changes |= {"gpu.product": "a product whose name is as long as some of them are, " * 3}
-    mine = with_changes(load_cluster("h100"), changes)
-    assert len(mine.name) == 200
-    assert mine.kernels.attention_efficiency.value == 0.5

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-import symconfig
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.strict import Strict
@@ -36,16 +35,6 @@ def test_nothing_that_was_worked_out_before_is_kept(name: str, change: dict[str,
     fresh = ModelDescriptor.model_construct(**{field: getattr(copied, field) for field in ModelDescriptor.model_fields})
     assert asked(copied) == asked(fresh) != asked(model)
     assert parameters(copied) == parameters(fresh) != parameters(model)
-
-
-def test_a_plan_of_half_the_layers_takes_about_half_as_long() -> None:
-    model = load_model("llama3.1-8b")
-
-    def step_s(of: ModelDescriptor) -> float:
-        return symconfig.plan(model=of, cluster="h100", gpus=8, global_batch_size=64).best.predicted.step_s
-
-    whole = step_s(model)
-    assert step_s(model.model_copy(update={"num_hidden_layers": 16})) == pytest.approx(whole / 2, rel=0.15)
 
 
 def test_a_section_inside_a_descriptor_forgets_as_well() -> None:

@@ -11,10 +11,8 @@ import yaml
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.difference import SHORT
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.descriptor.mesh import NETWORK
 from symconfig.descriptor.write import cluster_yaml
 from symconfig.errors import InputError
-from symconfig.resources import data_dir
 
 GIGA = 1e9
 Write = Callable[..., ClusterDescriptor]
@@ -100,40 +98,6 @@ def test_a_plain_number_has_the_file_as_its_source_and_the_usual_uncertainty(mad
     assert mine.kernels.hbm_efficiency.uncertainty == 0.02
 
 
-def test_the_source_of_the_file_is_that_of_its_numbers(made: Write) -> None:
-    mine = made("base: h100\nname: pit\nsource: our data centre\ngpu_memory: 80GB\n")
-    assert mine.name == "pit"
-    assert mine.gpu.memory_bytes.source == "our data centre"
-    assert mine.source.startswith("our data centre; what that leaves as it was: ")
-
-
-def test_a_part_of_a_number_leaves_the_rest_of_it(made: Write) -> None:
-    mine, base = made("base: h100\ngpu: {context_bytes: {uncertainty: 0.1}}\n"), load_cluster("h100")
-    assert mine.gpu.context_bytes == base.gpu.context_bytes.model_copy(update={"uncertainty": 0.1})
-
-
-def test_null_takes_away_what_a_gpu_need_not_have(made: Write) -> None:
-    assert made("base: h100\ngpu: {peak_flops: {fp8: null}}\n").gpu.peak_flops.fp8 is None
-
-
-def test_constants_may_come_from_a_file_beside_it(made: Write, tmp_path: Path) -> None:
-    constants = (data_dir("model_zoo") / "kernels" / "b200.yaml").read_text(encoding="utf-8")
-    (tmp_path / "mine-kernels.yaml").write_text(constants, encoding="utf-8")
-    mine = made("base: h100\nnetwork: 4x200Gb/s\nkernels: mine-kernels.yaml\n")
-    assert mine.kernels == load_cluster("b200").kernels
-
-
-def test_a_whole_file_of_ones_own_needs_no_sources_either(made: Write) -> None:
-    text = yaml.safe_load(cluster_yaml(load_cluster("h100")))
-    bare = without_sources(text)
-    del bare["name"], bare["aliases"]
-    mine = made(yaml.safe_dump(bare, sort_keys=False))
-    assert numbers(mine) == numbers(load_cluster("h100"))
-    assert (mine.name, mine.source) == ("ours", "given by the user in ours.yaml")
-    assert mine.levels[0].latency_s.source == "given by the user in ours.yaml"
-    assert mine.levels[0].latency_s.uncertainty == 0.1
-
-
 def without_sources(value: object) -> object:
     """A file's data with plain numbers where it has their sources."""
     if isinstance(value, dict):
@@ -141,11 +105,6 @@ def without_sources(value: object) -> object:
             return value["value"]
         return {k: without_sources(v) for k, v in value.items() if k != "source"}
     return [without_sources(item) for item in value] if isinstance(value, list) else value
-
-
-def test_the_zoo_takes_no_number_without_a_source() -> None:
-    for path in (data_dir("model_zoo") / "clusters").glob("*.yaml"):
-        assert "given by the user" not in cluster_yaml(load_cluster(path.stem)), path
 
 
 @pytest.mark.parametrize("name", zoo_clusters())
@@ -232,11 +191,6 @@ def test_fewer_gpus_with_a_link_to_each_peer_have_fewer_links(made: Write) -> No
     assert mine.kernels == base.kernels
 
 
-def test_ports_are_shared_by_the_gpus_that_the_node_has_now(made: Write) -> None:
-    mine = made("network: 4x200Gb/s\ngpus_per_node: 4\nbase: h100\n")
-    assert {level.bandwidth_bytes_per_s.value for level in mine.levels if level.name in NETWORK} == {25e9}
-
-
 # --- messages -------------------------------------------------------------------------------------------------------
 
 
@@ -289,11 +243,6 @@ def test_everything_that_is_wrong_is_said_at_once_and_once(made: Write) -> None:
     assert told.count(" | ") == 3
     for field in ("network: ", "gpu_memory: ", "gpu.vendor: ", "levels.rail.size: "):
         assert told.count(f": {field}") == 1
-
-
-def test_a_short_field_needs_a_base(made: Write) -> None:
-    told = refusal(made, "network: 4x200Gb/s\n")
-    assert told.endswith("ours.yaml:1:1: network: changes a base, and the file names none. Try: base: h100.")
 
 
 def test_a_network_needs_switches(made: Write, tmp_path: Path) -> None:

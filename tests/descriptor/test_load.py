@@ -76,11 +76,6 @@ def test_every_zoo_model_loads_under_its_own_name_with_a_source(name: str) -> No
     assert "http" in model.source or "arXiv" in model.source
 
 
-def test_a_new_model_is_one_file(tmp_path: Path) -> None:
-    assert load_model(_write(tmp_path, MODEL)).name == "mine"
-    assert load_model("mine.yaml", base=tmp_path).hidden_size == 64
-
-
 def test_an_unknown_name_gets_the_nearest_ones_and_the_command_that_lists_all() -> None:
     with pytest.raises(InputError) as caught:
         load_model("lama2-13b")
@@ -221,18 +216,6 @@ def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
         + ", ".join(sorted(Training.model_fields))
         + ").",
     ]  # fmt: skip
-
-
-def test_a_section_given_as_a_value_names_its_fields(tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text("model: a\ncluster: b\ngpus: 8\nglobal_batch_size: 8\npacking: true\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"job.yaml:5:10: packing: .*need a section .* with lengths, weights"):
-        job_of(path)
-
-
-def test_many_wrong_fields_are_a_quick_message(tmp_path: Path) -> None:
-    text = MODEL + "".join(f"hidden_size_{i}: 1\n" for i in range(20_000))
-    assert len(_lines(tmp_path, text)) <= 100
 
 
 def test_loading_a_model_imports_nothing_heavy() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from symconfig.descriptor.amounts import gpu_bytes_per_s, with_network
@@ -105,44 +103,3 @@ def test_an_oversubscription_is_that_of_the_outermost_level(text: str) -> None:
 def test_less_goes_through_than_below() -> None:
     with pytest.raises(InputError, match="is no oversubscription"):
         with_network(load_cluster("h100"), "8x400 Gb/s, 0.5:1", "a test")
-
-
-def test_a_network_stands_behind_the_name_of_a_cluster(tmp_path: Path) -> None:
-    mine, base = load_cluster("h100@4x100 Gb/s, 2:1"), load_cluster("h100")
-    assert (mine.name, mine.aliases) == ("h100 with network=4x100 Gb/s, 2:1", ())
-    assert [level.bandwidth_bytes_per_s.value for level in mine.levels[1:]] == [6.25 * GIGA] * 2
-    assert (mine.gpu, mine.host) == (base.gpu, base.host)
-    (tmp_path / "at@home.yaml").write_text(FILE, encoding="utf-8")
-    assert load_cluster("at@home.yaml", tmp_path).name == "ours"
-    assert load_cluster("at@home.yaml@8x400 Gb/s", tmp_path).name == "ours with network=8x400 Gb/s"
-    for wrong, why in (("h1000@4x100 Gb/s", "unknown cluster"), ("h100@fast", "'fast' is not understood")):
-        with pytest.raises(InputError, match=why):
-            load_cluster(wrong)
-
-
-def test_a_cluster_file_names_a_base_and_its_network(tmp_path: Path) -> None:
-    path = tmp_path / "ours.yaml"
-    path.write_text(FILE, encoding="utf-8")
-    mine, base = load_cluster(str(path)), load_cluster("h100")
-    assert (mine.name, mine.aliases) == ("ours", ())
-    assert mine.levels[0] == base.levels[0]
-    assert [level.bandwidth_bytes_per_s.value for level in mine.levels[1:]] == [6.25 * GIGA] * 2
-    assert mine.levels[1].bandwidth_bytes_per_s.source == "our data centre: 4x100 Gb/s"
-    assert (mine.gpu, mine.host) == (base.gpu, base.host)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("4x100 Gb/s", "fast", "ours.yaml:5:10: network: 'fast' is not understood"),
-        ("base: h100", "base: h1000", "ours.yaml:2:7: base: the base cluster cannot be loaded"),
-        ("base: h100", "base: ours.yaml", "the bases go round in a circle (got ours.yaml -> ours.yaml)"),
-        ("network: 4x100 Gb/s", "ports: 4", "ports"),
-    ],
-)
-def test_a_wrong_cluster_file_is_refused_with_its_line(tmp_path: Path, old: str, new: str, why: str) -> None:
-    path = tmp_path / "ours.yaml"
-    path.write_text(FILE.replace(old, new), encoding="utf-8")
-    with pytest.raises(InputError) as error:
-        load_cluster(str(path))
-    assert why in str(error.value)

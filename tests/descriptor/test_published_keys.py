@@ -18,8 +18,7 @@ from tests.descriptor.test_families import _real
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 WIDTH = 40  # intermediate_size of small configurations
 # What stands in the files of Apertus-8B, Phi-3.5-MoE, ERNIE-4.5-21B-A3B, Hunyuan-A13B, Falcon-H1, Qwen3-Coder-480B,
-# DeepSeek-V4, GLM-5.2, MiniMax-M3, MiMo-V2-Flash, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3, Kimi-Linear-48B and
-# Ling 3.0, beside what the class reads.
+# DeepSeek-V4, GLM-5.2, Qwen3.6, Nemotron 3, dots.llm1, Hunyuan-7B, Hy3 and Kimi-Linear-48B, and no class reads it.
 KEYS: dict[str, dict[str, Any]] = {
     "apertus": {"qk_norm": True, "post_norm": False, "hidden_dropout": 0.0},
     "phimoe": {"hidden_dropout": 0.0, "original_max_position_embeddings": 4096},
@@ -38,13 +37,6 @@ KEYS: dict[str, dict[str, Any]] = {
         "moe_layer_freq": 1, "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "rope_theta": 1e4,
         "num_nextn_predict_layers": 0,
     },
-    "bailing_hybrid": {
-        "embedding_dropout": 0.0, "output_dropout": 0.0, "gated_attention_proj_granularity_type": "head_wise",
-        "group_norm_size": 1, "linear_silu": True, "no_kda_lora": True, "max_window_layers": 20, "use_qk_norm": True,
-        "moe_router_enable_expert_bias": True, "moe_shared_expert_intermediate_size": 28, "router_dtype": "fp32",
-        "partial_rotary_factor": 0.5, "score_function": "sigmoid", "scoring_func": "sigmoid", "topk_method": "noaux_tc",
-        "num_kv_heads_for_linear_attn": 0, "use_bias": False, "use_qkv_bias": False,
-    },
     "hunyuan_v1_moe": {
         "attention_head_dim": 12, "moe_intermediate_size": [WIDTH] * LAYERS, "num_shared_expert": [1] * LAYERS,
         "norm_topk_prob": True, "routed_scaling_factor": 1.0, "pad_id": 7,
@@ -58,10 +50,6 @@ KEYS: dict[str, dict[str, Any]] = {
     "glm_moe_dsa": {
         "rope_interleave": True, "index_share_for_mtp_iteration": True, "moe_router_dtype": "float32",
         "layer_types": ["deepseek_sparse_attention"] * LAYERS,
-    },
-    "minimax_m3_vl_text": {
-        "use_gemma_norm": True, "use_qk_norm": True, "qk_norm_type": "per_head", "n_shared_experts": 1,
-        "scoring_func": "sigmoid", "use_routing_bias": True, "num_mtp_modules": 7,
     },
     "mimo_v2_flash": {
         "hybrid_layer_pattern": [0, 1, 1, 1, 1, 0, 1, 1], "moe_layer_freq": [0, *[1] * (LAYERS - 1)],
@@ -80,9 +68,8 @@ OTHERS: list[tuple[str, str, Any]] = [
     ("hunyuan_v1_moe", "moe_intermediate_size", WIDTH + 8), ("hunyuan_v1_moe", "num_shared_expert", [2] * LAYERS),
     ("hunyuan_v1_moe", "moe_layer_num_skipped", 1), ("qwen3_moe", "shared_expert_intermediate_size", 36),
     ("deepseek_v4", "topk_method", "greedy"), ("glm_moe_dsa", "moe_router_dtype", "bfloat16"),
-    ("minimax_m3_vl_text", "qk_norm_type", "per_layer"), ("mimo_v2_flash", "swa_num_key_value_heads", 2),
+    ("mimo_v2_flash", "swa_num_key_value_heads", 2),
     ("mimo_v2_flash", "hybrid_layer_pattern", [1] * LAYERS), ("mimo_v2_flash", "moe_layer_freq", [1] * LAYERS),
-    ("bailing_hybrid", "moe_shared_expert_intermediate_size", 36), ("bailing_hybrid", "linear_silu", False),
     ("hy_v3", "first_k_dense_replace", 2), ("hy_v3", "expert_hidden_dim", 36),
     ("kimi_linear", "use_grouped_topk", False), ("hunyuan_v1_dense", "use_qk_norm", False),
     ("hunyuan_v1_moe", "norm_topk_prob", False), ("dots1", "scoring_func", "softmax"),

@@ -10,12 +10,9 @@ from symconfig.descriptor.architectures.class_defaults import SAME_NETWORK
 from symconfig.descriptor.architectures.hybrid import ARCHITECTURES as HYBRID
 from symconfig.descriptor.architectures.multimodal import ARCHITECTURES as INNER
 
-# Qwen-7B's code lies beside its weights, Kimi-K2's class is DeepSeek-V3's, DBRX's has sections, LongCat's weights that
-# nothing reads (test_expert_families.py), and test_hybrid.py has its own; multimodal models, and language models that
-# are only part of one, have no causal model of their own (test_vision.py). Cohere Compass has no default to be built,
-# and Phi-4 multimodal has its towers within (test_families.py).
-_OF_ANOTHER = {*SAME_NETWORK}
-_ELSEWHERE = {*_OF_ANOTHER, "dbrx", "longcat_flash", "cohere_compass_text", "phi4_multimodal", *INNER, *HYBRID}
+# Of no class of their own, or held elsewhere: LongCat's weights that nothing reads (test_expert_families.py), blocks in
+# attention's place (test_hybrid.py), language models that are only part of one (test_vision.py), Phi-4 multimodal.
+_ELSEWHERE = {*SAME_NETWORK, "longcat_flash", "phi4_multimodal", *INNER, *HYBRID}
 KINDS = tuple(kind for kind, table in architectures().items() if table.text_of is None and kind not in _ELSEWHERE)
 _MLA = ("deepseek_v2", "deepseek_v3")
 _FACTORS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling", "logit_scale")
@@ -24,24 +21,17 @@ _SWITCHES = (
     "_remove_final_layer_norm", "scale_embedding", "use_qk_norm", "qk_layernorm", "use_qkv_bias", "use_bias",
     "enable_bias", "layer_norm_elementwise_affine",
 )  # fmt: skip
-_HEADS_FILL_HIDDEN = ("helium", "bitnet", "cohere2", "olmoe")
+_HEADS_FILL_HIDDEN = ("helium", "cohere2", "olmoe")
 # What no descriptor says otherwise, or what the class demands.
 _FIXED: dict[str, dict[str, Any]] = {
     "afmoe": {"attention_bias": False},
-    "laguna": {"attention_bias": False},
+    "phi": {"qk_layernorm": False},
     "ernie4_5_moe": {"use_bias": False},
+    "gemma4_text": {"hidden_size_per_layer_input": 0},
     "deepseek_v4": {"q_lora_rank": 12, "o_groups": 2, "o_lora_rank": 6, "num_key_value_heads": 1,
                     "attention_bias": False, "n_shared_experts": 1},
-    "gemma3n_text": {"num_kv_shared_layers": 0},
-    "dory": {"n_input_layers": 0, "n_output_layers": 0, "attention_bias": False, "mlp_bias": False},
-    "hrm_text": {"H_cycles": 1, "L_cycles": 2},
-    "hy_v4": {"q_lora_rank": 12, "attention_bias": False},
-    **{kind: {"tie_word_embeddings": True, "layers_block_type": ["mamba", "hybrid", "hybrid", "mamba"],
-              "num_hidden_layers": 4} for kind in ("zamba", "zamba2")},
-    "xlstm": {"use_bias": False},
-    "diffllama": {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
     "mimo_v2_flash": {"head_dim": 12, "num_key_value_heads": 1},  # of which layers with a window have twice as many
-    **{kind: {"q_lora_rank": 12} for kind in ("axk1", "axk2", "deepseek_v32", "dots3_note_text", "glm_moe_dsa")},
+    **{kind: {"q_lora_rank": 12} for kind in ("deepseek_v32", "glm_moe_dsa")},
 }  # fmt: skip
 
 
@@ -105,20 +95,12 @@ def tiny_config(kind: str, seed: int) -> dict[str, Any]:
         config["head_dim"] = config["hidden_size"] // heads
     if kind == "gemma4_text":
         config["hidden_size_per_layer_input"] = 0
-    if kind == "zamba2":
-        config.pop("head_dim", None)  # which follows from the hidden size
-    if kind in ("zamba2", "dots3_note_text"):
-        config["num_key_value_heads"] = heads
     if kind == "mpt":
         config.pop("logit_scale")  # which its modules do not read
     if kind == "falcon":
         config["num_kv_heads"] = draw.choice((1, 2, heads))
-    if kind == "granite_swa":
-        config["layer_rope_theta"] = [draw.choice((0, 5e5))] * layers
     if kind == "smollm3":
         config["no_rope_layers"] = [draw.randint(0, 1) for _ in range(layers)]
-    if kind == "gpt_neo":
-        config["attention_types"] = [[["global", "local"], layers // 2], [["global"], layers % 2]]
     if kind == "internlm3":
         config["mlp_bias"] = config["attention_bias"]  # which its class demands
     if "mlp_only_layers" in defaults:

@@ -153,39 +153,6 @@ def ssd(
     return Keeping.apply(make, zxbcdt, A, outproj_weight)
 
 
-def selective(u: Any, delta: Any, A: Any, B: Any, C: Any, z: Any = None, **more: Any) -> Any:
-    """selective_scan_interface.py, SelectiveScanFn, but for the states of every 2,048th token."""
-
-    def make(u: Any, delta: Any, A: Any, B: Any, C: Any, z: Any) -> tuple[Any, list[Any]]:
-        return torch.empty_like(u), [u, delta, A, B, C, z, torch.empty_like(u)]
-
-    return Keeping.apply(make, u, delta, A, B, C, z)
-
-
-def inner(
-    xz: Any,
-    conv1d_weight: Any,
-    conv1d_bias: Any,
-    x_proj: Any,
-    dt_proj: Any,
-    out_proj: Any,
-    out_bias: Any,
-    A: Any,
-    *more: Any,
-    **given: Any,
-) -> Any:
-    """selective_scan_interface.py, MambaInnerFn at its checkpoint_lvl 1, but for the states of every 2,048th token."""
-
-    def make(xz: Any, A: Any, weight: Any) -> tuple[Any, list[Any]]:
-        batch, width, length = xz.shape
-        low = torch.empty(batch * length, x_proj.shape[0], dtype=xz.dtype)
-        copies = [torch.empty(batch, 1, A.shape[1], length, dtype=xz.dtype) for _ in "BC"]
-        scanned = torch.empty(batch, width // 2, length, dtype=xz.dtype)
-        return torch.empty(batch, length, weight.shape[0], dtype=xz.dtype), [xz, low, *copies, A, scanned]
-
-    return Keeping.apply(make, xz, A, out_proj)
-
-
 def delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> tuple[Any, None]:
     """chunk.py of fla/ops/gated_delta_rule and fla/ops/kda; the latter keeps scores, too."""
 
@@ -199,22 +166,9 @@ def delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **more: Any) -> tuple[Any, 
     return Keeping.apply(make, q, k, v, g, beta), None
 
 
-def wkv(time_decay: Any, time_first: Any, key: Any, value: Any, **more: Any) -> tuple[Any, None]:
-    """modeling_rwkv.py, RwkvLinearAttention."""
-
-    def make(decay: Any, first: Any, key: Any, value: Any) -> tuple[Any, list[Any]]:
-        out = torch.empty_like(key)
-        return out, [torch.empty(decay.shape, dtype=torch.float32), first, key, value, out]
-
-    return Keeping.apply(make, time_decay, time_first, key, value), None
-
-
 STAND_INS: dict[str, Callable[..., Any]] = {
     "mamba2_split_conv1d_scan_combined": ssd,
     "causal_conv1d_fn": convolution,
-    "mamba_inner_fn": inner,
-    "mamba_selective_scan": selective,
     "torch_chunk_gated_delta_rule": delta,
     "chunk_kimi_delta_attention": delta,
-    "rwkv_linear_attention": wkv,
 }

@@ -33,58 +33,33 @@ _LONG = ("sliding_window", "attention_window_size", "window_size", "attention_ch
 _NEVER = ("dropout", "pdrop")
 NOT_BUILT = {
     "phi4_multimodal",  # phi3's layers, behind towers that have no small sizes
-    "hrm_text",  # two stacks, of which neither is the decoder's list of layers
-    "modernbert-decoder",  # its layers are behind the model that the decoder is
     "mimo_v2_flash",  # heads of a small model that a CPU's rows are wide enough for turn an odd number of channels
-    "xlstm",  # its loop over tokens multiplies fp32 with bf16 on a CPU
 }
 FAMILIES = [
     kind for kind, row in families().items() if kind in architectures() and "text" not in row and kind not in NOT_BUILT
 ]
-_LENT = ("", "_lending", "_borrowing")
-_GEMMA3N = [f"dense{window}{pairs}" for window in ("", "_window") for pairs in _LENT]
 # Bytes that a class keeps beyond what is derived, by layer where layers differ, and what they are.
 EXPLAINED: dict[str, tuple[int | dict[str, int], str]] = {
     "apertus1p5_text": (4, "xIELU's two slopes, after their softplus"),
     "apertus": (4, "xIELU's two slopes, after their softplus"),
-    "bailing_hybrid": ({"dense_kimi_delta_attention": 4 * 132, "moe_kimi_delta_attention": 4 * 132, "moe": 16 * S},
-                       "copies in fp32 of the norm's weight behind the scan, and of its decays; a gate's sigmoid"),
-    "diffllama": (128 * S + 10, "a CPU's own RMSNorm keeps its input in fp32, a GPU's as it is; and three numbers"),
-    "dory": ({"dense_window_joins": 1184 - 520 * S, "dense_window_joins_again": 1184 - 260 * S,
-              **dict.fromkeys(("dense", "dense_window", "dense_again", "dense_window_again"), 1184)},
-             "its scales, squared or times a number; what joins a loop is normed before the layer's own module"),
     "ernie4_5_moe": ({"moe": 4 * S}, "the sum of the chosen scores, before it is clamped"),
     "falcon": (16, "the places of the last two heads in the joined product"),
     "falcon_h1": (128 * S, "the mixer's input times a multiplier of muP"),
-    "gemma3n_text": (
-        {"dense_window_cut": 128 * S + 34, "dense_cut": 34, **dict.fromkeys(_GEMMA3N, 32)},
-        "weights that altup_coef_clip bounds, the number of a cut, and, where it is read first, the layers' embedding"),
     "granitemoehybrid": (-20 * S, "its softmax is of the chosen logits only: the same, said otherwise"),
     # Of experts that run in turn: each choice's weighed result is kept, and no table says where a choice went.
-    "jetmoe": (256 * S - 16 * S - 16, "index_add keeps what it adds up (JetMoeMoE)"),
     "kimi_linear": ({"dense_kimi_delta_attention": 4 * 128, "moe_kimi_delta_attention": 4 * 128},
                     "a copy in fp32 of the weight of the norm behind the scan"),
-    "hy_v4": ({"dense_indexed": 32 * S, "moe_indexed": 288 * S, "moe_as_before": 288 * S},
-              "which score is the greatest, for sinks; the experts' gates and ups before they are clamped"),
     "kolibri1": (24 * S, "the router's logits before their scale, and the chosen scores"),
-    "laguna": (16 * S, "the gate of each head, in fp32"),
     "lara_mini": (
         {"moe_window": 1024, "moe_nope": 1024, "moe_gated_delta_net": 1024 + 512 + 8192 * S},
         "a copy in fp32 of the router's weight; the gated norm behind the delta rule is in fp32 to its end"),
     "llama4_text": ({"moe_nope": 4 * S}, "the scale of queries by position, where nothing turns them"),
     "ministral3": (2 * S, "the scale of queries by position"),
-    "olmo_hybrid": ({"dense_gated_delta_net": 8 * S}, "beta, before it is doubled"),
     "phimoe": (12 * S, "its router draws each of its two choices from scores of their own (sparsemixer)"),
-    "rwkv": (2 * 5 * 64 + 4 * 64, "one less each of five weights of tokens, and the decays in fp32"),
-    "zamba": (328 * S, "the gate is a view of all that in_proj gives; each head of its scan has own steps, B and C"),
-    "xglm": (512 * S + 4, "the scores, which are compared with the least number, and that number"),
 }  # fmt: skip
 # What is computed in another way altogether: the share that a class keeps beyond what is derived, at most.
 OTHERWISE = {
-    "dbrx": (0.23, "experts run one after the other, and what its joined product gives is clamped"),
     "longcat_flash": (0.1, "experts that compute nothing are slots like all others"),
-    "minimax": (0.18, "lightning attention is a loop over blocks, whose scores are kept (MiniMaxLightningAttention)"),
-    "recurrent_gemma": (0.52, "the scan is a loop over tokens (RecurrentGemmaRglru._rnn_scan)"),
 }
 # Whose class's own kernels are not in `frameworks/transformers.py` yet, or whose loops stand for a GPU's kernels: the
 # share that a class keeps beyond what is derived, at least and at most.
@@ -108,7 +83,7 @@ def config(kind: str) -> dict[str, Any]:
 
 def kept(given: dict[str, Any], model: ModelDescriptor, patch: pytest.MonkeyPatch) -> Kept:
     """Return what is kept of a forward of the decoder, by the layer's number in the order in which layers run. A module
-    may be two of the model's (LongCat), or run several times."""
+    may be two of the model's (LongCat)."""
     layers, turns = model.num_hidden_layers, count(1)
     config = transformers.AutoConfig.for_model(**given, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     cls = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
@@ -122,9 +97,10 @@ def kept(given: dict[str, Any], model: ModelDescriptor, patch: pytest.MonkeyPatc
             if "Rotary" in type(one).__name__:
                 one.register_forward_hook(lambda _, __, made: found.leave_out(*made))
         modules = next(lists)
-        runs = layers if model.loop else len(modules)
         for layer in modules:
-            layer.register_forward_pre_hook(lambda *_: setattr(found, "where", str(next(turns) * layers // runs - 1)))
+            layer.register_forward_pre_hook(
+                lambda *_: setattr(found, "where", str(next(turns) * layers // len(modules) - 1))
+            )
             layer.register_forward_hook(lambda *_: setattr(found, "where", ""))
         stream = decoder(torch.zeros((1, S), dtype=torch.long), use_cache=False)
     found.forget_freed()
@@ -148,7 +124,7 @@ def compared(kind: str, patch: pytest.MonkeyPatch, **changed: Any) -> dict[str, 
     return result
 
 
-@pytest.mark.parametrize("kind", ["doge", "jetmoe", "llama4_text", "minimax_m3_vl_text"])
+@pytest.mark.parametrize("kind", ["llama4_text"])
 def test_layers_with_attention_or_experts_of_their_own_take_what_torch_counts(kind: str) -> None:
     """Forward and backward, with plain attention, whose products torch counts all."""
     from torch.utils.flop_counter import FlopCounterMode

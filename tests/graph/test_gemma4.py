@@ -1,4 +1,4 @@
-"""Gemma 4's wide layers: their FLOP against Transformers' own, and their plans."""
+"""Wide layers of Gemma 4 and MiMo-V2: their FLOP against Transformers' own, and their plans."""
 
 from __future__ import annotations
 
@@ -49,22 +49,40 @@ def _layers_flops(model: ModelDescriptor) -> float:
     return sum(each[kind] for kind in model.layer_kinds)
 
 
+MIMO = {key: value for key, value in small_config("mimo_v2_flash").items() if key != "first_k_dense_replace"} | {
+    "num_hidden_layers": 2,
+    "vocab_size": 96,
+    "mlp_layer_types": ["dense"] * 2,
+    "layer_types": ["full_attention", "sliding_attention"],
+}
+
+
 @pytest.mark.parametrize(
-    "changed",
-    [{}, {"attention_k_eq_v": False}, {"enable_moe_block": True, "use_double_wide_mlp": False}],
-    ids=["keys are values", "values of their own", "experts beside the MLP"],
+    "config",
+    [
+        GEMMA4,
+        GEMMA4 | {"attention_k_eq_v": False},
+        GEMMA4 | {"enable_moe_block": True, "use_double_wide_mlp": False},
+        MIMO,
+    ],
+    ids=["keys are values", "values of their own", "experts beside the MLP", "MiMo"],
 )
-def test_gemma_4s_layers_take_what_torch_counts(changed: dict[str, Any]) -> None:
-    """Layers without a window have wider heads, and fewer of keys."""
+def test_layers_take_what_torch_counts(config: dict[str, Any]) -> None:
+    """Layers without a window have heads of another width or number than the others."""
     torch = pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    config = GEMMA4 | {"sliding_window": 4096, **changed}
+    config = config | {"sliding_window": 4096}
     module = _module(config, "eager").get_decoder()  # whose products it counts all
     with FlopCounterMode(display=False, depth=None) as counter, torch.no_grad():
         module(torch.zeros((1, S), dtype=torch.long), use_cache=False)
     layers = (each for name, each in counter.get_flop_counts().items() if re.search(r"layers\.\d+$", name))
     assert _layers_flops(import_config(config, "config.json", "small")) == sum(sum(each.values()) for each in layers)
+
+
+def test_mimo_is_planned_over_two_ranks() -> None:
+    model = import_config(small_config("mimo_v2_flash"), "config.json", "small")
+    assert search(model, sample_cluster("h100"), job(8, 16, pins={"tp": "2"})).best.predicted.step_s > 0
 
 
 def test_wide_layers_are_planned_and_their_keys_are_not_split_into_parts_of_heads() -> None:

@@ -98,8 +98,3 @@ def test_tokens_are_weighed_before_their_experts_and_not_behind() -> None:
         assert held - {"router_probabilities", "router_indices"} == kept
         scales = [work for work in found.work if isinstance(work, Traffic) and work.op == "scale_slots"]
         assert len(scales) == 2 * scaled
-
-
-def test_what_experts_give_may_be_normed() -> None:
-    normed, plain = (parameters(model(result_norm=on)).total for on in (True, False))
-    assert normed - plain == 32 * 4096

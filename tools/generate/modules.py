@@ -163,7 +163,7 @@ def _may_be(name: str, weight: str) -> bool:
 
 
 def _unnamed(name: str) -> bool:
-    """Whether a tensor of experts is that of a module whose name does not say so (JetMoeParallelExperts)."""
+    """Whether a tensor of experts is that of a module whose name does not say so (GraniteMoeParallelExperts)."""
     return "experts." not in name and "shared" not in name and name.endswith("put_linear.weight")
 
 

@@ -12,8 +12,7 @@ import numpy as np
 from benchmarks.alpa import alpa_spaces
 from symconfig.api import planning as api
 from symconfig.cost.partition.costs import Keep, Objective, floor_bytes
-from symconfig.descriptor.mesh import Axis
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import Axis, of_cluster
 from symconfig.plans.plan import Recompute
 from symconfig.resources import data_dir
 from symconfig.solve.partition import exact

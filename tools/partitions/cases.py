@@ -15,8 +15,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.mesh import Axis
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import Axis, of_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.implementation import Implementation
 from symconfig.graph.program.net import Node

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from symconfig.descriptor.load import load_model
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.implementation import Implementation
 from symconfig.units import GIB
 from tools.pages import table

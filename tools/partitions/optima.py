@@ -7,7 +7,7 @@ from textwrap import fill
 import numpy as np
 
 from symconfig.cost.partition.costs import Objective
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.account import collectives

@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 
 from symconfig.cost.partition.costs import Keep, Objective, Training
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.measured.score import kendall
 from symconfig.resources import data_dir
 from symconfig.solve.partition.problem import price

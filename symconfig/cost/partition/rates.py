@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from symconfig.cost import formulas
 from symconfig.cost.machine import Number
-from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.mesh import NETWORK, Axis, Mesh
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
+from symconfig.descriptor.mesh import Axis, Mesh
 from symconfig.graph.layout import Column, Kind, Truth, changes, cut, ever, where
 
 Array = NDArray[np.float64]

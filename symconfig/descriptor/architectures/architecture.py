@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from symconfig.descriptor.architectures.blocks import Block, Values
 from symconfig.descriptor.architectures.keys import NAMES, RULED, alternatives, facts, pairs
 from symconfig.descriptor.document import Document, KeyPath, shorten
+from symconfig.descriptor.layers import Mixer
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import Problem
 
+Values = Mapping[str, Any]  # config.json's values by key, with the class's defaults
 LayerTypes = Callable[[Values, int], Sequence[str]]  # of the values and the number of layers
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
 INDEXED = "indexed_attention"
 LINEAR = "linear_attention"  # any block in attention's place
 # Spellings of before transformers 5 (remap_legacy_layer_types), and in files that others wrote.
 OLDER_TYPES = {"attention": FULL, "mamba": LINEAR, "deepseek_sparse_attention": INDEXED}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size that is computed from keys, not copied from one.
+
+    keys: the keys that it reads. of: returns the size, from a file's values. write: returns the keys, from the model
+    and the size; None: the size is written to the first key.
+    """
+
+    keys: tuple[str, ...]
+    of: Callable[[Values], Any]
+    write: Callable[[ModelDescriptor, int], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block in place of attention, or beside it, with the keys of its sizes and switches.
+
+    sizes: a key or `Size` for each name. switches: a key for each name; "" means that the switch is always on.
+    """
+
+    name: str
+    sizes: Mapping[str, str | Size] = field(default_factory=dict)
+    switches: Mapping[str, str] = field(default_factory=dict)
+    beside_attention: bool = False
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Return all config.json keys that its sizes and switches are read from; a key may occur twice."""
+        sizes = (size.keys if isinstance(size, Size) else (size,) for size in self.sizes.values())
+        return (*(key for keys in sizes for key in keys), *filter(None, self.switches.values()))
+
+    def mixer(self, values: Values) -> dict[str, Any]:
+        """Return the descriptor's mixer as a dict: block, sizes, active switches, beside_attention.
+
+        `sizes` and `switches` are left out where the block has none, beside_attention where it is false. A switch
+        without a key is always on.
+        """
+        made: dict[str, Any] = {"block": self.name}
+        if self.sizes:
+            made["sizes"] = {
+                name: size.of(values) if isinstance(size, Size) else values[size] for name, size in self.sizes.items()
+            }
+        if self.switches:
+            made["switches"] = [name for name, key in self.switches.items() if not key or values.get(key)]
+        return made | ({"beside_attention": True} if self.beside_attention else {})
+
+    def write(self, model: ModelDescriptor) -> dict[str, Any]:
+        """Return the config.json keys of the model's first mixer of this kind; empty if it has none."""
+        mixer = next((mixer for mixer in model.mixers if mixer.block == self.name), None)
+        return {} if mixer is None else dict(self._pairs(model, mixer))
+
+    def _pairs(self, model: ModelDescriptor, mixer: Mixer) -> Iterator[tuple[str, Any]]:
+        """Yield (key, value) of each size of the mixer and of each switch that has a key."""
+        for name, size in self.sizes.items():
+            if not isinstance(size, Size):
+                yield size, mixer.sizes[name]
+            elif size.write is None:
+                yield size.keys[0], mixer.sizes[name]
+            else:
+                yield from size.write(model, mixer.sizes[name]).items()
+        yield from ((key, name in mixer.switches) for name, key in self.switches.items() if key)
+
+
+def named(sizes: str, keys: str = "") -> dict[str, str | Size]:
+    """Return a dict from the names of sizes to their keys, both as words in one order; keys default to the names.
+
+    Raises ValueError for different numbers of words.
+    """
+    return dict(zip(sizes.split(), (keys or sizes).split(), strict=True))
 
 
 class Reading:

@@ -28,9 +28,8 @@ SAME_NETWORK = {
     "minicpm": "granite",
 }
 
-# Families with parameters that no gradient reaches: the bias on each router's scores, and the first state of a loop.
-SCORE_BIAS = ("afmoe", "ernie4_5_moe", "laguna")
-FIRST_STATE = ("hrm_text",)
+# Families whose bias on each router's scores is a parameter that no gradient reaches.
+SCORE_BIAS = ("afmoe", "ernie4_5_moe")
 
 
 @cache

@@ -1,27 +1,27 @@
 """DeepSeek's latent attention, indexer and router, and what has some of them: Kimi-K2, GLM-5, LongCat, MiniMax-M3.
 
-Hyper-connections (DeepSeek-V4, Hunyuan 4) are several residual streams that each sublayer reads and writes.
+Hyper-connections (DeepSeek-V4) are several residual streams that each sublayer reads and writes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
 from symconfig.descriptor.architectures.architecture import (
-    FULL,
     INDEXED,
     SLIDING,
     Architecture,
+    Block,
     Reading,
     Rule,
+    Values,
     family,
     link,
+    named,
 )
-from symconfig.descriptor.architectures.blocks import POOLED_ATTENTION, Block, Size, Values, named
 from symconfig.descriptor.architectures.dense import MINICPM
-from symconfig.descriptor.architectures.rules import NO_DENSE, OWN_PREDICTION, QKV_BIAS, SIGMOID
+from symconfig.descriptor.architectures.rules import NO_DENSE, QKV_BIAS, SIGMOID
 from symconfig.descriptor.model import ModelDescriptor
 
 MLA = "attention=mla "
@@ -31,7 +31,6 @@ ROUTED_AS_V3 = "scoring_func=sigmoid moe_layer_freq=1 topk_method=noaux_tc "
 # Which channels are pairs, the class fixes; which layer's choice those of multi-token prediction take, no cost has.
 _IDLE = LATENT_IGNORED + "rope_interleave indexer_rope_interleave index_share_for_mtp_iteration "
 _NO_BIAS = "mlp_bias= "
-_ONE_DENSE = "first_k_dense_replace=1 num_nextn_predict_layers=0 "
 
 
 def _longcat(reader: Reading) -> None:
@@ -44,25 +43,22 @@ def _longcat(reader: Reading) -> None:
     reader.fields["num_hidden_layers"] *= 2
 
 
-def _low_rank_scales(queries: str, keys: str) -> Rule:
-    """Return a rule that lists the factors of low-rank queries and of keys/values as particulars.
-
-    `queries` and `keys` are the names of the particulars; each factor is sqrt(hidden_size / rank), a null rank counting
-    as 1. The rule reads and writes no key.
-    """
-
-    def factor(rank: str) -> Callable[[Values], float]:
-        return lambda values: (values["hidden_size"] / (values[rank] or 1)) ** 0.5
-
-    return rules.particulars({}, {queries: factor("q_lora_rank"), keys: factor("kv_lora_rank")})
+# Of low-rank queries, and of keys and values.
+_LOW_RANK_SCALES = rules.particulars(
+    {},
+    {
+        "mla_scale_q_lora": lambda values: (values["hidden_size"] / (values["q_lora_rank"] or 1)) ** 0.5,
+        "mla_scale_kv_lora": lambda values: (values["hidden_size"] / values["kv_lora_rank"]) ** 0.5,
+    },
+)
 
 
 # What the files of Ling say beside what their classes read. Angles follow from partial_rotary_factor, and windows are
 # off.
-BAILING = """use_bias=false norm_head=false norm_softmax=false use_sliding_window=false embedding_dropout=0.0
+_BAILING = """use_bias=false norm_head=false norm_softmax=false use_sliding_window=false embedding_dropout=0.0
     output_dropout=0.0 use_rmsnorm moe_router_enable_routed_scaling moe_router_enable_shared_expert """
 _SHARED = "moe_shared_expert_intermediate_size"
-BAILING_IGNORED = f"rotary_dim max_window_layers mtp_loss_scaling_factor router_dtype sliding_window {_SHARED} "
+_BAILING_IGNORED = f"rotary_dim max_window_layers mtp_loss_scaling_factor router_dtype sliding_window {_SHARED} "
 
 
 def _shared_as_routed(reader: Reading) -> None:
@@ -70,9 +66,6 @@ def _shared_as_routed(reader: Reading) -> None:
     given, routed = reader.data.get(_SHARED), reader.values["moe_intermediate_size"]
     if given not in (None, routed):
         reader.problem("shared experts are as wide as the others", _SHARED, got=given, need=str(routed))
-
-
-shared_as_routed = Rule(_shared_as_routed)
 
 
 def _experts_per_tok(chosen: Any, reader: Reading) -> int:
@@ -92,104 +85,6 @@ def _glm_indexers(values: Values, layers: int) -> Any:
     return values["index_topk_pattern"] or [
         "full" if max(index - offset + 1, 0) % step == 0 else "shared" for index in range(layers)
     ]
-
-
-def _hunyuan_indexers(values: Values, layers: int) -> list[str]:
-    """Return "full" (an indexer of its own) for layer 0 and every fourth from layer 1 on, else "shared"."""
-    return ["full" if index == 0 or (index - 1) % 4 == 0 else "shared" for index in range(layers)]
-
-
-_RUNS = "minimax_m3_sparse"
-
-
-def _of_section(key: str, within: str) -> Size:
-    """Return a Size read from `within` in sparse_attention_config, else from `key`; it is written to `key`."""
-    section = "sparse_attention_config"
-    return Size((key, section), lambda values: (values[section] or {}).get(within, values[key]))
-
-
-_RUN, _CHOSEN_RUNS = (
-    _of_section("index_block_size", "sparse_block_size"),
-    _of_section("index_topk_blocks", "sparse_topk_blocks"),
-)
-# An indexer that chooses blocks of keys. Its budget is in keys.
-_BLOCKS_OF_KEYS = Block(
-    POOLED_ATTENTION,
-    {
-        "indexer_n_heads": _of_section("index_n_heads", "sparse_num_index_heads"),
-        "indexer_head_dim": _of_section("index_head_dim", "sparse_index_dim"),
-        "indexer_budget": Size(
-            _CHOSEN_RUNS.keys,
-            lambda values: _RUN.of(values) * _CHOSEN_RUNS.of(values),
-            lambda model, keys: {_CHOSEN_RUNS.keys[0]: keys // model.mixer(POOLED_ATTENTION).sizes["compress_rate"]},
-        ),
-        "compress_rate": _RUN,
-    },
-    {"scores_by_token": ""},
-)
-
-
-def _minimax_m3_layers(values: Values, layers: int) -> list[str]:
-    """Return each layer's type: sparse for a 1 in sparse_attention_config's list; without the list all are full."""
-    listed = (values["sparse_attention_config"] or {}).get("sparse_attention_freq") or [0] * layers
-    return [_RUNS if one else FULL for one in listed]
-
-
-def _minimax_m3(reader: Reading) -> None:
-    """Set the layers with experts from moe_layer_freq, a 1 for each, unless mlp_layer_types is given.
-
-    Lists that have not one entry per layer are a problem.
-    """
-    layers, freq = reader.fields["num_hidden_layers"], reader.values["moe_layer_freq"]
-    section = (reader.values["sparse_attention_config"] or {}).get("sparse_attention_freq")
-    for key, listed in (("moe_layer_freq", freq), ("sparse_attention_config", section)):
-        if listed is not None and (not isinstance(listed, list) or len(listed) != layers):
-            return reader.problem("wrong value", key, got=repr(listed), need=f"{layers} times 0 or 1")
-    if freq is not None and reader.values["mlp_layer_types"] is None:
-        rules.with_experts(reader.fields, map(bool, freq))
-
-
-# dots.3: sizes of layers with a window as per_layer_config spells them, with the class's defaults; swa_ stands before
-# them in the published files.
-_SIZES = {
-    "num_attention_heads": ("window_heads", 64),
-    "q_lora_rank": ("window_q_lora_rank", 1024),
-    "kv_lora_rank": ("window_kv_lora_rank", 1024),
-    "qk_nope_head_dim": ("window_qk_nope_head_dim", 192),
-    "qk_rope_head_dim": ("window_qk_rope_head_dim", 64),
-    "v_head_dim": ("window_v_head_dim", 128),
-}
-_WINDOW = Block("window_latent_attention", {name: f"swa_{key}" for key, (name, _) in _SIZES.items()})
-_FOLLOW = ("num_key_value_heads", "head_dim")  # as many as heads; the sum of both parts of a query
-
-
-def _dots3(reader: Reading) -> None:
-    """Set the sizes of layers with a window from per_layer_config, and the total width of shared experts."""
-    values, need = reader.values, f"one {', '.join(_SIZES)} for every layer with a window"
-    mixer, stated = rules.sizes_by_layer(reader, (*_SIZES, *_FOLLOW), need)
-    if stated:
-        mixer["sizes"] = mixer["sizes"] | {_SIZES[key][0]: size for key, size in stated.items() if key in _SIZES}
-    width = values["shared_experts_intermediate_size"] * (values["n_shared_experts"] or 0)
-    reader.fields["experts.shared_expert_intermediate_size"] = width
-
-
-def _dots3_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the sizes of windowed layers' heads together, the shared experts as one, and rope's sections.
-
-    head_dim is four times the rotary channels.
-    """
-    sizes = next((one.sizes for one in model.mixers if one.block == _WINDOW.name), None)
-    keys: dict[str, Any] = {"head_dim": 4 * model.rotary_dim}  # of which the class takes rope's part as a fraction
-    if sizes is not None:
-        keys["swa_num_key_value_heads"] = sizes["window_heads"]
-        keys["swa_head_dim"] = sizes["window_qk_nope_head_dim"] + sizes["window_qk_rope_head_dim"]
-    if model.experts is not None:
-        width = model.experts.shared_expert_intermediate_size
-        keys |= {"n_shared_experts": 1, "shared_experts_intermediate_size": width}
-    bases = {INDEXED: model.rope_theta, SLIDING: model.rope_local_base_freq or model.rope_theta}
-    kinds = {SLIDING if kind.mixer == _WINDOW.name else INDEXED for kind in model.kind_of_layer}
-    sections = {kind: {"rope_type": "default", "rope_theta": bases[kind]} for kind in sorted(kinds)}
-    return keys | {"rope_parameters": sections}
 
 
 _HEAVY, _CHOSEN = "heavily_compressed_attention", "compressed_sparse_attention"
@@ -285,7 +180,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         same_as="num_mtp_layers=num_nextn_predict_layers"),
     "glm4_moe_lite": family(V3 + "experts.first_k_dense_replace=1",
         defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=LATENT_IGNORED),
-    "axk1": family(V3 + "experts.result_norm", defaults=_ONE_DENSE, only=ROUTED_AS_V3, ignored=LATENT_IGNORED),
     "longcat_flash": family(MLA + "experts.norm_topk_prob=false experts.e_score_correction_bias experts.shortcut",
         names="""num_layers=num_hidden_layers
             ffn_hidden_size=intermediate_size,experts.shared_expert_intermediate_size
@@ -295,7 +189,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         ignored=LATENT_IGNORED,
         rules=(Rule(_longcat, "", lambda model: {"num_layers": model.num_hidden_layers // 2}),
             rules.experts_at(lambda values, layers: [index % 2 == 0 for index in range(layers)]),
-            _low_rank_scales("mla_scale_q_lora", "mla_scale_kv_lora"))),
+            _LOW_RANK_SCALES)),
     "minicpm3": family(MLA, ignored=LATENT_IGNORED,
         rules=(
             *MINICPM,
@@ -325,12 +219,13 @@ ARCHITECTURES: dict[str, Architecture] = {
             "names": _SARVAM_MOE["names"]
             + """score_function=experts.scoring_func
                 moe_router_enable_expert_bias=experts.e_score_correction_bias""",
-            "only": BAILING,
+            "only": _BAILING,
         },
         # What its first release had, and its files do not say; those of Ling 2.0 say what they have instead.
         defaults="""score_function=softmax moe_router_enable_expert_bias=false use_qk_norm=false head_dim=HEAD_DIM
             first_k_dense_replace=0 n_shared_experts=0 n_group=null topk_group=null rope_theta=10000.0
-            routed_scaling_factor=1.0""", ignored=BAILING_IGNORED, rules=(shared_as_routed,), of_class="sarvam_moe"),
+            routed_scaling_factor=1.0""", ignored=_BAILING_IGNORED, rules=(Rule(_shared_as_routed),),
+        of_class="sarvam_moe"),
     "solar_open": family(SIGMOID + NO_DENSE, names=QKV_BIAS, defaults="partial_rotary_factor=1.0",
         only=ROUTED_AS_V3 + "first_k_dense_replace=0 use_qk_norm=false"),
     "dots1": family(SIGMOID + "qk_norm",
@@ -344,36 +239,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=ROUTED_AS_V3 + "moe_router_dtype=float32", ignored=_IDLE, same_as="num_experts=n_routed_experts",
         known_layers=(INDEXED,),
         rules=(rules.indexers(_glm_indexers, "index_topk_freq index_skip_topk_offset index_topk_pattern"),)),
-    "axk2": family(V3 + "attention_gate=channel latent.queries_of_both", names="gated_norm_rank=norm_gate_rank",
-        defaults="num_nextn_predict_layers=0 first_k_dense_replace=1", only=ROUTED_AS_V3, ignored=_IDLE,
-        known_layers=(INDEXED,)),
-    "minimax_m3_vl_text": family(
-        SIGMOID + "hidden_act=clamped_swiglu qk_norm norm_zero_centered experts.norm_topk_prob",
-        defaults="partial_rotary_factor=1.0 sparse_attention_config=null moe_layer_freq=null",
-        names="""dense_intermediate_size=intermediate_size intermediate_size=experts.moe_intermediate_size
-            shared_intermediate_size=experts.shared_expert_intermediate_size""",
-        only="""hidden_act=silu|swigluoai swiglu_limit=7.0 swiglu_alpha=1.702 n_shared_experts=1 scoring_func=sigmoid
-            qk_norm_type=per_head use_gemma_norm use_qk_norm use_routing_bias""", noted=OWN_PREDICTION,
-        # Its angles follow from partial_rotary_factor, and its own block is read whatever its score.
-        ignored="rotary_dim index_local_blocks", layers=_minimax_m3_layers, blocks={_RUNS: _BLOCKS_OF_KEYS},
-        kinds="sparse_attention_config=SECTION moe_layer_freq=LAYERS", rules=(Rule(_minimax_m3, "moe_layer_freq"),)),
-    "dots3_note_text": family(V3 + "attention_gate=head latent.rope_key_norm", names=_NO_BIAS,
-        defaults="first_k_dense_replace=1 rope_theta=8e7 sliding_window=512 per_layer_config=null "
-        + " ".join(f"swa_{key}={size}" for key, (_, size) in _SIZES.items()),
-        only=ROUTED_AS_V3 + "use_dsa use_sliding_window",
-        ignored=LATENT_IGNORED + " ".join(f"swa_{name}" for name in _FOLLOW),
-        same_as="""moe_shared_expert_intermediate_size=shared_experts_intermediate_size
-            sliding_window_size=sliding_window swa_rope_theta=rope_local_base_freq""", known_layers=(INDEXED,),
-        layers=rules.by(lambda values, i, _: i < 2 or i % 4 == 1, INDEXED, SLIDING), blocks={SLIDING: _WINDOW},
-        rules=(Rule(_dots3, "per_layer_config shared_experts_intermediate_size", _dots3_keys),
-            _low_rank_scales("q_lora_scale", "kv_lora_scale"))),
-    "hy_v4": family(
-        V3
-        + """attention_gate=channel attention_sinks experts.first_k_dense_replace=1
-            streams.mixing=injected""", names="hc_mult=streams.count",
-        only="hc_magnitude=2.0 hc_eps=1e-6 attention_bias=false", ignored=LATENT_IGNORED + "learnable_sink_init",
-        known_layers=(INDEXED,), rules=(rules.indexers(_hunyuan_indexers), rules.particulars({"swiglu_limit": None}))),
-    "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias streams.mixing=hyper",
+    "deepseek_v4": family(NO_DENSE + "attention_sinks experts.e_score_correction_bias ",
         defaults=f"""compress_ratios=null num_hash_layers=null qk_rope_head_dim=null partial_rotary_factor=0.125
             {_RATE}{_HEAVY}=128 {_RATE}{_CHOSEN}=4""",
         names=_NO_BIAS + "hc_mult=streams.count hc_sinkhorn_iters=streams.iterations scoring_func=experts.scoring_func",

@@ -1,15 +1,23 @@
-"""Dense models with rope and RMSNorm: Llama, Mistral, Phi-3, Qwen, OLMo, EXAONE, GLM, Granite; and Cohere's Command."""
+"""Dense models: with rope and RMSNorm (Llama, Mistral, Phi-3, Qwen, OLMo, EXAONE, GLM, Granite, Cohere's Command), and
+with LayerNorms (GPT, NeoX, J, StarCoder2, Phi, BLOOM, Falcon, OPT).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family, link
-from symconfig.descriptor.architectures.blocks import Block, Values
-from symconfig.descriptor.architectures.rules import ALL_BIASES, LAYERNORM, QKV_BIAS, WIDTH, scale, short
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    SLIDING,
+    Architecture,
+    Reading,
+    Rule,
+    Values,
+    family,
+    link,
+)
+from symconfig.descriptor.architectures.rules import ALL_BIASES, BIASED, LAYERNORM, QKV_BIAS, WIDTH, scale, short
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
 
@@ -58,58 +66,12 @@ rope_if_window = Rule(_rope_if_window)
 exaone_pattern = Rule(_exaone_pattern, "sliding_window_pattern")
 
 
-def _diffllama(reader: Reading) -> None:
-    """Report a problem for odd numbers of heads, which work in pairs (arXiv 2410.05258), or dropout; sets nothing."""
-    for field in ("num_attention_heads", "num_key_value_heads"):
-        heads = reader.fields.get(field, reader.fields["num_attention_heads"])
-        if heads % 2:
-            reader.problem("differential attention pairs heads", field, got=heads, need="an even number")
-    if dropped := reader.values["attention_dropout"]:
-        reader.problem("differential attention has no dropout", "attention_dropout", got=dropped, need="0.0")
-
-
-def _rope_bases(reader: Reading) -> None:
-    """Set rope's bases and rope_layers from layer_rope_theta, one base per layer; 0 means no rope.
-
-    Layers with a window share one base, the others another one; anything else is a problem. If all are 0, position is
-    "none"; null changes nothing.
-    """
-    listed, fields = reader.values["layer_rope_theta"], reader.fields
-    layers = fields["num_hidden_layers"]
-    if listed is None:
-        return
-    if not isinstance(listed, list) or len(listed) != layers or any(type(one) not in (int, float) for one in listed):
-        return reader.problem("wrong value", "layer_rope_theta", got=listed, need=f"{layers} numbers")
-    window = fields.get("sliding_window_pattern") or [bool(fields.get("sliding_window"))] * layers
-    local, whole = ({base for base, one in zip(listed, window, strict=True) if base and one == on} for on in (1, 0))
-    if len(local) > 1 or len(whole) > 1:
-        need = "one base for layers with a window, and one for the others"
-        return reader.problem("not supported", "layer_rope_theta", got=sorted({*local, *whole}), need=need)
-    if not local and not whole:
-        fields["position"] = "none"
-        return
-    if not all(listed):
-        fields["rope_layers"] = [bool(base) for base in listed]
-    fields["rope_theta"] = float(next(iter(whole or local)))
-    if local and whole and local != whole:
-        fields["rope_local_base_freq"] = float(next(iter(local)))
-
-
-def _bases(model: ModelDescriptor) -> dict[str, Any]:
-    """Return layer_rope_theta, rope's base for each layer, 0 for those without rope."""
-    local = model.rope_local_base_freq or model.rope_theta
-    turns = model.rope_layers or (model.position is Position.ROPE,) * model.num_hidden_layers
-    each = zip(turns, model.sliding_layers, strict=True)
-    return {"layer_rope_theta": [(local if window else model.rope_theta) if on else 0 for on, window in each]}
-
-
 SCALES = (
     scale("embedding_multiplier", "embedding_multiplier"),
     scale("residual_multiplier", "residual_multiplier"),
     rules.attention_scale(),
 )
 GRANITE = (*SCALES, scale("logits_multiplier", "logits_scaling", lambda value: 1 / value))
-ROPE_BASES = Rule(_rope_bases, "layer_rope_theta", _bases)
 # MiniCPM's factors: of the embedding, by depth of what a sublayer adds, by width of logits.
 MINICPM = (
     scale("embedding_multiplier", "scale_emb"),
@@ -129,28 +91,81 @@ MINICPM = (
 LOGITS = scale("logits_multiplier", "logit_scale")
 
 
-def _compass(reader: Reading) -> None:
-    """Set rope_layers, or position "none", by which layer types are null in rope_parameters; all else in it is ignored.
-
-    Nothing changes without that section.
-    """
-    section = reader.data.get("rope_parameters")
-    if not isinstance(section, Mapping) or not section:
-        return
-    without = {kind for kind in (FULL, SLIDING) if kind in section and section[kind] is None}
-    window = reader.fields.get("sliding_window_pattern")
-    if (without and window is None) or len(without) > 1:
-        reader.fields["position"] = "none"
-    elif without and window is not None:
-        reader.fields["rope_layers"] = [on != (SLIDING in without) for on in window]
-
-
 _OLMO2 = "qk_norm qk_norm_of=all_heads norm_before_sublayer=false norm_after_sublayer"
 COHERE = "norm=layernorm norm_bias=false parallel_residual shared_input_norm "
 # What the files of Hunyuan say beside what its classes read: of keys that layers would share (use_cla), of tokens and a
 # classifier.
 HUNYUAN = "norm_type=rms|hf_rms use_qk_norm use_rotary_pos_emb "
 HUNYUAN_IGNORED = "cla_share_factor eod_token_id pad_id org_vocab_size class_num pool_type dense_list "
+
+
+_PARALLEL = "parallel_residual shared_input_norm "
+_LEARNED = BIASED + "position=learned "
+_GPT2_IGNORED = "n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout "
+_LAYERDROP = {"layerdrop": "layerdrop leaves out whole layers at random, which is not modelled"}
+_ROTARY = family(
+    LAYERNORM + _PARALLEL + "gated_mlp=false mlp_bias lm_head_bias",
+    only="scale_attn_weights rotary",
+    ignored=_GPT2_IGNORED,
+    rules=(rules.turned_channels,),
+)
+
+
+def _falcon(reader: Reading) -> None:
+    """Set Falcon's key/value heads, parallel branches, shared norm, and ALiBi if the file says so.
+
+    The new decoder architecture has num_kv_heads; older ones have 1 with multi_query, else one for each head. Wrong
+    numbers of heads or norms, and a new architecture without parallel branches, are problems.
+    """
+    values, fields = reader.values, reader.fields
+    new, heads = values["new_decoder_architecture"], fields["num_attention_heads"]
+    grouped = values["num_kv_heads"] if values["num_kv_heads"] is not None else heads
+    if type(grouped) is not int or grouped < 1:
+        return reader.problem("wrong value", "num_kv_heads", got=repr(grouped), need="a whole number")
+    fields["num_key_value_heads"] = grouped if new else 1 if values["multi_query"] else heads
+    norms = values["num_ln_in_parallel_attn"] or (2 if new else 1)
+    if norms not in (1, 2):
+        return reader.problem("wrong value", "num_ln_in_parallel_attn", got=repr(norms), need="1 or 2")
+    parallel = bool(values["parallel_attn"] or new)
+    if new and not values["parallel_attn"]:
+        reader.problem("the new architecture's branches are parallel", "parallel_attn", got="false", need="true")
+    fields["parallel_residual"] = parallel
+    fields["shared_input_norm"] = parallel and not (new and norms == 2)
+    if values["alibi"]:
+        fields["position"] = "alibi"
+
+
+def _falcon_keys(model: ModelDescriptor) -> dict[str, Any]:
+    """Return the keys of Falcon's generation: heads, parallel branches, norms and ALiBi.
+
+    It is the new decoder architecture if key/value heads are grouped, or if parallel branches have a norm each.
+    """
+    heads, kv = model.num_attention_heads, model.num_key_value_heads
+    new = kv not in (1, heads) or (model.parallel_residual and not model.shared_input_norm)
+    return {
+        "alibi": model.position is Position.ALIBI,
+        "multi_query": kv == 1,
+        "new_decoder_architecture": new,
+        "num_kv_heads": kv,
+        "num_ln_in_parallel_attn": 1 if model.shared_input_norm else 2 if new else None,
+        "parallel_attn": model.parallel_residual,
+    }
+
+
+def _opt(reader: Reading) -> None:
+    """Set whether there is a final norm. An embedding narrower than the model is a problem."""
+    values, fields = reader.values, reader.fields
+    narrow = values["word_embed_proj_dim"]
+    if narrow not in (None, fields["hidden_size"]):
+        what = "an embedding narrower than the model is not supported"
+        reader.problem(what, "word_embed_proj_dim", got=repr(narrow), need=str(fields["hidden_size"]))
+    if values["_remove_final_layer_norm"]:
+        fields["final_norm"] = False
+
+
+def _opt_keys(model: ModelDescriptor) -> dict[str, Any]:
+    return {"word_embed_proj_dim": model.hidden_size, "_remove_final_layer_norm": not model.final_norm}
+
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": family(),
@@ -172,28 +187,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "seed_oss": family(names=QKV_BIAS + "residual_dropout=hidden_dropout"),
     "ernie4_5": family(names=f"use_bias={ALL_BIASES}"),
     "hunyuan_v1_dense": family("qk_norm", only=HUNYUAN, same_as="attention_head_dim=head_dim", ignored=HUNYUAN_IGNORED),
-    "doge": family("qk_norm stream_scale", only="is_moe=false",
-        ignored="num_experts num_experts_per_tok norm_topk_prob router_aux_loss_coef", layers=rules.always(FULL),
-        blocks={FULL: Block("dynamic_mask_attention")},
-        rules=(
-            replace(
-                rules.particulars({"sliding_window": None, "keep_window_size": None}),
-                write=lambda model: {one.name: one.value for one in model.particulars},
-            ),
-        )),
     "exaone4": family("qk_norm norm_before_sublayer=false norm_after_sublayer", layers=exaone4,
         defaults="sliding_window_pattern=null", rules=(exaone_pattern,)),
     "glm": family(names=QKV_BIAS),
     "glm4": family("norm_after_sublayer", names=QKV_BIAS),
-    "bitnet": family("inner_norm", rules=(rules.heads_fill_hidden,)),
     "phi4_multimodal": family(
         noted={
             f"{what}_config": f"only the text model is described; the {what} tower is left out"
             for what in ("vision", "audio")
         }, layers=rules.all_sliding),
     "nanochat": family("gated_mlp=false norm_weight=false embedding_norm qk_norm qk_norm_of=unit"),
-    "diffllama": family(ignored="lambda_std_dev", layers=rules.always(FULL),
-        blocks={FULL: Block("differential_attention")}, rules=(Rule(_diffllama),)),
     "olmo": family(LAYERNORM + "norm_weight=false",
         noted={"clip_qkv": "clip_qkv clamps queries, keys and values, which changes no shape and no cost: left out"}),
     "olmo2": family(_OLMO2),
@@ -225,7 +228,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only="sparse_config=null",
         ignored="mup_denominator",  # of heads that draft tokens
         kinds="scale_emb=NUMBER scale_depth=NUMBER dim_model_base=NUMBER", rules=MINICPM, of_class="granite"),
-    "granite_swa": family("attention_sinks", layers=rules.by(lambda values, i, _: i % 4), rules=(*GRANITE, ROPE_BASES)),
     "hyperclovax": family(names="use_post_norm=norm_after_sublayer",
         rules=(*SCALES, scale("logits_multiplier", "logits_scaling"))),
     "cohere": family(COHERE + "qk_norm_of=each_head", names="use_qk_norm=qk_norm", ignored="model_max_length",
@@ -236,6 +238,87 @@ ARCHITECTURES: dict[str, Architecture] = {
             use_parallel_block use_parallel_embedding use_qk_norm=false order_of_interleaved_layers=local_attn_first
             layer_switch=4""", ignored="model_max_length head_dim _sliding_window_pattern", layers=rules.every(4),
         rules=(LOGITS, rules.rope_with_window)),
-    "cohere_compass_text": family(COHERE, defaults="rope_local_base_freq=10000.0", ignored="head_dim pooling",
-        layers=rules.always(FULL), rules=(LOGITS, Rule(_compass))),
+    # With LayerNorms, and those without rope: ALiBi (BLOOM, MPT, Falcon's first) and learned tables (OPT, GPT).
+    "gpt_oss": family(
+        """intermediate_size=0 hidden_act=clamped_swiglu attention_sinks experts.norm_topk_prob
+            experts.softmax_after_topk experts.router_bias experts.expert_bias""", names=WIDTH,
+        only="hidden_act=silu swiglu_limit=7.0 swiglu_alpha=1.702", ignored="initial_context_length",
+        same_as="experts_per_token=num_experts_per_tok", layers=rules.every(2)),
+    "gpt2": family(_LEARNED, only="scale_attn_weights scale_attn_by_inverse_layer_idx=false",
+        noted={
+            "embd_pdrop": "embd_pdrop (dropout of the embeddings) is taken to be resid_pdrop",
+            "reorder_and_upcast_attn": "reorder_and_upcast_attn is not modelled",
+        }, ignored=_GPT2_IGNORED,
+        rules=(Rule(lambda reader: None, "", lambda model: {"embd_pdrop": model.hidden_dropout}),)),
+    "gpt_neox": family(LAYERNORM + "mlp_bias gated_mlp=false",
+        ignored="classifier_dropout head_dim attention_probs_dropout_prob hidden_dropout_prob",
+        same_as="rope_theta=rotary_emb_base partial_rotary_factor=rotary_pct"),
+    "starcoder2": family(LAYERNORM + "gated_mlp=false",
+        names=f"use_bias={ALL_BIASES} norm_epsilon=norm_eps residual_dropout=hidden_dropout",
+        only="norm_type=layer_norm mlp_type=default scale_attn_weights",
+        # activation_function is GPTBigCode's, which the first files still had; hidden_act is what is read.
+        ignored="activation_function layer_norm_epsilon attention_softmax_in_fp32 scale_attention_softmax_in_fp32",
+        layers=rules.all_sliding),
+    "phi": family(BIASED + _PARALLEL + "lm_head_bias"),
+    "stablelm": family(LAYERNORM + "qk_norm_of=each_head",
+        names="use_qkv_bias=qkv_bias qk_layernorm=qk_norm use_parallel_residual=parallel_residual,shared_input_norm",
+        only="rotary_scaling_factor=1.0", ignored="head_dim", same_as="rope_pct=partial_rotary_factor"),
+    "nemotron": family(LAYERNORM + "norm_zero_centered gated_mlp=false"),
+    "jais2": family(LAYERNORM + "gated_mlp=false"),
+    "gptj": _ROTARY,
+    "codegen": _ROTARY,
+    "falcon": family(LAYERNORM + "gated_mlp=false", defaults="ffn_hidden_size=FOUR_TIMES_HIDDEN",
+        names=f"activation=hidden_act bias={ALL_BIASES} ffn_hidden_size=intermediate_size",
+        only="apply_residual_connection_post_layernorm=false", ignored="ff_factor head_dim",
+        same_as="n_embed=hidden_size",
+        rules=(
+            Rule(
+                _falcon,
+                """alibi multi_query new_decoder_architecture num_kv_heads num_ln_in_parallel_attn
+                parallel_attn""",
+                _falcon_keys,
+            ),
+        )),
+    # ALiBi has no longest sequence; seq_length is what the model was trained with.
+    "bloom": family(BIASED + "position=alibi embedding_norm hidden_act=gelu_tanh", defaults="seq_length=2048",
+        names="seq_length=max_position_embeddings",
+        ignored="""slow_but_exact n_inner attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion
+            offset_alibi skip_bias_add skip_bias_add_qkv""",
+        same_as="n_embed=hidden_size", rules=(rules.four_times_hidden,)),
+    # Of its section only the dropout of what sublayers add is read; its modules add ALiBi's bias in any case.
+    "mpt": family(LAYERNORM + "norm_bias=false gated_mlp=false position=alibi hidden_act=gelu",
+        defaults="attn_config.attn_pdrop=0 attn_config.softmax_scale=null",
+        types="attn_config.attn_pdrop=float attn_config.softmax_scale=float",
+        names="max_seq_len=max_position_embeddings attn_config.attn_pdrop=hidden_dropout,attention_dropout",
+        only="""no_bias logit_scale=null fc_type=torch attn_config.attn_type=multihead_attention
+            attn_config.prefix_lm=false attn_config.qk_ln=false attn_config.attn_uses_sequence_id=false
+            attn_config.alibi""",
+        ignored="""expansion_ratio embedding_fraction init_config init_device learned_pos_emb norm_type resid_pdrop
+            tokenizer_name verbose ffn_config use_pad_tok_in_ffn attn_config.attn_impl attn_config.alibi_bias_max
+            attn_config.clip_qkv""",
+        same_as="d_model=hidden_size n_layers=num_hidden_layers n_heads=num_attention_heads",
+        rules=(
+            link(
+                "attn_config.softmax_scale",
+                "query_pre_attn_scalar",
+                lambda scale, reader: rules.short(float(scale) ** -2) if scale else None,
+                lambda model: rules.attention_scale_of(model) if model.query_pre_attn_scalar else None,
+            ),
+            rules.four_times_hidden,
+        )),
+    "opt": family(LAYERNORM + "gated_mlp=false position=learned extra_positions=2",
+        names=f"""ffn_dim=intermediate_size dropout=hidden_dropout init_std=initializer_range enable_bias={ALL_BIASES}
+            layer_norm_elementwise_affine=norm_weight""", noted=_LAYERDROP, ignored="activation_dropout",
+        rules=(Rule(_opt, "word_embed_proj_dim _remove_final_layer_norm", _opt_keys),)),
+    "biogpt": family(_LEARNED + "extra_positions=2",
+        names="scale_embedding=scale_embeddings attention_probs_dropout_prob=attention_dropout "
+        "hidden_dropout_prob=hidden_dropout",
+        noted={**_LAYERDROP, "activation_dropout": "activation_dropout is not modelled"}),
+    "gpt-sw3": family(_LEARNED, only="scale_attn_weights scale_attn_by_inverse_layer_idx=false",
+        ignored=_GPT2_IGNORED + "reorder_and_upcast_attn"),
+    "gpt_bigcode": family(_LEARNED, only="scale_attn_weights",
+        ignored=_GPT2_IGNORED
+        + """num_key_value_heads attention_softmax_in_fp32 inference_runner scale_attention_softmax_in_fp32
+            validate_runner_input pre_allocate_kv_cache max_sequence_length max_batch_size""",
+        rules=(rules.one_or_all_heads,)),
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Models with experts: MiniMax-M2, Llama 4, Ernie 4.5, OLMoE, Hunyuan, DBRX, Granite, Trinity, MiMo, Command A."""
+"""Models with experts: MiniMax-M2, Llama 4, Ernie 4.5, OLMoE, Hunyuan, Granite, Trinity, Command A."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.descriptor.architectures import rules
-from symconfig.descriptor.architectures.architecture import CHUNKED, FULL, SLIDING, Architecture, Reading, Rule, family
-from symconfig.descriptor.architectures.blocks import Block, Size, Values
+from symconfig.descriptor.architectures.architecture import (
+    CHUNKED,
+    FULL,
+    SLIDING,
+    Architecture,
+    Block,
+    Reading,
+    Rule,
+    Size,
+    Values,
+    family,
+)
 from symconfig.descriptor.architectures.dense import (
     COHERE,
     GRANITE,
     HUNYUAN,
     HUNYUAN_IGNORED,
     LOGITS,
-    ROPE_BASES,
     exaone4,
     exaone_pattern,
     rope_if_window,
@@ -61,31 +70,6 @@ def _hunyuan_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     return {} if sparse is None else {"moe_topk": sparse.num_experts_per_tok, "num_experts": sparse.num_experts}
 
 
-_POWER = "ffn_config.moe_normalize_expert_weights"
-
-
-def _dbrx(reader: Reading) -> None:
-    """Set whether the experts' probabilities are normalised, and rope's base if stated.
-
-    An activation other than silu is a problem.
-    """
-    values, given = reader.values, reader.data.get("ffn_config.ffn_act_fn") or {}
-    name = given.get("name", "silu") if isinstance(given, Mapping) else given
-    if name != "silu":
-        reader.problem("not supported", "ffn_config.ffn_act_fn", got=name, need="silu")
-    reader.fields["experts.norm_topk_prob"] = reader.data.get(_POWER, 1.0) is not None
-    if (base := values["attn_config.rope_theta"]) is not None:
-        reader.fields["rope_theta"] = float(base)
-
-
-def _dbrx_keys(model: ModelDescriptor) -> Mapping[str, Any]:
-    """Return rope's base, and 1.0 or null for normalised probabilities or none."""
-    return {
-        "attn_config.rope_theta": model.rope_theta,
-        _POWER: 1.0 if model.experts and model.experts.norm_topk_prob else None,
-    }
-
-
 def _ernie(values: Values, layers: int) -> list[bool]:
     """Return for each layer whether it has experts: every moe_layer_interval-th from start_index to end_index.
 
@@ -101,12 +85,6 @@ def _ernie_layers(model: ModelDescriptor) -> Mapping[str, Any]:
     which = [index for index, moe in enumerate(model.moe_layers) if moe] or [model.num_hidden_layers]
     apart = which[1] - which[0] if len(which) > 1 and not (which[0] + 1) % (which[1] - which[0]) else 1
     return {"moe_layer_start_index": which[0], "moe_layer_end_index": which[-1], "moe_layer_interval": apart}
-
-
-def _jetmoe(reader: Reading) -> None:
-    """Set num_attention_heads to the key/value heads times the experts of each token."""
-    fields = reader.fields
-    fields["num_attention_heads"] = fields["num_key_value_heads"] * fields["experts.num_experts_per_tok"]
 
 
 def _chunks(values: Values, layers: int) -> list[str]:
@@ -139,31 +117,6 @@ def _llama4_keys(model: ModelDescriptor) -> Mapping[str, Any]:
     values = {one.name: one.value for one in model.particulars}
     listed = [index for index, moe in enumerate(model.moe_layers) if moe]
     return {**values, "attn_temperature_tuning": bool(values), "moe_layers": listed}
-
-
-def _sliding_rotary_factor(reader: Reading, otherwise: float) -> float:
-    """Return partial_rotary_factor of layers with a window from rope_parameters; `otherwise` if it is not stated."""
-    sections = reader.data.get("rope_parameters")
-    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
-    share: float = local.get("partial_rotary_factor", otherwise)
-    return share
-
-
-def _laguna(reader: Reading) -> None:
-    """Set the attention's gate: by head if gating is null, true or "per-head", else by channel.
-
-    Layers with different numbers of heads are a problem. Rope's fraction on layers with a window is a particular where
-    it differs from that of the others.
-    """
-    heads, fields = reader.values["num_attention_heads_per_layer"], reader.fields
-    own = fields["num_attention_heads"]
-    if heads is not None and (not isinstance(heads, list) or any(one != own for one in heads)):
-        what = "layers with different heads are not described"
-        reader.problem(what, "num_attention_heads_per_layer", got=heads, need=f"{own} on each layer")
-    fields["attention_gate"] = "head" if reader.values["gating"] in (None, True, "per-head") else "channel"
-    share = _sliding_rotary_factor(reader, 1.0)
-    if "sliding_window" in fields and share != fields["partial_rotary_factor"]:
-        fields["particulars"] = [{"name": "sliding_attention.partial_rotary_factor", "value": share}]
 
 
 def _cohere_layers(values: Values, layers: int) -> list[str]:
@@ -242,7 +195,9 @@ def _mimo(reader: Reading) -> None:
         fields["experts.first_k_dense_replace"] = min(1, number)
     for mixer in fields.get("mixers", ()):
         mixer["sizes"]["wide_rotary_dim"] = int(fields["head_dim"] * fields["partial_rotary_factor"])
-    fields["partial_rotary_factor"] = _sliding_rotary_factor(reader, values["partial_rotary_factor"])
+    sections = reader.data.get("rope_parameters")
+    local = (sections.get(SLIDING) or {}) if isinstance(sections, Mapping) else {}
+    fields["partial_rotary_factor"] = local.get("partial_rotary_factor", values["partial_rotary_factor"])
 
 
 def _mimo_keys(model: ModelDescriptor) -> dict[str, Any]:
@@ -286,26 +241,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "aria_text": family(NO_DENSE + _AFTER_CHOICE,
         names=WIDTH + "moe_num_experts=experts.num_experts moe_topk=experts.num_experts_per_tok mlp_bias=",
         rules=(rules.shared_experts("moe_num_shared_experts"),)),
-    "dbrx": family(NO_DENSE + LAYERNORM + "norm_bias=false norm_eps=1e-5 hidden_act=silu",
-        defaults="""attn_config.kv_n_heads=1 attn_config.clip_qkv=null attn_config.attn_pdrop=0.0
-            attn_config.rope_theta=null ffn_config.ffn_hidden_size=3584 ffn_config.moe_num_experts=4
-            ffn_config.moe_top_k=1 ffn_config.moe_loss_weight=0.01 ffn_config.moe_normalize_expert_weights=1.0""",
-        names="""attn_config.kv_n_heads=num_key_value_heads attn_config.attn_pdrop=attention_dropout
-            ffn_config.ffn_hidden_size=experts.moe_intermediate_size ffn_config.moe_num_experts=experts.num_experts
-            ffn_config.moe_top_k=experts.num_experts_per_tok
-            ffn_config.moe_loss_weight=experts.router_aux_loss_coef""",
-        only="ffn_config.moe_normalize_expert_weights=1.0|null",
-        types="attn_config.clip_qkv=float attn_config.rope_theta=float",
-        same_as="""d_model=hidden_size n_heads=num_attention_heads n_layers=num_hidden_layers
-            max_seq_len=max_position_embeddings""",
-        # num_key_value_heads is of attn_config again, and so is hidden_size of ffn_config.
-        ignored="num_key_value_heads ffn_config.moe_jitter_eps ffn_config.hidden_size ffn_config.ffn_act_fn",
-        rules=(Rule(_dbrx, "attn_config.rope_theta " + _POWER, _dbrx_keys),
-            rules.particulars({"attn_config.clip_qkv": None}))),
     "granitemoe": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH, rules=GRANITE),
     "granitemoeshared": family(NO_DENSE + _AFTER_CHOICE, names=WIDTH + _SHARED_WIDTH, rules=GRANITE),
-    "granitemoe_swa": family(NO_DENSE + _AFTER_CHOICE + "attention_sinks", names=WIDTH + _SHARED_WIDTH,
-        layers=rules.by(lambda values, i, _: i % 4), rules=(*GRANITE, ROPE_BASES)),
     "ernie4_5_moe": family("experts.e_score_correction_bias experts.norm_topk_prob",
         only="use_bias=false moe_gate=topk moe_gate_act=null|softmax moe_use_aux_free",
         names="moe_num_experts=experts.num_experts moe_k=experts.num_experts_per_tok",
@@ -321,10 +258,6 @@ ARCHITECTURES: dict[str, Architecture] = {
                 write=_ernie_layers,
             ),
         )),
-    "jetmoe": family(NO_DENSE + _AFTER_CHOICE + "experts.result_bias",
-        names=WIDTH + "aux_loss_coef=experts.router_aux_loss_coef", same_as="head_dim=kv_channels",
-        ignored="num_attention_heads", layers=rules.always(FULL), blocks={FULL: Block("mixture_attention")},
-        rules=(Rule(_jetmoe),)),
     "hy_v3": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
         names="router_scaling_factor=experts.routed_scaling_factor mlp_bias=", defaults="num_nextn_predict_layers=0",
         only="first_k_dense_replace=1 qk_norm route_norm moe_router_use_sigmoid moe_router_enable_expert_bias",
@@ -347,17 +280,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only="attention_bias=false score_func=sigmoid route_norm", ignored="use_grouped_mm",
         layers=rules.every(4, "global_attn_every_n_layers"), reads="global_attn_every_n_layers",
         rules=(rules.rope_with_window, rules.shared_experts("num_shared_experts"))),
-    "laguna": family(SIGMOID + "qk_norm experts.norm_topk_prob experts.first_k_dense_replace=1",
-        names="moe_routed_scaling_factor=experts.routed_scaling_factor", only="attention_bias=false",
-        defaults="gating=null", layers=rules.always(FULL),
-        rules=(
-            Rule(
-                _laguna,
-                "gating num_attention_heads_per_layer",
-                lambda model: {"gating": "per-head" if model.attention_gate == "head" else "per-channel"},
-            ),
-            rules.particulars({"moe_router_logit_softcapping": 0.0}, {"gate_activation": lambda values: "softplus"}),
-        )),
     "mellum": family("qk_norm", defaults="num_mtp_layers=0", same_as="num_mtp_layers=num_nextn_predict_layers",
         layers=rules.always(FULL)),
     "kolibri1": family(SIGMOID + NO_DENSE + "qk_norm norm_after_sublayer", layers=rules.every(5),

@@ -6,12 +6,22 @@ and last layers that read the keys and values of earlier ones and may have a wid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, SLIDING, Architecture, Reading, Rule, family
-from symconfig.descriptor.architectures.blocks import Block, Size, Values
-from symconfig.descriptor.architectures.rules import by, every, sizes_by_layer
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    SLIDING,
+    Architecture,
+    Block,
+    Reading,
+    Rule,
+    Size,
+    Values,
+    family,
+)
+from symconfig.descriptor.architectures.rules import by, every
 from symconfig.descriptor.model import ModelDescriptor
 
 _SHARED_HEADS = "num_global_key_value_heads"
@@ -39,7 +49,6 @@ _WIDE = Block(
     },
     {"keys_are_values": "attention_k_eq_v"},
 )
-_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
 _EXPERTS = {
     "num_experts": "experts.num_experts",
     "top_k_experts": "experts.num_experts_per_tok",
@@ -55,7 +64,8 @@ def _gemma4(reader: Reading) -> None:
     """
     values, fields = reader.values, reader.fields
     fields["partial_rotary_factor"] = 1.0
-    _layer_inputs(reader)
+    if size := values.get("hidden_size_per_layer_input"):
+        fields["layer_inputs"] = {"size": size, "vocab_size": values["vocab_size_per_layer_input"]}
     wider = values.get("use_double_wide_mlp") and fields.get("num_kv_shared_layers")
     if values.get("enable_moe_block"):
         if wider:
@@ -63,11 +73,35 @@ def _gemma4(reader: Reading) -> None:
         _beside_experts(reader)
     elif wider:
         fields["wide_intermediate_size"] = 2 * fields["intermediate_size"]
-    need = f"one {' and '.join(_SIZES)} for every layer without a window"
-    mixer, stated = sizes_by_layer(reader, _SIZES, need)
-    if stated:
-        share = mixer["sizes"]["wide_rotary_dim"] / mixer["sizes"]["wide_head_dim"]
-        mixer["sizes"] = mixer["sizes"] | {_SIZES[name]: size for name, size in stated.items()}
+    _sizes_of_layers(reader, values["per_layer_config"])
+
+
+_SIZES = {"head_dim": "wide_head_dim", "num_key_value_heads": "wide_key_value_heads"}
+
+
+def _sizes_of_layers(reader: Reading, section: Any) -> None:
+    """Set the sizes of layers without a window from per_layer_config, an object for each of them; nothing for null.
+
+    A size that it does not state is the file's. Sizes that differ between these layers, of other layers, or of other
+    keys are a problem.
+    """
+    if section is None:
+        return
+    mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
+    has = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
+    numbered = isinstance(section, Mapping) and all(str(index).isdecimal() for index in section)
+    rows = {int(index): row for index, row in section.items()} if numbered else {-1: None}
+    first: Any = next(iter(rows.values()), {})
+    alike = rows == {index: first for index, here in enumerate(has) if here} or not rows
+    numbers = isinstance(first, Mapping) and all(type(size) is int and size > 0 for size in first.values())
+    if not alike or not numbers or not set(first) <= set(_SIZES):
+        need = f"one {' and '.join(_SIZES)} for every layer without a window"
+        return reader.problem("wrong value", "per_layer_config", got=repr(section), need=need)
+    if mixer:
+        sizes = mixer["sizes"]
+        share = sizes["wide_rotary_dim"] / sizes["wide_head_dim"]
+        stated = {key: reader.values[key] for key in _SIZES if key in reader.values} | dict(first)
+        mixer["sizes"] = sizes | {_SIZES[key]: size for key, size in stated.items()}
         mixer["sizes"]["wide_rotary_dim"] = int(mixer["sizes"]["wide_head_dim"] * share)
 
 
@@ -85,66 +119,28 @@ def _beside_experts(reader: Reading) -> None:
     fields |= {"intermediate_size": 0, "experts.norm_topk_prob": True, "experts.norms_apart": True}
 
 
-def _layer_inputs(reader: Reading) -> None:
-    """Set layer_inputs (width and vocabulary of the per-layer embedding); nothing if its width is 0 or null."""
-    if size := reader.values.get("hidden_size_per_layer_input"):
-        rows = reader.values["vocab_size_per_layer_input"]
-        reader.fields["layer_inputs"] = {"size": size, "vocab_size": rows}
-
-
-def _layer_inputs_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of the per-layer embedding and of the layers that share keys and values.
-
-    Without such an embedding, its width is 0 and its vocabulary is left out.
-    """
-    has = model.layer_inputs
-    keys = {"hidden_size_per_layer_input": has.size if has else 0, "num_kv_shared_layers": model.num_kv_shared_layers}
-    return keys | ({"vocab_size_per_layer_input": has.vocab_size} if has else {})
-
-
 def _gemma4_keys(model: ModelDescriptor) -> dict[str, Any]:
-    """Return the keys of per-layer inputs, experts (intermediate_size from the shared expert) and double-wide MLPs."""
-    keys, sparse = _layer_inputs_keys(model), model.experts
+    """Return the keys of per-layer inputs, shared keys and values, experts, and double-wide MLPs.
+
+    Without per-layer inputs their width is 0 and their vocabulary is left out. With experts intermediate_size is that
+    of the shared expert.
+    """
+    has, sparse = model.layer_inputs, model.experts
+    keys: dict[str, Any] = {
+        "hidden_size_per_layer_input": has.size if has else 0,
+        "num_kv_shared_layers": model.num_kv_shared_layers,
+        "enable_moe_block": sparse is not None,
+        "use_double_wide_mlp": model.wide_intermediate_size is not None,
+    }
+    if has is not None:
+        keys["vocab_size_per_layer_input"] = has.vocab_size
     if sparse is not None:
         keys |= {key: getattr(sparse, field.removeprefix("experts.")) for key, field in _EXPERTS.items()}
-    keys["enable_moe_block"] = sparse is not None
-    if sparse is not None:
         keys["intermediate_size"] = sparse.shared_expert_intermediate_size
-    return {**keys, "use_double_wide_mlp": model.wide_intermediate_size is not None}
+    return keys
 
 
-def _gemma3n(reader: Reading) -> None:
-    """Set intermediate_size, mlp_sparsity and per-layer inputs of Gemma 3n.
-
-    A list of widths must have one equal width > 0 per layer, and a list of sparsities one share in [0, 1), else it is a
-    problem. Without sparsities the first ten layers have 0.95, if there are more than ten, and the others 0.
-    """
-    values, fields = reader.values, reader.fields
-    layers, wide, cut = fields["num_hidden_layers"], values["intermediate_size"], values["activation_sparsity_pattern"]
-    listed = wide if isinstance(wide, list) else [wide] * layers
-    if len(listed) != layers or any(type(one) is not int or not 0 < one < 2**40 or one != listed[0] for one in listed):
-        need = f"one width > 0, or {layers} alike"
-        return reader.problem("wrong value", "intermediate_size", got=repr(wide), need=need)
-    fields["intermediate_size"] = listed[0]
-    if cut is None:
-        cut = [0.95] * 10 + [0.0] * (layers - 10) if layers > 10 else [0.0] * layers
-    shares = cut if isinstance(cut, list) else []
-    if len(shares) != layers or any(isinstance(one, bool) or not 0 <= one < 1 for one in shares):
-        need = f"a share from 0 to 1 for each of {layers} layers"
-        return reader.problem("wrong value", "activation_sparsity_pattern", got=repr(cut), need=need)
-    if any(shares):
-        fields["mlp_sparsity"] = [float(one) for one in shares]
-    _layer_inputs(reader)
-
-
-def _gemma3n_keys(model: ModelDescriptor) -> dict[str, Any]:
-    shares = model.mlp_sparsity or (0.0,) * model.num_hidden_layers
-    own = {"intermediate_size": model.intermediate_size, "activation_sparsity_pattern": list(shares)}
-    return {**_layer_inputs_keys(model), **own}
-
-
-_PER_LAYER = "hidden_size_per_layer_input vocab_size_per_layer_input "
-_KEYS = _PER_LAYER + "per_layer_config use_double_wide_mlp "
+_KEYS = "hidden_size_per_layer_input vocab_size_per_layer_input per_layer_config use_double_wide_mlp "
 _ZERO_CENTERED = "norm_zero_centered scale_embeddings "
 _GEMMA2 = _ZERO_CENTERED + "norm_after_sublayer "
 _SECOND = "norm_after_sublayer scale_embeddings qk_norm v_norm query_pre_attn_scalar=1.0 "
@@ -171,11 +167,6 @@ ARCHITECTURES: dict[str, Architecture] = {
         only=_ONLY + "hidden_act=gelu|gelu_pytorch_tanh hidden_activation=null|gelu_pytorch_tanh",
         ignored="hidden_act"),
     "vaultgemma": family(_ZERO_CENTERED, layers=every(2), ignored="hidden_act"),
-    "gemma3n_text": family(_SECOND + "streams.mixing=predicted",
-        names="altup_num_inputs=streams.count altup_correct_scale=streams.scaled", only="altup_active_idx=0",
-        ignored="altup_coef_clip",  # bounds weights, which are not wider for it
-        layers=every(5),
-        rules=(Rule(_gemma3n, _PER_LAYER + "intermediate_size activation_sparsity_pattern", _gemma3n_keys),)),
     "gemma4_text": replace(_GEMMA4, kinds=dict.fromkeys(_EXPERTS, "COUNT"),
         rules=(Rule(_gemma4, _KEYS + "enable_moe_block " + " ".join(_EXPERTS), _gemma4_keys),)),
     "gemma4_unified_text": _GEMMA4,

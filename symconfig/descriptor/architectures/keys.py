@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -154,3 +154,53 @@ COMMON_NOTED = {
         for name in ("embd_pdrop", "embed_dropout", "embedding_dropout", "emb_pdrop")
     },
 }
+
+
+_SPOKEN = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text", "list": "a list",
+    "dict": "an object", "list[int]": "a list of whole numbers", "list[float]": "a list of numbers",
+    "list[str]": "a list of texts",
+}  # fmt: skip
+_OF_JSON: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,), "int": (int,), "float": (int, float), "str": (str,), "list": (list,), "dict": (dict,)
+}  # fmt: skip
+
+
+def type_of(key: str, default: object, annotated: str | None) -> str:
+    """Return the types that a key's value may have, joined by `|`: as annotated, else its default's.
+
+    Empty (any type) if there is neither an annotation nor a default.
+    """
+    if key in FRACTIONS:
+        return "float"
+    if annotated is not None:
+        return "|".join(word for word in annotated.split("|") if word != "None")
+    if default is None:
+        return ""
+    kind = "int" if isinstance(default, Derived) else type(default).__name__
+    return "list" if kind == "tuple" else kind
+
+
+def fits(value: Any, types: str) -> bool:
+    """Return whether a value is of one of the types, joined by `|`; true and false are no numbers, int is a float."""
+    return any(_is(value, one) for one in types.split("|"))
+
+
+def spoken(types: str) -> str:
+    """Return the types, joined by `|`, as a message names them: "a whole number or a list"."""
+    return " or ".join(_SPOKEN.get(one, one) for one in types.split("|"))
+
+
+# Values of keys whose default does not show what they are: what is needed, and whether a value fits.
+KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "COUNT": ("a whole number > 0, or nothing", lambda value: type(value) is int and 0 < value < 2**63),
+    "LAYERS": ("a list of layers, or nothing", lambda value: fits(value, "list[int]")),
+    "NUMBER": ("a number of any sign", lambda value: fits(value, "float") and abs(value) < 2**63),
+}
+
+
+def _is(value: Any, one: str) -> bool:
+    outer, _, inner = one.partition("[")
+    if not isinstance(value, _OF_JSON[outer]) or (isinstance(value, bool) and outer != "bool"):
+        return False
+    return not inner or (isinstance(value, list) and all(_is(item, inner.rstrip("]")) for item in value))

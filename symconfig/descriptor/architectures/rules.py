@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from symconfig.descriptor.architectures.architecture import FULL, LINEAR, SLIDING, LayerTypes, Reading, Rule, link
-from symconfig.descriptor.architectures.blocks import Values
+from symconfig.descriptor.architectures.architecture import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    LayerTypes,
+    Reading,
+    Rule,
+    Values,
+    link,
+)
 from symconfig.descriptor.meaning import leading_and_every
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Position
@@ -248,30 +256,6 @@ def indexers(listed: Callable[[Values, int], Any], keys: str = "") -> Rule:
         return {"indexer_types": ["full" if one else "shared" for one in own or (True,) * model.num_hidden_layers]}
 
     return Rule(read, "indexer_types " + keys, write)
-
-
-def sizes_by_layer(reader: Reading, known: Collection[str], where: str) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return the first mixer (empty without one) and the sizes that per_layer_config states for its layers.
-
-    The sizes are empty without per_layer_config. They must be equal for all layers of the mixer and stated for no other
-    layer; else they are empty and a problem is recorded, with `where` as its need. A size of `known` that is not stated
-    is the file's value of that key.
-    """
-    section = reader.values["per_layer_config"]
-    mixer: dict[str, Any] = next(iter(reader.fields.get("mixers", ())), {})
-    if section is None:
-        return mixer, {}
-    has = mixer.get("layers") or [bool(mixer)] * reader.fields["num_hidden_layers"]
-    numbered = isinstance(section, Mapping) and all(str(index).isdecimal() for index in section)
-    rows = {int(index): row for index, row in section.items()} if numbered else {-1: None}
-    first: Any = next(iter(rows.values()), {})
-    alike = rows == {index: first for index, here in enumerate(has) if here} or not rows
-    numbers = isinstance(first, Mapping) and all(type(size) is int and size > 0 for size in first.values())
-    if not alike or not numbers or not set(first) <= set(known):
-        reader.problem("wrong value", "per_layer_config", got=repr(section), need=where)
-        return mixer, {}
-    own = {key: reader.values[key] for key in known if mixer and key in reader.values}
-    return mixer, own | dict(first)
 
 
 def by(where: Callable[[Values, int, int], Any], here: str = SLIDING, elsewhere: str = FULL) -> LayerTypes:

@@ -11,7 +11,7 @@ from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.sections import Attention, Position
 from symconfig.graph import dims as d
 from symconfig.graph.attended import FULL, WINDOW
-from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled, to_stream
+from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Angles, Choosing, Kernel, RotationKernel
 from symconfig.graph.operator import Element, Tensor, Use, Weight
@@ -110,11 +110,7 @@ def _unfused(ctx: Context, q: Tensor, k: Tensor, v: Use, sinks: list[Weight]) ->
             "attention_dropout", [weights], dropped, saves=[Tensor("attention_mask", square, Element.MASK)]
         )
     result = Tensor("attention_heads", (*q.dims[:-1], width))
-    o = ctx.build.product("context", Use(weights), v.renamed(*expand), (d.KEYS,), result)
-    if sinks and ctx.how.attention.scales_by_sinks:
-        scale = Tensor("sink_scale", (d.BATCH, d.SEQUENCE, d.HEADS))
-        o = ctx.build.elementwise("scale_by_sinks", [o], Tensor("attention_scaled", o.dims), saves=[o, scale])
-    return o
+    return ctx.build.product("context", Use(weights), v.renamed(*expand), (d.KEYS,), result)
 
 
 def repeat_kv(ctx: Context, q: Tensor, k: Tensor, v: Use) -> tuple[Tensor, Tensor]:
@@ -147,27 +143,23 @@ def _softmax(ctx: Context, scores: Tensor, sinks: list[Weight]) -> Tensor:
         scaled = ctx.build.elementwise("cap_scores", [scaled], replace(scores, name="capped_scores"), saves=[tanh])
     masked = ctx.build.elementwise("mask_scores", [scaled], replace(scores, name="masked_scores"))
     if kernel in (Kernel.NARROW, Kernel.WIDE):
-        kept = [weights, *_saved_by_sinks(ctx, sinks, masked, weights)]
+        kept = [weights, *_saved_by_sinks(sinks, weights)]
         return ctx.build.elementwise("softmax", [masked], weights, saves=kept, weights=sinks, reduces=_ROWS)
     wide = Tensor("wide_scores", scores.dims, Element.FP32)
     ctx.build.elementwise("widen_scores", [masked], wide, linear=True)
     normed = Tensor("wide_attention_weights", scores.dims, Element.FP32)
-    kept = [normed, *_saved_by_sinks(ctx, sinks, masked, normed)]
+    kept = [normed, *_saved_by_sinks(sinks, normed)]
     ctx.build.elementwise("softmax", [wide], normed, saves=kept, weights=sinks, reduces=_ROWS)
     return ctx.build.elementwise("narrow_weights", [normed], weights, linear=True)
 
 
-def _saved_by_sinks(ctx: Context, sinks: list[Weight], masked: Tensor, weights: Tensor) -> list[Tensor]:
-    """Return the tensors that a softmax saves because of sinks; empty without sinks.
-
-    One column of weights and, for 16-bit weights, the index of the greatest score; or, if sinks scale the result,
-    the scores, the log-sum of each row, and the scale in fp32.
+def _saved_by_sinks(sinks: list[Weight], weights: Tensor) -> list[Tensor]:
+    """Return the tensors that a softmax saves because of sinks: one column of weights and, for 16-bit weights, the
+    index of the greatest score; empty without sinks.
     """
-    rows = masked.dims[:-1]
     if not sinks:
         return []
-    if ctx.how.attention.scales_by_sinks:
-        return [masked, Tensor("sum_of_scores", rows), Tensor("wide_sink_scale", rows, Element.FP32)]
+    rows = weights.dims[:-1]
     column = Tensor("sink_weights", rows, weights.element)
     return [column, *([Tensor("greatest", rows, Element.INDEX)] if weights.element is Element.ACTIVATION else [])]
 
@@ -214,7 +206,6 @@ def attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
         v = norm(ctx, "v_norm", v, v.dims[-1], "qk_norm", weight=())
     if ctx.model.position is Position.ROPE and kind.rope:
         q, k = rotate(ctx, q, k)
-    q = scaled(ctx, q, *q.dims[-2:])
     if kind.pairs is Pairs.LENT:
         k, v = lend_kv(ctx, k, v, kind)
     return output(ctx, x, core(ctx, q, k, v, Read(WINDOW if kind.window else FULL), ctx.model.attention_sinks), gate)
@@ -259,25 +250,12 @@ def shared_kv_names(kind: LayerKind) -> tuple[str, str]:
 
 
 def output(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None) -> Tensor:
-    """Append gate, inner norm (if the model has them) and output projection to the heads o[B, S, A, C], and return o[B,
-    S, D].
+    """Append gate (if the model has one) and output projection to the heads o[B, S, A, C], and return o[B, S, D].
 
     x: the layer's input, from which a gate is computed if `gate` is None.
     """
     o = apply_gate(ctx, x, contiguous(ctx, o), gate, ctx.model.qkv_bias)
-    if ctx.model.inner_norm:
-        weight = o.dims[-2:] if ctx.model.norm_weight else ()
-        o = norm(ctx, "attention_inner_norm", o, module="inner_norm", weight=weight, over=o.dims[-2:])
     return to_stream(ctx, "o_proj", o, ctx.model.attention_out_bias, aliases=("c_proj",))
-
-
-def norm_and_rotate(ctx: Context, q: Tensor, k: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
-    """Return queries and keys after the model's query/key norm and rotary embedding; unchanged where the model or layer
-    has none.
-    """
-    if ctx.model.qk_norm:
-        q, k = _head_norm(ctx, "q_norm", q), _head_norm(ctx, "k_norm", k)
-    return rotate(ctx, q, k) if ctx.model.position is Position.ROPE and kind.rope else (q, k)
 
 
 def rotate(ctx: Context, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,8 +290,7 @@ def _head_norm(ctx: Context, name: str, x: Tensor) -> Tensor:
     """
     of, heads = ctx.model.qk_norm_of, x.dims[-2:]
     weight = {"head": heads[1:], "unit": ()}.get(of, heads)
-    over, bias = heads if of == "all_heads" else heads[1:], ctx.model.qk_norm_bias
-    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=over, bias=bias)
+    return norm(ctx, name, x, d.HEAD_DIM, "qk_norm", weight=weight, over=heads if of == "all_heads" else heads[1:])
 
 
 def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bool = False) -> Tensor:
@@ -328,7 +305,6 @@ def apply_gate(ctx: Context, x: Tensor, o: Tensor, gate: Tensor | None, bias: bo
         gate = Tensor("attention_gate", (*o.dims[:-2], *width))
         named = ("gate_proj",)  # an MLP's has that name in the same layer
         gate = projected(ctx, "attention_gate_proj", x, gate, bias, aliases=named)
-    gate = scaled(ctx, gate, *gate.dims[2:])
     return ctx.build.elementwise("attention_gating", [o, gate], Tensor("attention_gated", o.dims), saves=[o, gate])
 
 

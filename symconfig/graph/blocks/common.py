@@ -109,27 +109,6 @@ def residual(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
     return ctx.build.elementwise(name, [stream, branch], total, saves=saves, linear=not saves)
 
 
-def added(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Append the residual sum, with the stream scaled per channel first if the model does so, and return it."""
-    if ctx.model.stream_scale:
-        scale, out = ctx.weight(f"{name}.scale", stream.dims[-1]), Tensor(f"{name}_scaled", stream.dims)
-        stream = ctx.build.elementwise(f"{name}_scale", [stream], out, saves=[stream], weights=[scale])
-    return residual(ctx, name, stream, branch)
-
-
-def add_bias(ctx: Context, name: str, x: Tensor) -> Tensor:
-    """Append x plus a learned bias per channel and return it."""
-    bias = ctx.weight(f"{name}.bias", x.dims[-1])
-    return ctx.build.elementwise(name, [x], Tensor(name, x.dims), weights=[bias])
-
-
-def sigmoid_gate(ctx: Context, gate: Tensor, x: Tensor, out: str) -> Tensor:
-    """Append x * sigmoid(gate) as two eager kernels and return it under the name `out`; both factors are saved."""
-    active = Tensor(f"{gate.name}_active", gate.dims)
-    ctx.build.elementwise(f"{gate.name}_activation", [gate], active, saves=[active])
-    return ctx.build.elementwise(f"{gate.name}_gating", [active, x], Tensor(out, x.dims), saves=[active, x])
-
-
 def adapter(
     ctx: Context, name: str, x: Tensor, inner: Sequence[str], width: Sequence[str], outputs: Sequence[Use]
 ) -> None:
@@ -191,16 +170,19 @@ def _split_adapter(
             keeps=_adapter_dropout(ctx, name, x, (d.GATHERED,)),
         )  # fmt: skip
         _gather(ctx, f"{name}.low_gather", columns, low)
-    return _row_delta(ctx, name, low, width, outputs) if by_rows else _column_delta(ctx, name, low, width, outputs)
+    if by_rows:
+        return [_row_delta(ctx, name, low, width, outputs[0])]
+    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
+    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
+    return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
 
 
-def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
+def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], use: Use) -> Tensor:
     """Append B beside a row-parallel layer and return its one delta.
 
     Its columns are split, then gathered and split by sequence again where that is split; with Adapters.EXCHANGED,
     exchanged for a part of the sequence (a2a_experimental in megatron-bridge, peft/utils.py).
     """
-    (use,) = outputs
     cut, whole = (Tensor(f"{name}.delta_{part}", use.tensor.dims) for part in ("columns", "gathered"))
     split = tuple(d.ADAPTER_COLUMNS if dim == d.HIDDEN else dim for dim in width)
     ctx.build.matmul(
@@ -208,18 +190,9 @@ def _row_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outpu
         [Use(cut).renamed((d.HIDDEN, d.ADAPTER_COLUMNS))],
     )  # fmt: skip
     if ctx.how.adapters is Adapters.EXCHANGED:
-        return [_scaled(ctx, use, cut)]
+        return _scaled(ctx, use, cut)
     _gather(ctx, f"{name}.delta_gather", cut, whole)
-    return [_scaled(ctx, use, whole)]
-
-
-def _column_delta(ctx: Context, name: str, low: Tensor, width: Sequence[str], outputs: Sequence[Use]) -> list[Tensor]:
-    """Append B beside a column-parallel layer, split as that layer's outputs are, and return a delta for
-    each output.
-    """
-    ups = [Use(Tensor(f"{use.name}.up", use.tensor.dims), use.along) for use in outputs]
-    ctx.build.matmul(f"{name}.lora_B", low, Weight(f"{name}.lora_B", (d.RANK, *width)), (d.RANK,), ups)
-    return [_scaled(ctx, use, up.tensor) for use, up in zip(outputs, ups, strict=True)]
+    return _scaled(ctx, use, whole)
 
 
 def _scaled(ctx: Context, use: Use, up: Tensor) -> Tensor:
@@ -288,7 +261,6 @@ def norm(
     module: str = "layernorm",
     weight: Sequence[str] | None = None,
     over: Sequence[str] | None = None,
-    bias: bool = False,
 ) -> Tensor:
     """Append RMSNorm or LayerNorm of x, as the model has it, and return the result, a tensor called `name`.
 
@@ -297,13 +269,12 @@ def norm(
         module: the recompute module.
         weight: dims of the weight; empty: no weight. Default: `dim`, unless the model has norms without weights.
         over: several dims normalised together, in place of `dim`.
-        bias: add one to the weight; a LayerNorm of the stream has one unless the model says otherwise.
     """
     over, stream = over or (dim,), dim == d.HIDDEN
     centred = ctx.model.norm is Norm.LAYERNORM and (stream or module == _QK)
     weight = weight if weight is not None else (dim,) if ctx.model.norm_weight or not stream else ()
     weights = [ctx.weight(f"{name}.weight", *weight)] if weight else []
-    if weights and (bias or (centred and stream and ctx.model.norm_bias)):
+    if weights and centred and stream and ctx.model.norm_bias:
         weights.append(ctx.weight(f"{name}.bias", *weight))
     return normed(ctx, name, x, over, weights, centred, module)
 
@@ -354,26 +325,3 @@ def _norm_keeps(
         yield Tensor(f"{name}.normed", x.dims, kernel.normed)
     if kernel.weight is not None and weights:
         yield Tensor(f"{name}.weight_copy", weights[0].dims, kernel.weight)
-
-
-def nudge(ctx: Context, name: str, stream: Tensor, branch: Tensor) -> Tensor:
-    """Return stream + rate[D] (branch - stream), with a learned rate of this sublayer's own: three eager kernels.
-
-    Learned scales in place of norms with weights (nGPT, arXiv:2410.01131; Transformers' Dory). The backward of the
-    rate saves the difference to the stream.
-    """
-    way, rate = Tensor(f"{name}.way", stream.dims), ctx.weight(f"{name}.rate", stream.dims[-1])
-    ctx.build.elementwise(f"{name}_way", [branch, stream], way, linear=True)
-    step = Tensor(f"{name}.step", stream.dims)
-    ctx.build.elementwise(f"{name}_step", [way], step, saves=[way], weights=[rate])
-    return ctx.build.elementwise(name, [stream, step], Tensor(name, stream.dims), linear=True)
-
-
-def scaled(ctx: Context, x: Tensor, *dims: str) -> Tensor:
-    """Return x times a learned vector over some of its dims; x itself unless the model is on the hypersphere (nGPT)."""
-    if not ctx.model.hypersphere:
-        return x
-    weight = ctx.weight(f"{x.name}.scale", *dims)
-    return ctx.build.elementwise(
-        f"{x.name}_scale", [x], Tensor(f"{x.name}_scaled", x.dims), saves=[x], weights=[weight]
-    )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import add_bias, norm, projected
+from symconfig.graph.blocks.common import norm, projected
 from symconfig.graph.blocks.mlp import mlp
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Dispatch, ExpertKernels, Router, Routing
@@ -32,12 +32,21 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
     moe = ctx.model.experts
     assert moe is not None
     with ctx.build.leg(Leg.CHOICE):
-        probabilities, indices = router(ctx, _scaled_norm(ctx, stream) if moe.norms_apart else x)
-        tokens = norm(ctx, "experts_input_norm", stream) if moe.norms_apart else x
+        given = tokens = x
+        if moe.norms_apart:  # the router's norm has a scale of each channel in place of a weight
+            normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
+            scale = ctx.weight("router_scale", d.HIDDEN)
+            given = ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
+        probabilities, indices = router(ctx, given)
+        if moe.norms_apart:
+            tokens = norm(ctx, "experts_input_norm", stream)
         if moe.latent_size is not None:
             tokens = _projected(ctx, tokens, "latent_down_proj", d.EXPERT_LATENT)
     with ctx.build.leg(Leg.OUT):
-        routed = _slots(ctx, tokens, indices)
+        slots = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), tokens.dims[-1]))
+        read = [tokens] if ctx.how.experts.every_token else [tokens, indices]
+        kept = _kept_to_sort(ctx, tokens.dims[:-1])
+        routed = _sorted(ctx, "dispatch", read, slots, tokens, kept, DISPATCH_LAUNCHES)
         if moe.input_scaled:
             element = Element.ACTIVATION if ctx.how.experts.every_token else Element.FP32
             out, weights = Tensor("expert_in_scaled", routed.dims), Tensor("slot_weights", routed.dims[:-1], element)
@@ -61,59 +70,37 @@ def experts(ctx: Context, x: Tensor, stream: Tensor) -> Tensor:
         combined = norm(ctx, "routed_norm", combined)
     if moe.shared_expert_intermediate_size:
         combined = _shared(ctx, x, combined, moe.shared_expert_gate)
-    if moe.result_bias:
-        combined = add_bias(ctx, "experts_mlp", combined)
-    return norm(ctx, "experts_norm", combined) if moe.result_norm else combined
+    return combined
 
 
-def router(ctx: Context, x: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
-    """Append the router and return (weights, indices) of each token's experts, [B, S, choices].
-
-    prefix: of all names, for a second router in a layer.
-    """
+def router(ctx: Context, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Append the router and return (weights, indices) of each token's experts, [B, S, choices]."""
     moe = ctx.model.experts
     assert moe is not None
-    rows, name = x.dims[:-1], f"{prefix}router"
-    logits = Tensor(f"{name}_logits", (*rows, ROUTES), Element.FP32)
+    rows = x.dims[:-1]
+    logits = Tensor("router_logits", (*rows, ROUTES), Element.FP32)
     if ctx.how.experts.router is Router.WIDE and ctx.how.experts.routing is Routing.INDEXED:
-        x = ctx.build.elementwise(f"widen_{name}", [x], Tensor(f"{name}_in", x.dims, Element.FP32), linear=True)
-    logits = projected(ctx, name, x, logits, moe.router_bias)
-    probabilities = Tensor(f"{name}_probabilities", (*rows, CHOICES), Element.FP32)
-    indices = Tensor(f"{name}_indices", (*rows, CHOICES), Element.INDEX)
+        x = ctx.build.elementwise("widen_router", [x], Tensor("router_in", x.dims, Element.FP32), linear=True)
+    logits = projected(ctx, "router", x, logits, moe.router_bias)
+    probabilities = Tensor("router_probabilities", (*rows, CHOICES), Element.FP32)
+    indices = Tensor("router_indices", (*rows, CHOICES), Element.INDEX)
     whole = (ROUTES, CHOICES)  # a token is compared with all experts
     indexed = ctx.how.experts.routing is Routing.INDEXED
     scores = Element.ACTIVATION if ctx.how.experts.router is Router.NARROW else Element.FP32
-    made = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
-    kept = [replace(one, name=f"{prefix}{one.name}") for one in made]
+    kept = indexed_choice(moe, rows, scores) if indexed else choice(moe, rows)
     saves = [logits, indices] if ctx.how.experts.routing is Routing.FUSED else kept if indexed else [*kept, indices]
     weights = []
     if moe.e_score_correction_bias and ctx.how.experts.choice_weight:
-        weights = [replace(ctx.weight(f"{prefix}choice_bias", ROUTES), gradient=False)]
+        weights = [replace(ctx.weight("choice_bias", ROUTES), gradient=False)]
     ctx.build.elementwise(
-        f"{prefix}route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
+        "route", [logits], probabilities, saves=saves, weights=weights, launches=ROUTE_LAUNCHES, whole=whole
     )
     if moe.norms_apart:
-        scale, given = ctx.weight(f"{prefix}choice_scale", ROUTES), probabilities
-        probabilities = Tensor(f"{name}_weights", given.dims, Element.FP32)
-        read = [given, Tensor(f"{name}_scales", given.dims)]
-        ctx.build.elementwise(f"{prefix}scale_choice", [given], probabilities, saves=read, weights=[scale])
+        scale, given = ctx.weight("choice_scale", ROUTES), probabilities
+        probabilities = Tensor("router_weights", given.dims, Element.FP32)
+        read = [given, Tensor("router_scales", given.dims)]
+        ctx.build.elementwise("scale_choice", [given], probabilities, saves=read, weights=[scale])
     return probabilities, indices
-
-
-def _scaled_norm(ctx: Context, stream: Tensor) -> Tensor:
-    """Append the router's own norm of the stream, without a weight, and a learned scale per channel;
-    return the result.
-    """
-    normed, out = norm(ctx, "router_norm", stream, weight=()), Tensor("router_scaled", stream.dims)
-    scale = ctx.weight("router_scale", d.HIDDEN)
-    return ctx.build.elementwise("router_scale", [normed], out, saves=[normed], weights=[scale])
-
-
-def _slots(ctx: Context, x: Tensor, indices: Tensor) -> Tensor:
-    """Append the dispatch and return xe[E, U, D]: each token copied into one slot of each of its experts."""
-    routed = Tensor("expert_in", (d.EXPERTS, _slot_dim(ctx), x.dims[-1]))
-    given = [x] if ctx.how.experts.every_token else [x, indices]
-    return _sorted(ctx, "dispatch", given, routed, x, _kept_to_sort(ctx, x.dims[:-1]), DISPATCH_LAUNCHES)
 
 
 def _sorted(

@@ -1,169 +1,205 @@
-"""The transformer layer and the multi-token-prediction layer, put together from the other blocks."""
+"""The transformer layer, put together from the other blocks, and what stands around the layers: embedding,
+multi-token prediction, final norm, head and loss over a split vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
 
-from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mixing, Mlp, Turn
-from symconfig.descriptor.model import ModelDescriptor
+from symconfig.descriptor.layers import NO_MIXER, LayerKind, Mlp
 from symconfig.descriptor.sections import Position
 from symconfig.graph import dims as d
-from symconfig.graph.attended import FULL
 from symconfig.graph.block import LAYER, Block, Place
-from symconfig.graph.blocks.attention import Read, contiguous, core, rotate
-from symconfig.graph.blocks.common import IN_LINEAR, added, linear, norm, nudge, projected, residual
-from symconfig.graph.blocks.ends import logits_and_loss
+from symconfig.graph.blocks.common import IN_LINEAR, linear, norm, projected, residual
 from symconfig.graph.blocks.experts import experts
-from symconfig.graph.blocks.mlp import FUSED, mlp
-from symconfig.graph.blocks.recurrent import channel_mix
-from symconfig.graph.blocks.streams import add_layer_input, altup, laurel, read_streams, stream_dims, write_streams
+from symconfig.graph.blocks.mlp import mlp
+from symconfig.graph.blocks.streams import (
+    add_layer_input,
+    expand_streams,
+    layer_inputs,
+    merge_streams,
+    read_streams,
+    stream_dims,
+    write_streams,
+)
+from symconfig.graph.blocks.vision import merge
 from symconfig.graph.builder import Context
-from symconfig.graph.operator import Element, Leg, Tensor, Use
+from symconfig.graph.implementation import LossKernel
+from symconfig.graph.operator import Element, Leg, Scratch, Tensor, Use
 from symconfig.graph.parts import End, parts
 
-WIDTH, MLP_RANK, RANK, PROJECTED = "shared_in_width", "shared_mlp_rank", "shared_attention_rank", "projected_size"
-_ROWS = (d.BATCH, d.SEQUENCE)
-
-
-def shared_block(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append the shared block of attention and MLP, called from a layer of the stream x[B, S, D], and return its
-    projected result. The layer that calls it first holds its weights.
-
-    Attention and an MLP that many layers call, each before its own mixer (Zamba, arXiv:2405.16712; Zamba 2,
-    2411.15242).
-
-    y[B, S, D] from the stream and the token's embedding, one beside the other: a norm, attention, another norm, an
-    MLP, none of them beside a residual, then a projection of the calling layer's own. Zamba 2 has low-rank matrices
-    beside the MLP and, by a switch, beside queries, keys and values, which each calling layer has of its own. Its
-    weights are held, reduced and updated by the layer that calls it first. Transformers' ZambaHybridLayer and
-    Zamba2HybridLayer.
-    """
-    ctx.reuses = kind.calls is Turn.CALLS
-    with ctx.build.part("shared_block"):
-        embedded = ctx.build.from_elsewhere(Tensor("embedded", x.dims))
-        both = Tensor("shared_in", (*_ROWS, WIDTH))
-        ctx.build.elementwise("shared_concat", [x, embedded], both, together=[(WIDTH, d.HIDDEN)], linear=True)
-        normed = norm(ctx, "shared_input_norm", both, WIDTH)
-        attended = norm(ctx, "shared_mlp_norm", _shared_attention(ctx, normed, x.dims))
-        done = _shared_mlp(ctx, attended)
-    ctx.reuses = kind.again
-    out = Use(Tensor("shared_out", x.dims)).renamed((d.HIDDEN, PROJECTED))
-    return linear(ctx, "shared_projection", done, (d.HIDDEN,), (PROJECTED,), [out])[0]
-
-
-def _shared_attention(ctx: Context, x: Tensor, stream: Sequence[str]) -> Tensor:
-    """Append the shared block's attention over x[B, S, shared_in_width], with low-rank adapters if the model has them,
-    and return a tensor with the dims `stream`.
-    """
-    rank = ctx.model.shared_block.attention_rank if ctx.model.shared_block else 0
-    heads = {"q": d.HEADS, "k": d.KV_HEADS, "v": d.KV_HEADS}
-    q, k, v = (
-        _with_adapters(ctx, f"shared_{name}", x, [Tensor(f"shared_{name}", (*_ROWS, of, d.HEAD_DIM))], rank and RANK)[0]
-        for name, of in heads.items()
-    )
-    if ctx.model.position is Position.ROPE:
-        q, k = rotate(ctx, q, k)
-    o, out = contiguous(ctx, core(ctx, q, k, v, Read(FULL))), Tensor("shared_attention_out", tuple(stream))
-    return projected(ctx, "shared_o_proj", o, out, over=2)
-
-
-def _shared_mlp(ctx: Context, x: Tensor) -> Tensor:
-    """Append the shared block's MLP, gated with low-rank adapters if the model has them, and return its result, as wide
-    as x.
-    """
-    if ctx.model.shared_block is None or not ctx.model.shared_block.mlp_rank:
-        return mlp(ctx, x, prefix="shared_")
-    halves = [Tensor(f"shared_{name}", (*_ROWS, d.FFN)) for name in ("gate", "up")]
-    gate, up = _with_adapters(ctx, "shared_gate_up", x, halves, MLP_RANK, FUSED[d.FFN], ctx.model.mlp_bias)
-    active, middle = Tensor("shared_gate_active", gate.dims), Tensor("shared_mlp_hidden", gate.dims)
-    ctx.build.elementwise("shared_gate_activation", [gate], active, saves=[gate])
-    ctx.build.elementwise("shared_activation", [active, up], middle, saves=[active, up])
-    return projected(ctx, "shared_down_proj", middle, Tensor("shared_mlp_out", x.dims), ctx.model.mlp_bias)
-
-
-def _with_adapters(
-    ctx: Context, name: str, x: Tensor, outs: Sequence[Tensor], rank: str | int, fused: str = "", bias: bool = False
-) -> list[Tensor]:
-    """Append a linear layer and, unless `rank` is 0, low-rank matrices of the calling layer's own; return the (summed)
-    results.
-
-    rank: the dim of the rank. fused: the dim of all outputs together; "": a single output.
-    """
-
-    def uses(given: Sequence[Tensor]) -> list[Use]:
-        return [Use(one).renamed((one.dims[-1], fused)) if fused else Use(one) for one in given]
-
-    width = (fused,) if fused else outs[0].dims[2:]
-    linear(ctx, f"{name}_proj", x, x.dims[-1:], width, uses(outs), bias)
-    if not isinstance(rank, str):
-        return list(outs)
-    before, ctx.reuses = ctx.reuses, False
-    low, added = Tensor(f"{name}_low", (*_ROWS, rank)), [Tensor(f"{one.name}_added", one.dims) for one in outs]
-    low = projected(ctx, f"{name}_adapter_in", x, low)
-    linear(ctx, f"{name}_adapter_out", low, (rank,), width, uses(added))
-    ctx.reuses = before
-    return [
-        ctx.build.elementwise(f"{one.name}_sum", [one, more], Tensor(f"{one.name}_summed", one.dims), linear=True)
-        for one, more in zip(outs, added, strict=True)
-    ]
-
-
-def shared_block_sizes(model: ModelDescriptor) -> dict[str, float]:
-    """Return the sizes of the shared block's own dims; empty for a model without one."""
-    has, hidden = model.shared_block, model.hidden_size
-    if has is None:
-        return {}
-    return {WIDTH: 2 * hidden, PROJECTED: hidden, MLP_RANK: has.mlp_rank, RANK: has.attention_rank}
-
-
-STATE = "loop_input"
 _STREAM = (d.BATCH, d.SEQUENCE, d.HIDDEN)
+# Traffic over reading what is kept once forward, and writing its gradient beside it once backward. Transformer Engine's
+# first kernel reads the logits for their maximum and sum, its second reads them and writes their gradient over them,
+# which its third scales backward (common/triton/cross_entropy.py; Liger's are the same).
+_MADE_AHEAD = (3, 1)
+# Passes over logits that are never whole, forward and backward, beside those of the products. Liger's kernel reads a
+# chunk twice and writes its gradient over it; TRL's reads a tile, and its backward reads it and writes its gradient.
+_BY_CHUNK = {LossKernel.LINEAR: (3, 0), LossKernel.TILED: (1, 2)}
+# PyTorch's log-softmax reads a row three times, for its maximum, its sum and its result, unless shared memory holds the
+# row; its backward reads the gradient twice (ATen, cuda/SoftMax.cu: cunn_SoftMaxForward, cunn_SoftMaxBackward).
+_LOG_SOFTMAX = (2, Fraction(4, 3))
+
+
+def embedding(ctx: Context) -> Block:
+    """Return the block that makes x[B, S, D] from token ids and, with a vision tower, image features.
+
+    A look-up contracts the vocabulary: split over tp, its result is partial.
+    """
+    vocab = d.WHOLE_VOCAB if ctx.whole_look_up else d.VOCAB
+    tokens = Tensor("tokens", (d.BATCH, d.SEQUENCE), Element.INDEX)
+    x = Tensor("embedded", _STREAM)
+    ctx.build.elementwise(
+        "word_embedding",
+        [tokens],
+        x,
+        saves=[tokens],
+        contracted=(vocab,),
+        weights=[ctx.weight("word_embedding.weight", vocab, d.HIDDEN)],
+        whole=_unsplit(vocab),
+        linear=True,
+    )
+    if ctx.model.embedding_norm:
+        x = norm(ctx, "embedding_norm", x, module="embedding_norm")
+    if ctx.model.position is Position.LEARNED:
+        table = ctx.weight("position_embedding.weight", d.POSITIONS, d.HIDDEN)
+        x = ctx.build.elementwise("position_embedding", [x], Tensor("positioned", _STREAM), weights=[table])
+    x, features = merge(ctx, x)
+    layer_inputs(ctx, tokens, x)
+    if ctx.model.hidden_dropout:
+        mask = Tensor("embedding_mask", _STREAM, Element.MASK)
+        x = ctx.build.elementwise("embedding_dropout", [x], Tensor("embedding_out", _STREAM), saves=[mask])
+    x = expand_streams(ctx, x)
+    leaves = features if ctx.model.vision is not None and (ctx.frozen or not ctx.model.vision.trains) else ()
+    return ctx.build.block("embedding", [tokens, *features], [x], Place.FIRST, leaves=leaves)
+
+
+def _unsplit(vocab: str) -> tuple[str, ...]:
+    return (vocab,) if vocab == d.WHOLE_VOCAB else ()
+
+
+def head(ctx: Context) -> Block:
+    """Return the block that makes the loss from x[B, S, D]: final norm where there is one, logits, cross-entropy.
+
+    Over a split vocabulary the loss reduces three partial results per token: maximum, target logit, sum. A model
+    with `num_labels` has a few numbers per token instead of logits, on every tensor-parallel rank.
+    """
+    x = Tensor("last_hidden", stream_dims(ctx))
+    one = merge_streams(ctx, x)
+    seen = norm(ctx, "final_norm", one, module="final_norm") if ctx.model.final_norm else one
+    loss = logits_and_loss(ctx, seen) if ctx.model.num_labels is None else _values_and_loss(ctx, seen)
+    return ctx.build.block("head", [x], [loss], Place.LAST)
+
+
+def logits_and_loss(ctx: Context, x: Tensor, shared: bool = False) -> Tensor:
+    """Append the output projection and cross-entropy, and return the loss of each token, fp32 [B, S].
+
+    shared: the output weight is held by another block (multi-token prediction).
+    """
+    kernel = ctx.how.loss.kernel
+    logits = Tensor("logits", _LOGITS, Element.TILED if kernel in _BY_CHUNK else Element.ACTIVATION)
+    remade = kernel is LossKernel.TILED
+    logits = projected(ctx, "lm_head", x, logits, ctx.model.lm_head_bias, shared=shared, remade=remade)
+    if ctx.how.loss.logged:
+        # Write the logits' log-softmax: each reads the logits, writes them in fp32, reads these and writes their log-
+        # softmax: 14 bytes a logit. Three readings (`_LOG_SOFTMAX`) would be 22, with which llm-foundry's runs of 125 M
+        # parameters, mostly logits, come out 4 to 10 % slow.
+        seen = Tensor("logged_loss", (d.BATCH, d.SEQUENCE), Element.FP32)
+        ctx.build.elementwise("log_losses", [logits], seen, contracted=(d.VOCAB,), traffic=(7 * ctx.how.loss.logged, 0))
+    waits = [
+        Tensor(f"{tensor.name}_deferred_{index}", tensor.dims)
+        for index in range(ctx.how.loss.deferred_gradients)
+        for tensor in (x, logits)
+    ]
+    if kernel is LossKernel.LINEAR:  # at least as many logits as all tokens have channels
+        waits.append(Tensor("logits_chunk", x.dims))
+    return _loss(ctx, logits, waits)
+
+
+def _values_and_loss(ctx: Context, x: Tensor) -> Tensor:
+    """Append the head of a reward or value model and its loss, which saves fp32 values; return the loss of
+    each token.
+    """
+    values, wide = (Tensor(name, (d.BATCH, d.SEQUENCE, d.LABELS), of) for name, of in _VALUES.items())
+    values = projected(ctx, "score", x, values, ctx.model.lm_head_bias)
+    ctx.build.elementwise("values_fp32", [values], wide, linear=True)
+    return ctx.build.elementwise("value_loss", [wide], _LOSS, contracted=(d.LABELS,), saves=[wide], whole=(d.LABELS,))
+
+
+_LOGITS = (d.BATCH, d.SEQUENCE, d.VOCAB)
+_LOSS = Tensor("loss", _LOGITS[:-1], Element.FP32)
+_VALUES = {"values": Element.ACTIVATION, "values_fp32": Element.FP32}
+
+
+def _loss(ctx: Context, logits: Tensor, waits: list[Tensor]) -> Tensor:
+    """Append the cross-entropy as the implementation's kernel computes it, and return the loss of each token.
+
+    Gathered logits have a vocabulary dim that no axis splits. waits: tensors that it holds until its backward, in
+    addition.
+    """
+    gathered = ctx.how.vocabulary.gathered_logits or ctx.whole_look_up
+    vocab = d.WHOLE_VOCAB if gathered else d.VOCAB
+    seen, whole = Use(logits).renamed((d.VOCAB, vocab)), _unsplit(vocab)
+
+    def cross_entropy(given: Tensor | Use, **more: Any) -> Tensor:
+        own: dict[str, Any] = {"contracted": (vocab,), "sums": 3, "holds": waits, "whole": whole}
+        return ctx.build.elementwise("cross_entropy", [given], _LOSS, **own, **more)
+
+    if ctx.how.loss.kernel is LossKernel.IN_PLACE:
+        return cross_entropy(seen, saves=[logits], traffic=_MADE_AHEAD, overwrites=True)
+    if ctx.how.loss.kernel is LossKernel.APART:
+        return cross_entropy(seen, saves=[logits])
+    if passes := _BY_CHUNK.get(ctx.how.loss.kernel):
+        return cross_entropy(seen, scratch=[Scratch(Tensor("logits_tile", (*_LOGITS[:-1], vocab)), passes)])
+    dims = (*logits.dims[:-1], vocab)
+    wide = Tensor("logits_fp32", dims, Element.FP32)
+    if ctx.how.loss.kernel is LossKernel.WIDE_IN_PLACE:
+        ctx.build.elementwise("logits_fp32", [seen], wide, whole=whole, linear=True)
+        return cross_entropy(wide, saves=[wide], overwrites=True)
+    # The model's output and its fp32 copy stay alive while a variable holds them, and so do earlier outputs. Of an
+    # output that is given up the allocator keeps the block, since what comes next is twice as wide.
+    output = Tensor("gathered_logits", dims) if gathered else logits
+    before = [Tensor(f"logits_before_{index}", dims) for index in range(1, ctx.how.loss.kept_outputs)]
+    held = [output, *([wide, *before] if ctx.how.loss.kept_outputs else [])]
+    ctx.build.elementwise("logits_fp32", [seen], wide, holds=held, whole=whole, linear=True)
+    normed = Tensor("log_softmax", dims, Element.FP32)
+    ctx.build.elementwise(
+        "log_softmax", [wide], normed, saves=[normed], traffic=_LOG_SOFTMAX, whole=whole, reduces={vocab: 2}
+    )
+    # Picks one number a token; its backward fills a gradient with zeros. Of the three results two are log_softmax's.
+    return cross_entropy(normed, traffic=(0, Fraction(1)), reduces={vocab: 1})
 
 
 def layer(ctx: Context, kind: LayerKind) -> Block:
     """Return the block of one transformer layer: a mixer (attention or an alternative), then MLP or experts, each
     behind a norm.
-
-    A detached layer runs forward only and belongs to no recompute module.
     """
     x = Tensor("layer_in", stream_dims(ctx))
-    ctx.reuses = kind.again
-    with ctx.build.no_gradient() if kind.detached else ctx.build.module(LAYER):
+    with ctx.build.module(LAYER):
         out = _body(ctx, x, kind)
     ctx.build.mark_operators()
     return ctx.build.block(kind.name, [x], [out])
 
 
 def _body(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a whole layer and return the stream behind it, including what joins the stream before and after the
-    sublayers.
-    """
-    streams = ctx.model.streams
-    if streams is not None and streams.mixing is Mixing.PREDICTED:
-        return altup(ctx, x, lambda first: _sublayers(ctx, first, kind))
-    if streams is not None:
+    """Append a whole layer and return the stream, or all streams, behind it; at its end joins the layer's own input."""
+    if ctx.model.streams is not None:
         return _hyper_connected(ctx, x, kind)
-    out = _sublayers(ctx, join_loop_state(ctx, x, kind), kind)
-    if ctx.model.layer_inputs is not None:
-        out = add_layer_input(ctx, out)
-    return norm(ctx, "closing_norm", out) if kind.closes else out
+    out = _sublayers(ctx, x, kind)
+    return out if ctx.model.layer_inputs is None else add_layer_input(ctx, out)
 
 
 def _sublayers(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append both sublayers with their residuals, or the one that this layer has, and return the stream."""
-    if ctx.model.hypersphere:
-        return _on_hypersphere(ctx, x, kind)
     if kind.mixer == NO_MIXER:
         return residual(ctx, "mlp_residual", x, _mlp_sublayer(ctx, x, kind))
     normed, attended = _mixer_sublayer(ctx, x, kind)
     if kind.mlp is Mlp.NONE:
         return residual(ctx, "attention_residual", x, attended)
     if not ctx.model.parallel_residual:
-        stream = _normed(ctx, added(ctx, "attention_residual", x, attended), "attention_stream_norm")
-        if ctx.model.laurel_rank is not None:
-            around_it, out = laurel(ctx, normed), Tensor("laurel_residual", _STREAM)
-            stream = ctx.build.elementwise("laurel_residual", [stream, around_it], out, linear=True)
-        return _normed(ctx, added(ctx, "mlp_residual", stream, _mlp_sublayer(ctx, stream, kind)), "mlp_stream_norm")
+        stream = residual(ctx, "attention_residual", x, attended)
+        return residual(ctx, "mlp_residual", stream, _mlp_sublayer(ctx, stream, kind))
     done = _mlp_sublayer(ctx, x, kind, normed if ctx.model.shared_input_norm else None)
     both = ctx.build.elementwise("branches", [attended, done], Tensor("branches", _STREAM), linear=True)
     return residual(ctx, "mlp_residual", x, both)
@@ -178,28 +214,13 @@ def _hyper_connected(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     return write_streams(ctx, "mlp_residual", x, _mlp_sublayer(ctx, given, kind), link)
 
 
-def _on_hypersphere(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append both sublayers of a model on the hypersphere (nGPT) and return the stream, moved towards each sublayer's
-    result by learned rates.
-    """
-    normed, attended = _mixer_sublayer(ctx, x, kind)
-    stream = nudge(ctx, "attention_residual", normed, attended)
-    normed = norm(ctx, "mlp_norm", stream)
-    return nudge(ctx, "mlp_residual", normed, _mlp_sublayer(ctx, stream, kind, normed))
-
-
-def _normed(ctx: Context, stream: Tensor, name: str) -> Tensor:
-    """Return the norm of the stream if the model norms after the residual sum; else the stream itself."""
-    return norm(ctx, name, stream) if ctx.model.norm_after_residual else stream
-
-
 def _mixer_sublayer(ctx: Context, x: Tensor, kind: LayerKind) -> tuple[Tensor, Tensor]:
     """Append norm and mixer of a layer and return (the mixer's input, its result); two parallel mixers are summed."""
     mixers = [parts().mixer(name) for name in (kind.mixer, kind.beside) if name is not None]
-    normed = x if kind.calls is Turn.NONE else residual(ctx, "shared_sum", x, shared_block(ctx, x, kind))
-    if ctx.model.norm_before_sublayer and kind.input_norm:
+    normed = x
+    if ctx.model.norm_before_sublayer:
         alone = mixers[0].norm_apart or not ctx.how.linear.norm_inside
-        normed = gated_stream_norm(ctx, "input_norm", normed, "layernorm" if alone else IN_LINEAR)
+        normed = norm(ctx, "input_norm", x, module="layernorm" if alone else IN_LINEAR)
     with ctx.build.part("self_attn"):
         results = [mixer.build(ctx, normed, kind) for mixer in mixers]
         attended = results[0]
@@ -223,7 +244,7 @@ def _mlp_sublayer(ctx: Context, stream: Tensor, kind: LayerKind, normed: Tensor 
 def _experts(ctx: Context, stream: Tensor, normed: Tensor | None) -> Tensor:
     if normed is None:
         with ctx.build.leg(Leg.CHOICE):
-            normed = gated_stream_norm(ctx, "mlp_norm", stream, "layernorm")
+            normed = norm(ctx, "mlp_norm", stream)
     with ctx.build.module("moe"), ctx.build.part("mlp"):
         return experts(ctx, normed, stream)
 
@@ -235,9 +256,7 @@ def _mlp(ctx: Context, stream: Tensor, normed: Tensor | None, kind: LayerKind) -
     with ctx.build.module("mlp"):
         normed = normed or norm(ctx, "mlp_norm", stream, module=IN_LINEAR)
         with ctx.build.part("mlp"):
-            if ctx.model.mlp_token_shift:
-                return channel_mix(ctx, normed)
-            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN, cut=kind.cut)
+            return mlp(ctx, normed, d.WIDE_FFN if kind.wide else d.FFN)
 
 
 def mtp(ctx: Context) -> Block:
@@ -269,43 +288,8 @@ def mtp(ctx: Context) -> Block:
     return ctx.build.block("mtp", [hidden, embedded], [out, loss], Place.FURTHER)
 
 
-PARTS = (End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),)
-
-
-def gated_stream_norm(ctx: Context, name: str, x: Tensor, module: str) -> Tensor:
-    """Append the norm of a sublayer's input and, if the model has norm gates, its product with the sigmoid of a
-    low-rank MLP of it; return the result.
-
-    Transformers' AXK2GatedRMSNorm: the sigmoid and the product are in fp32.
-    """
-    y = norm(ctx, name, x, module=module)
-    if ctx.model.norm_gate_rank is None:
-        return y
-    low, active = (Tensor(f"{name}.gate_{part}", (*x.dims[:-1], d.NORM_GATE)) for part in ("low", "active"))
-    raw, sigmoid = Tensor(f"{name}.gate", x.dims), Tensor(f"{name}.gate_sigmoid", x.dims, Element.FP32)
-    with ctx.build.module(module):
-        low = projected(ctx, f"{name}_gate_down", y, low)
-        ctx.build.elementwise(f"{name}_gate_activation", [low], active, saves=[low])
-        raw = projected(ctx, f"{name}_gate_up", active, raw)
-        gated = Tensor(f"{name}.gated", x.dims)
-        return ctx.build.elementwise(f"{name}_gating", [y, raw], gated, saves=[y, sigmoid], traffic=(2, 2))
-
-
-def join_loop_state(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Return a layer's input: the stream plus the state that joins it where a loop of layers starts (see `Loop`); x
-    itself at other layers.
-
-    Transformers' HrmTextModel adds the two stacks' states. DoryModel norms the stream before each iteration, and
-    adds the norm of the first iteration's input.
-    """
-    loop = ctx.model.loop
-    if loop is None or not kind.joins:
-        return x
-    if not loop.normed:
-        return _sum(ctx, x, ctx.build.from_elsewhere(Tensor(STATE, x.dims)))
-    state = ctx.build.from_elsewhere(Tensor(STATE, x.dims)) if kind.again else norm(ctx, STATE, x)
-    return _sum(ctx, norm(ctx, "loop_norm", x), state)
-
-
-def _sum(ctx: Context, x: Tensor, state: Tensor) -> Tensor:
-    return ctx.build.elementwise("loop_join", [x, state], Tensor("loop_joined", x.dims), linear=True)
+PARTS = (
+    End(kind="embedding", place=Place.FIRST, build=embedding),
+    End(kind="mtp", place=Place.FURTHER, build=mtp, count=lambda model: model.num_nextn_predict_layers),
+    End(kind="head", place=Place.LAST, build=head),
+)

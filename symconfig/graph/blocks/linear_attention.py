@@ -1,4 +1,4 @@
-"""Linear attention by chunks: the delta rule with its two blocks, lightning attention and mLSTM."""
+"""Linear attention by chunks: the delta rule, and its two blocks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, projected, sigmoid_gate, to_stream
+from symconfig.graph.blocks.common import linear, projected, to_stream
 from symconfig.graph.blocks.state_space import Activation, convolution, gated_norm
 from symconfig.graph.builder import Context
-from symconfig.graph.implementation import NormKernel, ScanKernel
+from symconfig.graph.implementation import ScanKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
 from symconfig.graph.parts import Mixer
 
@@ -121,12 +121,12 @@ IN_WIDTH, DELTA_CHANNELS = "delta_in_width", "delta_conv_channels"
 def gated_delta_net(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     """Append a gated delta net and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
 
-    Gated delta net (Qwen3-Next, Qwen3.5, OLMo-hybrid): linear attention whose state is corrected, not only added to.
+    Gated delta net (Qwen3-Next, Qwen3.5): linear attention whose state is corrected, not only added to.
 
     x[B, S, D] -> q, k, v, z, b, a; a causal convolution over q, k, v; the delta rule by chunks; a gated norm; a
-    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet,
-    Qwen3_5GatedDeltaNet and OlmoHybridGatedDeltaNet, whose projections are two, four and six: here each of the six
-    is one where they are not joined. Megatron-LM's core/ssm/gated_delta_net has one.
+    projection. Sizes are spelled as Qwen3NextConfig has them. Transformers' Qwen3NextGatedDeltaNet and
+    Qwen3_5GatedDeltaNet, whose projections are two and four: here each of six is one where they are not joined.
+    Megatron-LM's core/ssm/gated_delta_net has one.
     """
     q, k, v, z, b, a = _parts_of_delta(ctx, x)
     q, k, v = convolution(ctx, "conv1d", [q, k, v], DELTA_CHANNELS, DELTA_KERNEL)
@@ -200,7 +200,6 @@ def _gated_delta_sizes(model: ModelDescriptor) -> dict[str, float]:
 
 KIMI_DELTA = "kimi_delta_attention"
 HEADS, HEAD_DIM, DELTA_KERNEL = "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim"
-WHOLE_DECAY, WHOLE_GATE = "whole_decay_proj", "whole_gate_proj"  # each in place of two narrow ones
 KDA_VALUE_DIM, LOW, KDA_CHANNELS = "linear_value_channels", "linear_low_width", "kda_conv_channels"
 
 
@@ -211,8 +210,7 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     Kimi delta attention (Kimi Linear, arXiv 2510.26692): the delta rule with a decay for each channel of a key.
 
     Sizes are spelled as KimiLinearConfig has them; Transformers' KimiLinearDeltaAttention. Decays and output gates
-    come through narrow projections of one head's width, which no axis splits, or each through one projection of all
-    heads' width (Ling 3, BailingHybridDeltaAttention).
+    come through narrow projections of one head's width, which no axis splits.
     """
     q, k, v = (
         projected(ctx, f"{part}_proj", x, Tensor(f"delta_{part}", (*_ROWS, HEADS, channels)))
@@ -224,35 +222,24 @@ def kimi_delta_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     scanned = delta_rule(
         ctx, q, k, v, _decay(ctx, x), ctx.build.elementwise("beta", [b], beta, saves=[beta], whole=(d.SEQUENCE,))
     )
-    gate = _narrowed(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)), WHOLE_GATE)
+    gate = _low_rank(ctx, x, "g", Tensor("delta_gate", (*_ROWS, HEADS, KDA_VALUE_DIM)))
     normed = gated_norm(ctx, "o_norm", scanned, gate, Activation.SIGMOID)
     return to_stream(ctx, "o_proj", normed)
 
 
-def _narrowed(ctx: Context, x: Tensor, name: str, out: Tensor, whole: str) -> Tensor:
-    """Append the projection to `out` through a low rank of one head's width. whole: the name of the switch with which
-    it is a single projection.
-    """
-    if whole in ctx.model.mixer(KIMI_DELTA).switches:
-        return projected(ctx, f"{name}_proj", x, out)
+def _low_rank(ctx: Context, x: Tensor, name: str, out: Tensor) -> Tensor:
+    """Append the projection of x[B, S, D] to `out` through a low rank of one head's width, and return it."""
     low = projected(ctx, f"{name}_a_proj", x, Tensor(f"{name}_low", (*_ROWS, LOW)))
     return projected(ctx, f"{name}_b_proj", low, out)
 
 
 def _decay(ctx: Context, x: Tensor) -> Tensor:
-    """Append the decay -exp(A_log) softplus(f + dt_bias) and return it, fp32 (KimiLinearForgetGate).
-
-    With a single projection (WHOLE_DECAY), it is a softplus, or a bounded sigmoid, narrowed to 16 bits
-    (BailingHybridForgetGate), and saves the sum and its own result only.
-    """
-    f = _narrowed(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)), WHOLE_DECAY)
-    whole = WHOLE_DECAY in ctx.model.mixer(KIMI_DELTA).switches
-    decay = Tensor("decay", f.dims, Element.ACTIVATION if whole else Element.FP32)
-    parts = ("decay_sum", "decay_active") if whole else ("decay_exp", "decay_sum", "decay_softplus")
-    kept = [Tensor(name, f.dims, Element.FP32) for name in parts]
-    if not whole:
-        kept.append(Tensor("decay_linear", f.dims, Element.MASK))
-        kept += [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
+    """Append the decay -exp(A_log) softplus(f + dt_bias) of x[B, S, D] and return it, fp32 (KimiLinearForgetGate)."""
+    f = _low_rank(ctx, x, "f", Tensor("delta_f", (*_ROWS, HEADS, HEAD_DIM)))
+    decay = Tensor("decay", f.dims, Element.FP32)
+    kept = [Tensor(name, f.dims, Element.FP32) for name in ("decay_exp", "decay_sum", "decay_softplus")]
+    kept.append(Tensor("decay_linear", f.dims, Element.MASK))
+    kept += [Tensor(name, (HEADS,), Element.FP32) for name in ("decay_rate", "decay_rate_negated")]
     weights = [ctx.weight("A_log", HEADS), ctx.weight("dt_bias", HEADS, HEAD_DIM)]
     return ctx.build.elementwise(
         "forget_gate", [f], decay, saves=kept, weights=weights, traffic=(2, 1), launches=(7, 8)
@@ -263,126 +250,6 @@ def _kimi_sizes(model: ModelDescriptor) -> dict[str, float]:
     given = model.mixer(KIMI_DELTA).sizes
     width = given[HEAD_DIM]
     return {KDA_VALUE_DIM: width, LOW: width, KDA_CHANNELS: 3 * given[HEADS] * width, d.CHUNK: CHUNK_SIZE}
-
-
-LIGHTNING = "lightning_attention"
-BLOCK = "block_size"
-QKV, LIGHTNING_VALUE_DIM = "lightning_qkv_width", "lightning_value_channels"
-
-
-def lightning_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append lightning attention and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not
-    used.
-
-    Lightning attention (MiniMax-Text-01, arXiv 2501.08313): linear attention by blocks, with a decay for each head.
-
-    q, k and v pass through an activation; inside a block scores are made as in attention, and the blocks before it
-    are a state of K x V channels a head: four products. Behind it stand a norm over all heads and a gate from the
-    layer's input. Transformers' MiniMaxLightningAttention; the block's size is spelled as MiniMaxConfig has it.
-
-    The scan is taken as one kernel that keeps q, k and v (arXiv 2401.04658, algorithms 1 and 2). Transformers itself
-    runs it block after block with products in memory, which takes longer and keeps each block's scores and states.
-    """
-    raw = [
-        Tensor(f"raw_{name}", (*_ROWS, d.HEADS, channels))
-        for name, channels in (("q", d.HEAD_DIM), ("k", d.HEAD_DIM), ("v", LIGHTNING_VALUE_DIM))
-    ]
-    q, k, v = (Tensor(part.name.removeprefix("raw_"), part.dims) for part in raw)
-    raw = linear(ctx, "qkv_proj", x, (d.HIDDEN,), (QKV,), [Use(part).renamed((d.HEADS, QKV)) for part in raw])
-    ctx.build.elementwise("qkv_activation", raw, q, further=[k, v], saves=raw)
-    normed = _head_norm(ctx, "out_norm", _chunked_scan(ctx, q, k, v), centred=False, moved=(6, 7))
-    gate = projected(ctx, "output_gate", x, Tensor("lightning_gate", normed.dims))
-    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, gate, normed, "lightning_gated"), aliases=("o_proj",))
-
-
-def _head_norm(ctx: Context, name: str, x: Tensor, *, centred: bool, moved: tuple[int, int]) -> Tensor:
-    """Append a norm of each head's channels around their mean (centred), or RMSNorm over all heads at once, with a
-    weight per channel; return the result.
-
-    moved: (forward, backward) traffic of an eager norm, which widens its input to fp32 and narrows its result; a
-    fused norm has 1.
-    """
-    eager, over = ctx.how.norm is not NormKernel.FUSED, x.dims[-1:] if centred else x.dims[-2:]
-    kept = [Tensor(f"{name}.{part}", x.dims, Element.FP32) for part in ("fp32", "centred")[: 1 + centred]]
-    kept = [*kept, Tensor(f"{name}.normed", x.dims)] if eager else [x]
-    return ctx.build.elementwise(
-        name,
-        [x],
-        Tensor(name, x.dims),
-        saves=[*kept, Tensor(f"{name}.statistics", x.dims[: -len(over)], Element.FP32)],
-        weights=[ctx.weight(f"{name}.weight", *x.dims[-2:])],
-        traffic=moved if eager else (1, 1),
-        reduces=dict.fromkeys(over, 1 + centred),
-    )
-
-
-def _chunked_scan(ctx: Context, q: Tensor, k: Tensor, v: Tensor, gates: Sequence[Tensor] = ()) -> Tensor:
-    """Append the chunked scan as one kernel and return its result, with v's dims.
-
-    The backward reads all twice, forward for the queries and in reverse for the others, and recomputes each chunk's
-    state. With gates, a sum of keys normalises the result, and two statistics are saved.
-    """
-    keys, values = q.dims[-1], v.dims[-1]
-    inside, state = (*_ROWS, d.HEADS, d.CHUNK), (*_ROWS, d.HEADS, keys, values)
-    out, rows = Tensor("scanned", v.dims), (*_ROWS, d.HEADS)
-    statistics = [Tensor(f"scanned.{name}", rows, Element.FP32) for name in ("sum", "maximum")] if gates else []
-    return ctx.build.elementwise(
-        "scan",
-        [q, k, v, *gates],
-        out,
-        saves=[q, k, v, *gates, *statistics],
-        whole=(d.SEQUENCE, keys, values),
-        launches=(2, 5) if gates else (1, 2),
-        products=[
-            Product("q_k", (*inside, keys), remade=1),
-            Product("scores_v", (*inside, values)),
-            Product("q_state", state),
-            *([Product("q_sums", (*rows, keys))] if gates else []),
-            Product("k_v", state, remade=1),
-        ],
-        scratch=[Scratch(tensor, (0, 1)) for tensor in (q, k, v, out)],
-    )
-
-
-def _lightning_sizes(model: ModelDescriptor) -> dict[str, float]:
-    width = 3 * model.num_attention_heads * model.head_dim
-    return {QKV: width, LIGHTNING_VALUE_DIM: model.head_dim, d.CHUNK: model.mixer(LIGHTNING).sizes[BLOCK]}
-
-
-MLSTM = "mlstm"
-KEY, VALUE = "mlstm_key_dim", "mlstm_value_dim"
-
-
-def mlstm(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append an mLSTM and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used.
-
-    mLSTM (xLSTM, arXiv:2405.04517, 2503.13427): linear attention with gates for input and forgetting of each head.
-
-    q and k are narrower than v. Each head has a state of K x V channels and one of K, which normalises; gates are
-    soft capped. A norm over each head's channels follows, and a sigmoid gate from the layer's input. Inside a chunk
-    scores are made as in attention; before it lies a state: products q k', scores v, q C, q n and k' v, per token
-    and head C K + C V + 2 K V + K multiply-adds. Transformers' xLSTMLayer; its gates and widths are spelled as
-    xLSTMConfig has them.
-
-    The scan is taken as one kernel, which keeps what it reads and two statistics of each row, and makes the states
-    of chunks again backward (NX-AI/mlstm_kernels, torch/chunkwise/triton_xl_chunk/fwbw.py, save_for_backward).
-    Transformers without that package runs it in PyTorch's operators, which keep each chunk's scores and states.
-    """
-    q, k = (_projected_to(ctx, name, x, (d.HEADS, KEY)) for name in ("q", "k"))
-    v, opening = (_projected_to(ctx, name, x, (d.HEADS, VALUE)) for name in ("v", "output_gate"))
-    gates = [_capped(ctx, _projected_to(ctx, f"{name}_gate", x, (d.HEADS,), bias=True)) for name in ("input", "forget")]
-    normed = _head_norm(ctx, "head_norm", _chunked_scan(ctx, q, k, v, gates), centred=True, moved=(8, 10))
-    return to_stream(ctx, "out_proj", sigmoid_gate(ctx, opening, normed, "mlstm_gated"))
-
-
-def _projected_to(ctx: Context, name: str, x: Tensor, width: tuple[str, ...], bias: bool = False) -> Tensor:
-    return projected(ctx, f"{name}_proj", x, Tensor(name, (*_ROWS, *width)), bias)
-
-
-def _capped(ctx: Context, gate: Tensor) -> Tensor:
-    """Append a soft cap of a gate by tanh, whose result is saved, and return the capped gate."""
-    inner, out = Tensor(f"{gate.name}_tanh", gate.dims), Tensor(f"{gate.name}_capped", gate.dims)
-    return ctx.build.elementwise(f"{gate.name}_cap", [gate], out, saves=[inner], launches=(3, 3), traffic=(3, 3))
 
 
 PARTS = (
@@ -406,13 +273,5 @@ PARTS = (
         pieces=(HEADS,),
         exchanged_pieces=(HEADS,),
         needs=(HEADS, HEAD_DIM, DELTA_KERNEL),
-        switches=(WHOLE_DECAY, WHOLE_GATE),
-    ),
-    Mixer(name=LIGHTNING, build=lightning_attention, sizes=_lightning_sizes, tensor_dims=(QKV,), needs=(BLOCK,)),
-    Mixer(
-        name=MLSTM,
-        build=mlstm,
-        sizes=lambda model: {d.CHUNK: model.mixer(MLSTM).sizes[d.CHUNK]},
-        needs=(KEY, VALUE, d.CHUNK),
     ),
 )

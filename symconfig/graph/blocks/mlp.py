@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from symconfig.descriptor.sections import Experts
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import beside_fused, linear, norm, projected, scaled
+from symconfig.graph.blocks.common import beside_fused, linear, projected
 from symconfig.graph.builder import Context, in_eight_bits
 from symconfig.graph.implementation import ActivationKernel, ExpertKernels, Routing
 from symconfig.graph.operator import Element, Tensor, Use
@@ -27,7 +27,6 @@ def mlp(
     prefix: str = "",
     bias: bool | None = None,
     activation_module: str = "mlp_act",
-    cut: bool = False,
 ) -> Tensor:
     """Append an MLP through the dim `width`, gated if the model's is, and return y[..., D] with x's dims.
 
@@ -35,7 +34,6 @@ def mlp(
         prefix: of all names.
         bias: of the linear layers; None: as the model has it.
         activation_module: the recompute module of the activation.
-        cut: keep only a part of the gates (Gemma 3n's activation sparsity).
     """
     bias = ctx.model.mlp_bias if bias is None else bias
     rows = x.dims[:-1]
@@ -53,8 +51,6 @@ def mlp(
         up = projected(ctx, f"{prefix}up_proj", x, up, bias, aliases=("up_proj", "w1"), joined=joined)
         if gated:
             gate = projected(ctx, f"{prefix}gate_proj", x, gate, bias, aliases=("gate_proj", "w2"), joined=joined)
-    gate, up = (scaled(ctx, half, width) for half in (gate, up))
-    gate = _sparse_gate(ctx, gate) if cut else gate
     middle = Tensor(f"{prefix}mlp_hidden", (*rows, width))
     with ctx.build.module(activation_module):
         if gated and ctx.model.hidden_act == "clamped_swiglu" and ctx.how.experts.kernels is not ExpertKernels.FUSED:
@@ -78,9 +74,6 @@ def mlp(
             )
             if weighted:
                 ctx.build.elementwise(f"{prefix}weighting", [active], middle, saves=[active])
-    if ctx.model.inner_norm:
-        weight = (width,) if ctx.model.norm_weight else ()
-        middle = norm(ctx, f"{prefix}mlp_inner_norm", middle, width, "inner_norm", weight=weight)
     out = Tensor(f"{prefix}mlp_out", x.dims)
     return projected(ctx, f"{prefix}down_proj", middle, out, bias, aliases=("down_proj", "c_proj"))
 
@@ -127,19 +120,6 @@ def _slot_weights(ctx: Context, width: str) -> list[Tensor]:
         return []
     element = Element.FP32 if moe.scoring_func == "sigmoid" else Element.ACTIVATION
     return [Tensor("slot_probabilities", (d.EXPERTS, d.SLOTS), element)]
-
-
-def _sparse_gate(ctx: Context, gate: Tensor) -> Tensor:
-    """Append a threshold on gates, computed from their mean and deviation, and return them: the excess above it, else
-    0.
-
-    Saves input, result and deviation (Transformers' Gemma3nTextMLP, _gaussian_topk).
-    """
-    out = Tensor(f"{gate.name}_cut", gate.dims)
-    lengths = [Tensor(f"{gate.name}.deviation", gate.dims[:-1])]
-    width = {gate.dims[-1]: 2}
-    saves = [gate, out, *lengths]
-    return ctx.build.elementwise(f"{gate.name}_cut", [gate], out, saves=saves, reduces=width, traffic=(3, 4))
 
 
 def _clamped(ctx: Context, half: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Attention that reads a part of the keys: those that an indexer chooses, runs of tokens, compressed keys."""
+"""Attention that reads a part of the keys: those that an indexer chooses, or compressed keys."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from symconfig.descriptor.layers import Keys, LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, POOLED, RUNS, WINDOW
-from symconfig.graph.blocks.attention import Read, apply_rope, core, norm_and_rotate, output, projections
+from symconfig.graph.attended import CHOSEN, CHOSEN_RUNS, FULL, RUNS, WINDOW
+from symconfig.graph.blocks.attention import Read, apply_rope
 from symconfig.graph.blocks.common import norm, projected, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import Choosing
@@ -155,107 +155,6 @@ def indexer_sizes(model: ModelDescriptor) -> dict[str, float]:
     return {} if has is None else {HEADS: has.index_n_heads, CHANNELS: has.index_head_dim, CHOICES: has.index_topk}
 
 
-POOLED_ATTENTION = "pooled_sparse_attention"
-RUN_HEADS, RUN_DIM, BUDGET = "indexer_n_heads", "indexer_head_dim", "indexer_budget"
-WIDTH, RUN_CHOICES = "indexer_qk_width", "indexer_runs"
-BY_TOKEN = "scores_by_token"
-
-
-def pooled_attention(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append attention over runs of tokens that an indexer chooses, and return o[B, S, D] from x[B, S, D].
-
-    Grouped-query attention over runs of tokens that an indexer chooses (Qwen 4's QSA, MiniMax-M3's).
-
-    The indexer has queries of its own and one key a token; a run's key is the mean of its tokens', normed and turned
-    as its first. A query's score of a run is the sum over the indexer's heads of relu(q k'), and it reads the tokens
-    of the best runs, and those of its own that is not complete. With `scores_by_token` a run's score is the greatest
-    q k' of its tokens, and each head of the indexer chooses for a part of the heads (MiniMaxM3VLIndexer). Nothing
-    flows back through the choice. Transformers' Qwen4ExpTextQSAIndexer chooses query by query in a loop of the host,
-    and attention then reads all keys under a mask, as it does in MiniMax-M3.
-    """
-    (q, k, v), gate = projections(ctx, x)
-    q, k = norm_and_rotate(ctx, q, k, kind)
-    with ctx.build.no_gradient(), ctx.build.part("indexer"):
-        read = _runs_read(ctx, _chosen_runs(ctx, x))
-    return output(ctx, x, core(ctx, q, k, v, read), gate)
-
-
-def _runs_read(ctx: Context, chosen: Tensor) -> Read:
-    """Return the keys to read: the tokens of the chosen runs by index or, for a MASKED implementation, all keys with a
-    mask.
-    """
-    if ctx.how.attention.choosing is not Choosing.MASKED:
-        return Read(POOLED, chosen, kept=True)
-    mask = Tensor("index_mask", (*_ROWS, *((d.HEADS,) if _by_token(ctx) else ()), d.KEYS))
-    return Read(FULL, ctx.build.elementwise("index_mask", [chosen], mask, whole=(d.KEYS,)), kept=True)
-
-
-def _by_token(ctx: Context) -> bool:
-    return BY_TOKEN in ctx.model.mixer(POOLED_ATTENTION).switches
-
-
-def _chosen_runs(ctx: Context, x: Tensor) -> Tensor:
-    """Append the indexer and return the indices of the runs of tokens that each query reads."""
-    q, k = Tensor("index_q", (*_ROWS, RUN_HEADS, RUN_DIM)), Tensor("index_k", (*_ROWS, RUN_DIM))
-    if _by_token(ctx):
-        return _chosen_by_head(ctx, x, q, k)
-    weight = ctx.weight("index_qk_proj.weight", d.HIDDEN, WIDTH)
-    joined = Tensor("index_qk", (*_ROWS, WIDTH))
-    ctx.build.matmul("index_qk_proj", x, weight, (d.HIDDEN,), [Use(joined)])
-    ctx.build.elementwise("index_split", [joined], q, further=[k], whole=(WIDTH,), linear=True, traffic=(0, 0))
-    q = norm(ctx, "index_q_norm", q, RUN_DIM)
-    pooled = ctx.build.elementwise("index_pool", [k], Tensor("index_pooled", (d.BATCH, d.RUNS, RUN_DIM)),
-                                   whole=(d.SEQUENCE, d.RUNS), linear=True)  # fmt: skip
-    pooled = norm(ctx, "index_k_norm", pooled, RUN_DIM)
-    return _best_runs(ctx, [q, pooled], (RUN_HEADS, RUN_DIM), BUDGET)
-
-
-def _best_runs(ctx: Context, read: Sequence[Tensor], width: tuple[str, str], choices: str) -> Tensor:
-    """Append the scoring of runs by one kernel and the choice of the best for each query; return their indices [B, S,
-    choices].
-
-    read: queries, keys of the runs and, optionally, head weights. width: the dims of the indexer's heads and
-    channels.
-    """
-    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, *width)
-    products = [Product("index_q_k", (*_ROWS, *whole))]
-    ctx.build.elementwise("index_scores", read, scores, products=products, whole=whole)
-    chosen = Tensor("index_choice", (*_ROWS, choices), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, choices))
-
-
-def _chosen_by_head(ctx: Context, x: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """Append an indexer that chooses runs for each of its heads, and return indices [B, S, heads, choices].
-
-    PyTorch's product scores all keys; a kernel scores those before a query only. x: the layer's input. q, k: the
-    results of the projections of x.
-    """
-
-    def rotate(one: Tensor) -> Tensor:
-        normed = norm(ctx, f"{one.name}_norm", projected(ctx, f"{one.name}_proj", x, one), RUN_DIM, "qk_norm")
-        out = Tensor(f"{normed.name}_turned", normed.dims)
-        return ctx.build.elementwise(f"{normed.name}_rope", [normed], out, whole=(RUN_DIM,), linear=True)
-
-    q, keys = rotate(q), Use(rotate(k)).renamed((d.SEQUENCE, d.KEYS))
-    scores = Tensor("index_scores", (*_ROWS, RUN_HEADS, d.RUNS), Element.FP32)
-    if ctx.how.attention.choosing is Choosing.MASKED:
-        every = Tensor("index_token_scores", (*_ROWS, RUN_HEADS, d.KEYS), Element.FP32)
-        ctx.build.product("index_q_k", Use(q), keys, (RUN_DIM,), every)
-        ctx.build.elementwise("index_pool", [every], scores, whole=(d.KEYS, d.RUNS))
-    else:
-        products = [Product("index_q_k", (*_ROWS, FULL, RUN_HEADS, RUN_DIM))]
-        ctx.build.elementwise(
-            "index_scores", [q, keys], scores, products=products, whole=(d.KEYS, d.RUNS, RUN_HEADS, RUN_DIM)
-        )
-    chosen = Tensor("index_choice", (*_ROWS, RUN_HEADS, RUN_CHOICES), Element.INDEX)
-    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, RUN_CHOICES))
-
-
-def _pooled_sizes(model: ModelDescriptor) -> Mapping[str, float]:
-    given = model.mixer(POOLED_ATTENTION).sizes
-    return {WIDTH: (given[RUN_HEADS] + 1) * given[RUN_DIM], RUN_CHOICES: given[BUDGET] // max(given[d.RUN], 1)}
-
-
 RANK, GROUPS, GROUP, LOW = "q_lora_rank", "o_groups", "o_group_width", "o_lora_rank"
 HEAVY_RATE, RATE = d.HEAVY_RUN, d.RUN
 ONE, WIDE, INDEX_WIDE = "one_key_head", "compressed_width", "index_compressed_width"
@@ -288,20 +187,16 @@ def compressed_attention(ctx: Context, x: Tensor, kind: LayerKind, *, name: str)
     over = Use(kv).renamed((d.SEQUENCE, d.KEYS))
     sinks = [ctx.weight("sinks", d.HEADS)]
     o = ctx.build.attention(Use(q), over, over, read, sinks, sparse=[Use(one) for one in extra], keeps=extra)
-    return _projected_groups(ctx, _rope(ctx, "rope_back", o))
-
-
-def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
-    return apply_rope(ctx, name, given, f"{name}_out")
-
-
-def _projected_groups(ctx: Context, o: Tensor) -> Tensor:
-    """Append the grouped low-rank output projection of the heads o and return the stream's [B, S, D]."""
+    o = _rope(ctx, "rope_back", o)
     groups, low = Tensor("grouped_heads", (*_ROWS, GROUPS, GROUP)), Tensor("grouped_low", (*_ROWS, GROUPS, LOW))
     ctx.build.elementwise("group_heads", [o], groups, whole=(GROUPS, *o.dims[2:]), linear=True)
     weight = ctx.weight("o_a_proj.weight", GROUPS, GROUP, LOW)
     ctx.build.matmul("o_a_proj", groups, weight, (GROUP,), [Use(low)])
     return to_stream(ctx, "o_b_proj", low)
+
+
+def _rope(ctx: Context, name: str, given: Tensor) -> Tensor:
+    return apply_rope(ctx, name, given, f"{name}_out")
 
 
 def _compressed_keys(ctx: Context, x: Tensor, low: Tensor, name: str) -> tuple[list[Tensor], str]:
@@ -350,7 +245,11 @@ def _chosen_keys(ctx: Context, x: Tensor, low: Tensor) -> Tensor:
     q, weights = Tensor("index_q", (*_ROWS, HEADS, CHANNELS)), Tensor("index_weights", (*_ROWS, HEADS))
     q = _rope(ctx, "index_q_rope", projected(ctx, "index_q_proj", low, q))
     weights = projected(ctx, "index_weights_proj", x, weights)
-    return _best_runs(ctx, [q, keys, weights], (HEADS, CHANNELS), CHOICES)
+    scores, whole = Tensor("index_scores", (*_ROWS, d.RUNS), Element.FP32), (d.RUNS, HEADS, CHANNELS)
+    products = [Product("index_q_k", (*_ROWS, *whole))]
+    ctx.build.elementwise("index_scores", [q, keys, weights], scores, products=products, whole=whole)
+    chosen = Tensor("index_choice", (*_ROWS, CHOICES), Element.INDEX)
+    return ctx.build.elementwise("index_choose", [scores], chosen, whole=(d.RUNS, CHOICES))
 
 
 def _compressed_sizes(model: ModelDescriptor, *, name: str) -> Mapping[str, float]:
@@ -366,14 +265,6 @@ def _compressed(name: str, *more: str) -> Mixer:
 
 
 PARTS = (
-    Mixer(
-        name=POOLED_ATTENTION,
-        build=pooled_attention,
-        sizes=_pooled_sizes,
-        needs=(RUN_HEADS, RUN_DIM, BUDGET, d.RUN),
-        switches=(BY_TOKEN,),
-        divides={BUDGET: d.RUN},
-    ),
     _compressed(PLAIN),
     _compressed(HEAVY, HEAVY_RATE),
     _compressed(SPARSE, RATE, HEADS, CHANNELS, CHOICES),

@@ -1,4 +1,4 @@
-"""State spaces: Mamba and Mamba-2, and the causal convolution and the gated norm around scans; a short convolution."""
+"""State spaces: Mamba-2, and the causal convolution and the gated norm around scans; a short convolution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fractions import Fraction
 from symconfig.descriptor.layers import LayerKind
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph import dims as d
-from symconfig.graph.blocks.common import linear, norm, projected, to_stream
+from symconfig.graph.blocks.common import linear, to_stream
 from symconfig.graph.builder import Context
 from symconfig.graph.implementation import NormKernel, ScanKernel
 from symconfig.graph.operator import Element, Product, Scratch, Tensor, Use
@@ -96,86 +96,7 @@ def _eager_gated_norm(ctx: Context, name: str, x: Tensor, gate: Tensor, activati
     )
 
 
-MAMBA = "mamba"
-SSM_WIDTH, STATE, RANK, KERNEL = "ssm_intermediate_size", "ssm_state_size", "time_step_rank", "conv_kernel"
-CONV_BIAS, PROJ_BIAS, NORMS = "conv_bias", "proj_bias", "dt_b_c_norms"
-MAMBA_WIDTH, LOW_WIDTH = "selective_in_width", "selective_low_width"
 _ROWS = (d.BATCH, d.SEQUENCE)
-
-
-def mamba(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
-    """Append a Mamba mixer and return y[B, S, D] from x[B, S, D]. Sizes come from `ctx.model`; `kind` is not used. tp
-    splits the channels; the narrow projection sums over them.
-
-    Mamba (Gu & Dao 2023, arXiv 2312.00752): a state space whose steps, inputs and outputs depend on the token.
-
-    x[B, S, D] -> x, z; a causal convolution over x; a narrow projection to steps, B and C; steps widened to every
-    channel; the selective scan; a projection. I ssm_intermediate_size, N ssm_state_size, R time_step_rank, K
-    conv_kernel. Transformers' MambaMixer, FalconMambaMixer, JambaMambaMixer (with norms of steps, B and C) and
-    ZambaMambaMixer (whose heads cut the same weights).
-
-    The scan is element-wise: state and output of a channel need some 7 N FLOP a token and N exponentials, and
-    nothing of size N leaves the chip (csrc/selective_scan). mamba-ssm's MambaInnerFn joins all from the convolution
-    to the output projection and makes the convolution, the steps and the scan's gated result again; SelectiveScanFn
-    keeps what it reads and its result before the gate. States at every 2,048th token, which both keep, are left out.
-    """
-    has = ctx.model.mixer(MAMBA).switches
-    joined = ctx.how.scan is ScanKernel.WHOLE and NORMS not in has
-    inner, z = (Tensor(name, (*_ROWS, SSM_WIDTH)) for name in ("ssm_x", "ssm_gate"))
-    uses = [Use(part).renamed((SSM_WIDTH, MAMBA_WIDTH)) for part in (inner, z)]
-    inner, z = linear(ctx, "in_proj", x, (d.HIDDEN,), (MAMBA_WIDTH,), uses, PROJ_BIAS in has)
-    (u,) = convolution(ctx, "conv1d", [inner], SSM_WIDTH, KERNEL, CONV_BIAS in has)
-    low, b, c = _narrow_projection(ctx, u, inner if joined else None, NORMS in has)
-    step = Tensor("ssm_step", u.dims)
-    widened = projected(ctx, "dt_proj", low, step)
-    scanned, gated = Tensor("scanned", u.dims), Tensor("scan_gated", u.dims)
-    remade = [inner] if joined else [u, step]
-    ctx.build.elementwise(
-        "scan",
-        [u, widened, b, c, z],
-        gated,
-        saves=[*remade, *_saved_by_scan(ctx, joined, b, c), z, scanned],
-        weights=[
-            ctx.weight("A_log", SSM_WIDTH, STATE),
-            ctx.weight("D", SSM_WIDTH),
-            ctx.weight("dt_proj.bias", SSM_WIDTH),
-        ],
-        whole=(d.SEQUENCE, STATE),
-        scratch=[Scratch(tensor, (0, 2)) for tensor in (u, step)] if joined else [],
-    )
-    return to_stream(ctx, "out_proj", gated, PROJ_BIAS in has, keeps=scanned if joined else None)
-
-
-def _saved_by_scan(ctx: Context, joined: bool, b: Tensor, c: Tensor) -> list[Tensor]:
-    """Return the tensors that the scan saves: B and C and, outside Megatron-LM, fp32 rates computed from A_log.
-
-    joined: one function includes the projections, and saves copies of B and C per channel, too (mamba-ssm,
-    MambaInnerFn).
-    """
-    if ctx.how.scan is ScanKernel.GATED:
-        return [b, c]
-    copies = [Tensor(f"{one.name}_copied", one.dims) for one in (b, c)] if joined else []
-    return [b, c, *copies, *(Tensor(name, (SSM_WIDTH, STATE), Element.FP32) for name in ("decay_rate", "A"))]
-
-
-def _narrow_projection(ctx: Context, u: Tensor, kept: Tensor | None, norms: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Append the narrow projection and return (steps before they are widened, B, C), each normed if `norms`.
-
-    kept: the tensor from which u is recomputed, saved instead of u; None: u itself.
-    """
-    parts = [Tensor(name, (*_ROWS, width)) for name, width in (("dt_low", RANK), ("ssm_b", STATE), ("ssm_c", STATE))]
-    uses = [Use(part).renamed((part.dims[2], LOW_WIDTH)) for part in parts]
-    parts = linear(ctx, "x_proj", u, (SSM_WIDTH,), (LOW_WIDTH,), uses, keeps=kept)
-    if norms:
-        parts = [norm(ctx, f"{part.name}_norm", part, part.dims[-1], "scan_norm") for part in parts]
-    return parts[0], parts[1], parts[2]
-
-
-def _mamba_sizes(model: ModelDescriptor) -> dict[str, float]:
-    given = model.mixer(MAMBA).sizes
-    return {MAMBA_WIDTH: 2 * given[SSM_WIDTH], LOW_WIDTH: given[RANK] + 2 * given[STATE]}
-
-
 MAMBA2 = "mamba2"
 HEADS, HEAD_DIM, GROUPS, STATE = "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size"
 KERNEL = "conv_kernel"
@@ -196,7 +117,7 @@ def mamba2(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
     x[B, S, D] -> z, x, B, C, dt; a causal convolution over x, B, C; the scan; a gate and a norm by group; a
     projection. H mamba_num_heads, P mamba_head_dim, G n_groups, N ssm_state_size, K conv_kernel, Q chunk_size. Sizes
     are spelled as NemotronHConfig has them. Transformers' Mamba2Mixer, BambaMixer, GraniteMoeHybridMambaLayer,
-    FalconH1Mixer, NemotronHMamba2Mixer, Zamba2MambaMixer; Megatron-LM's core/ssm/mamba_mixer.py.
+    FalconH1Mixer, NemotronHMamba2Mixer; Megatron-LM's core/ssm/mamba_mixer.py.
 
     The scan (section 6) has four products: inside a chunk C B' by group and (C B') x by head, then B' x into each
     chunk's state and C times the state before it. What mamba-ssm keeps and makes again: ops/triton/ssd_combined.py,
@@ -293,7 +214,7 @@ def _mamba2_sizes(model: ModelDescriptor) -> dict[str, float]:
 
 
 SHORT_CONV = "short_conv"
-CONV_LENGTH, CONV_BIAS = "conv_L_cache", "conv_bias"
+CONV_LENGTH = "conv_L_cache"
 CONV_WIDTH, CONV_JOINED = "short_conv_width", "joined_short_conv_width"
 
 
@@ -318,15 +239,6 @@ def short_conv(ctx: Context, x: Tensor, kind: LayerKind) -> Tensor:
 
 
 PARTS = (
-    Mixer(
-        name=MAMBA,
-        build=mamba,
-        sizes=_mamba_sizes,
-        tensor_dims=(MAMBA_WIDTH, SSM_WIDTH),
-        pieces=(SSM_WIDTH,),
-        needs=(SSM_WIDTH, STATE, RANK, KERNEL),
-        switches=(CONV_BIAS, PROJ_BIAS, NORMS),
-    ),
     Mixer(
         name=MAMBA2,
         build=mamba2,

@@ -58,18 +58,8 @@ def program(
 def _unrolled(model: ModelDescriptor, unrolled: _Unrolled) -> _Unrolled:
     """Append the embedding, all layers, multi-token prediction layers and the head to `unrolled`, and return it."""
     stream = embedded = unrolled.add("embedding", "", ["tokens"])
-    # Last results of stacks that run several times, by the stack's first layer of those held.
-    states: dict[int, str] = {}
-    stack: int | None = None
     for index, kind in enumerate(model.kind_of_layer):
-        if kind.joins and model.loop is not None and not model.loop.normed:
-            # What joins the stream is the state of the stack that did not give it.
-            unrolled.made["loop_input"] = next((state for at, state in states.items() if at != stack), embedded)
-            stack = model.loop.held[index]
-        owner = f"layers.{model.holder(index)}."
-        stream = unrolled.add(kind.name, f"layers.{index}.", [stream], owner)
-        if stack is not None:
-            states[stack] = stream
+        stream = unrolled.add(kind.name, f"layers.{index}.", [stream])
     ahead = stream
     for index in range(model.num_nextn_predict_layers):
         ahead = unrolled.add("mtp", f"mtp.{index}.", [ahead, embedded])
@@ -138,13 +128,12 @@ class _Unrolled:
     losses: list[str] = field(default_factory=list)
     made: dict[str, str] = field(default_factory=dict)
 
-    def add(self, kind: str, prefix: str, given: Sequence[str], owner: str = "") -> str:
+    def add(self, kind: str, prefix: str, given: Sequence[str]) -> str:
         """Append a block's operators, tensors, weights and losses, and return the program name of its first output.
 
         Args:
             prefix: prepended to the names of the block's tensors and operators.
             given: program names of the block's inputs, without those of `elsewhere`, which are taken from `made`.
-            owner: prefix of the weights that the block shares with another.
         """
         block = self.blocks[kind]
         given = [*given, *(self.made[tensor.name] for tensor in block.inputs if tensor.name in block.elsewhere)]
@@ -159,7 +148,7 @@ class _Unrolled:
             if name not in self.tensors:
                 self.tensors[name] = Tensor(name, tensor.dims, tensor.element, tensor.gradient)
         for local, (weight, part) in like.weights.items():
-            names[local] = self._parameter(weight, owner if weight.shared else prefix, part)
+            names[local] = self._parameter(weight, "" if weight.shared else prefix, part)
         self.operators.extend(like.placed(op, prefix, names, self.tensors) for op in like.operators)
         self.losses.extend(names[tensor.name] for tensor in block.losses)
         self.made |= {local: name for local, name in names.items() if local not in inside}

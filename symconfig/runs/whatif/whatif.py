@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 
-from symconfig.descriptor.cluster import ClusterDescriptor, Quantity
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor, Quantity
 from symconfig.errors import InfeasibleError, InputError, Problem, nearest
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.runs.best import best_plan

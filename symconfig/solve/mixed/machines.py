@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from symconfig.cost.machine import Machine, Number
-from symconfig.descriptor.cluster import ClusterDescriptor
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.load import MixedCluster
-from symconfig.descriptor.mesh import NETWORK
 
 _LEVELS = 4  # network levels of a machine
 _OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition import rates
-from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel, of_cluster
 from symconfig.graph.layout import Kind
 from tests.oracle import given, seconds
 from tests.oracle.judged import cluster

@@ -54,8 +54,6 @@ DELTA = {
     "linear_conv_kernel_dim": 4,
 }
 KDA = {"linear_num_heads": 4, "linear_head_dim": 32, "linear_conv_kernel_dim": 4}
-SELECTIVE = {"ssm_intermediate_size": 512, "ssm_state_size": 16, "time_step_rank": 24, "conv_kernel": 4}
-JAMBA = {"mamba_d_state": 16, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 24}
 BAMBA = {"mamba_n_heads": 8, "mamba_d_head": 64, "mamba_n_groups": 2, "mamba_d_state": 32, "mamba_expand": 2,
          "mamba_d_conv": 4, "mamba_chunk_size": 32}  # fmt: skip
 
@@ -87,23 +85,6 @@ CASES = {
         block="mamba2", family="falcon_h1", config="FalconH1Config", module="FalconH1Mixer", sizes=SSD,
         given=BAMBA | {"mamba_d_ssm": 512, "mamba_rms_norm": False}, switches=("conv_bias",),
     ),
-    "mamba": Case(
-        block="mamba", family="mamba", config="MambaConfig", module="MambaMixer", sizes=SELECTIVE,
-        given={"state_size": 16, "expand": 2, "conv_kernel": 4, "time_step_rank": 24}, switches=("conv_bias",),
-    ),
-    "falcon mamba": Case(
-        block="mamba", family="falcon_mamba", config="FalconMambaConfig", module="FalconMambaMixer", sizes=SELECTIVE,
-        given={"state_size": 16, "expand": 2, "conv_kernel": 4, "time_step_rank": 24, "use_bias": True},
-        switches=("conv_bias", "proj_bias"),
-    ),
-    "jamba": Case(
-        block="mamba", family="jamba", config="JambaConfig", module="JambaMambaMixer", sizes=SELECTIVE, given=JAMBA,
-        switches=("conv_bias", "dt_b_c_norms"),
-    ),
-    "zamba": Case(
-        block="mamba", family="zamba", config="ZambaConfig", module="ZambaMambaMixer", sizes=SELECTIVE,
-        given=JAMBA | {"n_mamba_heads": 2}, switches=("conv_bias",),
-    ),
     "qwen3 next": Case(
         block="gated_delta_net", family="qwen3_next", config="Qwen3NextConfig", module="Qwen3NextGatedDeltaNet",
         sizes=DELTA, given=DELTA, same=False,
@@ -112,18 +93,9 @@ CASES = {
         block="gated_delta_net", family="qwen3_5", config="Qwen3_5TextConfig", module="Qwen3_5GatedDeltaNet",
         sizes=DELTA, given=DELTA, same=False,
     ),
-    "olmo hybrid": Case(
-        block="gated_delta_net", family="olmo_hybrid", config="OlmoHybridConfig", module="OlmoHybridGatedDeltaNet",
-        sizes=DELTA, given=DELTA,
-    ),
     "kimi": Case(
         block="kimi_delta_attention", family="kimi_linear", config="KimiLinearConfig",
         module="KimiLinearDeltaAttention", sizes=KDA, given=KDA,
-    ),
-    "ling": Case(
-        block="kimi_delta_attention", family="bailing_hybrid", config="BailingHybridConfig",
-        module="BailingHybridDeltaAttention", sizes=KDA, switches=("whole_decay_proj", "whole_gate_proj"),
-        given={"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32},
     ),
     "lfm2": Case(
         block="short_conv", family="lfm2", config="Lfm2Config", module="Lfm2ShortConv", sizes={"conv_L_cache": 3},
@@ -132,14 +104,5 @@ CASES = {
     "lfm2 with biases": Case(
         block="short_conv", family="lfm2", config="Lfm2Config", module="Lfm2ShortConv", sizes={"conv_L_cache": 3},
         given={"conv_L_cache": 3, "conv_bias": True}, switches=("conv_bias",),
-    ),
-    "recurrent gemma": Case(
-        block="rg_lru", family="recurrent_gemma", config="RecurrentGemmaConfig", module="RecurrentGemmaRecurrentBlock",
-        sizes={"lru_width": 320, "conv1d_width": 4}, given={"lru_width": 320, "num_attention_heads": HEADS},
-    ),
-    "minimax": Case(
-        block="lightning_attention", family="minimax", config="MiniMaxConfig", module="MiniMaxLightningAttention",
-        sizes={"block_size": 64},
-        given={"block_size": 64, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HEAD_DIM},
     ),
 }  # fmt: skip

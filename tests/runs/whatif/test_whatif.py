@@ -10,7 +10,7 @@ import pytest
 
 import symconfig
 from symconfig.api.planning import PlanResult
-from symconfig.descriptor.mesh import NETWORK
+from symconfig.descriptor.cluster import NETWORK
 from symconfig.errors import InputError
 from symconfig.runs.whatif.whatif import WhatIf, named, varied
 from tests.sample_plans import learning_plan

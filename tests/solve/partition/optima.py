@@ -10,8 +10,7 @@ import numpy as np
 from symconfig.cost.partition.costs import Costs, Keep, Objective, Training
 from symconfig.cost.partition.work import Rows
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.mesh import Axis, Mesh
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import Axis, Mesh, of_cluster
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.graph.operator import Work
 from symconfig.graph.program.net import Net, Node

@@ -15,8 +15,7 @@ from symconfig.cost.machine import machine
 from symconfig.cost.partition.costs import Costs, Keep, Training
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.mesh import Axis
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import Axis, of_cluster
 from symconfig.graph.implementation import Implementation, Kernel
 from symconfig.graph.program.of_model import program
 from symconfig.resources import data_dir

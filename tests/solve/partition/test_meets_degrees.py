@@ -10,7 +10,7 @@ import pytest
 import symconfig
 from symconfig.cost.partition.costs import Keep
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.program.of_model import program
 from symconfig.solve.partition.problem import assemble
 from symconfig.solve.partition.run import Ask, cases, costs_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.partition.costs import Objective
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph import dims as d
 from symconfig.graph.layout import Kind
 from symconfig.graph.program.read import load_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.program.program import Program
 from symconfig.graph.program.read import load_program
 from symconfig.solve.partition.run import Ask, Solver

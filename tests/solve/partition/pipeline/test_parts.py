@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from symconfig.descriptor.load import load_cluster
-from symconfig.descriptor.mesh_source import of_cluster
+from symconfig.descriptor.mesh import of_cluster
 from symconfig.graph.program.fold import Parts, structure
 from symconfig.graph.program.repeats import Run
 from symconfig.resources import data_dir

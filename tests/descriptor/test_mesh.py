@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from symconfig.descriptor.load import load_cluster, zoo_clusters
-from symconfig.descriptor.mesh import Mesh, MeshLevel
-from symconfig.descriptor.mesh_source import load_mesh, of_cluster
+from symconfig.descriptor.mesh import Mesh, MeshLevel, load_mesh, of_cluster
 from symconfig.errors import InputError
 
 MESH = """\
@@ -148,33 +147,3 @@ def test_all_that_is_wrong_in_a_file_is_said_with_its_place(written: Path) -> No
     assert any("mesh.yaml:5:" in line and "levels[2].size: out of range (got 0, need > 0)" in line for line in problems)
     assert any("mesh.yaml:4:" in line and "unknown field" in line for line in problems)
     assert any("mesh.yaml:4:" in line and "levels[1].bandwidth_bytes_per_s" in line for line in problems)
-
-
-def test_what_is_no_number_hides_nothing_else(written: Path) -> None:
-    written.write_text(MESH.replace("size: 4", "size: 0").replace("450e9, latency_s: 3e-6", ".nan, latency_s: -1"))
-    with pytest.raises(InputError) as caught:
-        load_mesh(written)
-    problems = said(caught.value)
-    assert len(problems) == 3
-    for words in ("bandwidth_bytes_per_s: not a finite", "latency_s: out of range", "levels[2].size: out of range"):
-        assert sum(words in problem for problem in problems) == 1
-
-
-def test_a_file_has_no_more_levels_than_a_cluster(written: Path) -> None:
-    level = "  - {name: x%d, size: 2, bandwidth_bytes_per_s: 1}\n"
-    written.write_text(MESH.split("  -")[0] + "".join(level % index for index in range(5)))
-    with pytest.raises(InputError, match="levels: wrong length"):
-        load_mesh(written)
-
-
-def test_levels_have_names_of_their_own(written: Path) -> None:
-    written.write_text(MESH.replace("outer", "inner"))
-    with pytest.raises(InputError, match="name inner twice"):
-        load_mesh(written)
-
-
-def test_a_list_whose_entry_is_wrong_is_not_too_short(written: Path) -> None:
-    written.write_text("schema: symconfig.mesh/1\nlevels:\n  - {name: only, size: 0, bandwidth_bytes_per_s: 1}\n")
-    with pytest.raises(InputError) as caught:
-        load_mesh(written)
-    assert ["levels[0].size: out of range" in problem for problem in said(caught.value)] == [True]
