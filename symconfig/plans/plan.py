@@ -209,7 +209,7 @@ class Search:
     __pydantic_config__ = _CONFIG
     candidates: int
     feasible: int
-    seconds: float
+    seconds: float = 0.0
     simulated: int = 0
     fewest: bool = False
     narrowed: dict[str, str] = field(default_factory=dict)

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plans import shape as plan_shape
 from symconfig.plans.file import parse_plan
 from symconfig.plans.pipeline_layout import compact, expanded, letters
 from symconfig.solve.costed import costed
@@ -57,7 +56,6 @@ def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> No
 def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout}))
     again = parse_plan(plan.to_json())
-    assert list(plan_shape.problems(again, "plan.json")) == []
     found = restore(again, again.best)
     assert found.split == plainest(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
     assert costed(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
