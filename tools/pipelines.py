@@ -101,7 +101,7 @@ def row(job: dict[str, Any]) -> Row:
     model, cluster = load_model(job["model"]), load_cluster(job["cluster"])
     complete = resolved(model, cluster, Job.model_validate(job))
     outcome = run(model, cluster, complete, 1, None, time.perf_counter())
-    found = outcome.weighed.ranked()[0]
+    found = outcome.weighed.best[0]
     budget = peak_budget(found.request, found.machine)
     chunks = fastest_cut(stage_problem(found, costed(found)))
     cut = None if chunks is None else plainest(found.split.pp, chunks, found.request.limits.layouts)

@@ -201,7 +201,6 @@ class JobFields(TypedDict, total=False):
     precision: str | None
     attention: Literal["flash", "unfused"] | None
     optimizer: str | Optimizer | Mapping[str, Any] | None
-    objective: Literal["time", "symtensor"] | None
     pins: Mapping[str, str | int] | None
     allow: Sequence[str] | None
     without: Sequence[str] | None

@@ -68,8 +68,6 @@ def _best_of(plan: Plan) -> str:
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
     best = "No plan that was compared scores better."
-    if plan.job.objective == "symtensor":
-        best = "No other plan that fits has a lower relative cost."
     fastest = plan.fastest.predicted.step_s
     if plan.best.predicted.step_s <= (1 + NOTHING) * fastest:
         return best

@@ -305,14 +305,8 @@ def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
     parts = {name: value for name, value in best.predicted.time.items() if name != "compute"}
     name = max(parts, key=lambda part: parts[part])
-    gamma = weighed.gammas.chosen() if weighed.gammas else None
-    relative = (
-        f"ranked by relative cost, not by time (gamma {gamma[0]:.3g}, the largest at which fitting costs least). "
-        if gamma
-        else ""
-    )
     memory = fullness(used, limit, prospect.request.job.limits, prospect.machine.memory_bytes)
     return (
-        f"{relative}{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
+        f"{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
         f"({100 * parts[name] / best.predicted.step_s:.1f} % of the step)"
     )

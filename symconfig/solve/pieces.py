@@ -19,13 +19,12 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Setting
-from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.uneven import worked
 from symconfig.cost.work import work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import LAYER, Place
-from symconfig.graph.model import blocks, derived, sequence
+from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
@@ -76,13 +75,6 @@ class Piece:
         """Return (table, rows): costs under all policies at the distinct points of `chosen`, and the row of each."""
         some, rows = np.unique(chosen, return_inverse=True)
         return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
-
-    def relative(self, chosen: NDArray[np.intp]) -> list[Relative]:
-        """Return the relative costs of every kind of block at some of the points."""
-        how = self.request.framework.implementation
-        plain = blocks(self.request.model, how, self.scheme.shared_heads)
-        where = lattice(self.request, self.candidates.at(chosen))
-        return [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks(chosen)]
 
 
 def pieces(

@@ -31,7 +31,6 @@ from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
 from symconfig.solve.experimental import NOTHING_KNOWN, excluded
-from symconfig.solve.gamma import Gammas
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
@@ -78,13 +77,11 @@ def run(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
-    below_s: float = float("inf"),
 ) -> Outcome:
     """Search all that the job leaves open, then simulate the incumbents, and return the outcome.
 
     top: number of plans to show. any_will_do: stop at the first plan that fits. exhaustive: no pruning by bounds.
-    below_s: only faster steps count. framework: None: its defaults on this GPU. The relative cost (symtensor) is not
-    simulated.
+    framework: None: its defaults on this GPU.
     """
     weighed = weigh_all(
         model,
@@ -95,9 +92,8 @@ def run(
         exhaustive=exhaustive,
         any_will_do=any_will_do,
         framework=framework,
-        below_s=below_s,
     )
-    enough = weighed.gammas is not None or (any_will_do and weighed.families)
+    enough = any_will_do and weighed.families
     return Outcome(weighed, time.perf_counter() - start, 0 if enough else refine(weighed))
 
 
@@ -110,7 +106,6 @@ def weigh_all(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
-    below_s: float = float("inf"),
     tally: Tally | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
@@ -118,17 +113,7 @@ def weigh_all(
     tally: records every point; is mutated. Raises InputError if every precision contradicts the pins.
     """
     pins = parse(job.pins)
-    relative = job.objective == "symtensor"
-    # The bounds are on seconds and do not bound the relative cost.
-    weighed = Incumbents(
-        max(top, KEPT),
-        top,
-        exhaustive or relative,
-        any_will_do,
-        gammas=Gammas(top) if relative else None,
-        below_s=below_s,
-        tally=tally,
-    )
+    weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do, tally=tally)
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)
     for precision in every:
@@ -138,9 +123,7 @@ def weigh_all(
             refused.append(error)
             continue
         ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
-        # The relative cost depends on partitions only, which all requests share.
-        gpu = machine(cluster, precision, gpus=ways[0].gpus)
-        branch_and_bound(ways[:1] if relative else ways, gpu, weighed, progress)
+        branch_and_bound(ways, machine(cluster, precision, gpus=ways[0].gpus), weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed

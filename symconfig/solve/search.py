@@ -159,17 +159,16 @@ def _plan(
     misses a pin.
     """
     weighed = outcome.weighed
-    by_time = weighed.gammas is None
-    picks = ranked(weighed.best, top) if by_time else weighed.ranked()[:top]
+    picks = ranked(weighed.best, top)
     best = picks[0]
 
     def shown(prospect: Prospect) -> Candidate:
         described = candidate.described(prospect, cluster, job, best=prospect is best)
-        return replace(described, standing=candidate.standing(prospect, cluster)) if by_time else described
+        return replace(described, standing=candidate.standing(prospect, cluster))
 
     chosen = [shown(prospect) for prospect in picks]
     check_pins(job, best.request.pins, chosen)
-    fastest = min(weighed.best, key=lambda each: (each.step_s, each.order)) if by_time else best
+    fastest = min(weighed.best, key=lambda each: (each.step_s, each.order))
     is_faster = all(fastest.step_s < each.step_s for each in picks)
     search = Search(
         candidates=weighed.candidates,

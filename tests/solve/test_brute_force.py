@@ -145,34 +145,6 @@ def test_the_plan_is_no_slower_than_any_candidate_simulated(name: str) -> None:
     assert plan.fastest.predicted.step_s <= TIE * simulated
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_bounds_leave_out_nothing_that_is_better(name: str) -> None:
-    model, gib, asked = CASES[name]
-    cluster = tight(model, gib)
-    whole, bounded = (search(model, cluster, asked, top=3, exhaustive=exhaustive) for exhaustive in (True, False))
-    assert (whole.best, whole.alternatives) == (bounded.best, bounded.alternatives)
-    assert bounded.search.candidates <= whole.search.candidates
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_bounds_leave_out_nothing_that_is_below_a_step(name: str) -> None:
-    """Where candidates are not counted, an offload's bound leaves out what its point's bound does not.
-
-    Seconds are alike but for their last digit: sums over more candidates at once round in another order.
-    """
-    model, gib, asked = CASES[name]
-    cluster = tight(model, gib)
-    asked = resolved(model, cluster, asked)
-    below_s = 1.2 * weigh_all(model, cluster, asked, 1).best[0].score
-    whole, bounded = (
-        weigh_all(model, cluster, asked, 3, exhaustive=exhaustive, below_s=below_s) for exhaustive in (True, False)
-    )
-    assert [each.order[1:] for each in whole.ranked()] == [each.order[1:] for each in bounded.ranked()] != []
-    seconds = [each.order[0] for each in bounded.ranked()]
-    assert [each.order[0] for each in whole.ranked()] == pytest.approx(seconds, rel=1e-14)
-    assert bounded.candidates <= whole.candidates
-
-
 def test_stages_of_the_same_layers_in_another_order_recompute_other_first_layers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

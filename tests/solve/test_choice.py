@@ -140,8 +140,8 @@ def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_lo
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
     outcome = run(model, cluster, resolved(model, cluster, asked), 100, None, time.perf_counter())
-    fronts = {family(found): found.score for found in outcome.weighed.ranked()}
-    shown = outcome.weighed.ranked()[0]
+    fronts = {family(found): found.score for found in reversed(outcome.weighed.best)}
+    shown = outcome.weighed.best[0]
     layouts = shown.request.usual
     best: dict[Family, tuple[float, Prospect]] = {}
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -17,8 +16,6 @@ from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.runs.compared import with_every_option
-from symconfig.solve.choice import TIE
 from symconfig.solve.experimental import needed, unstable
 from symconfig.solve.pins import parse
 from symconfig.solve.run import facts_of
@@ -175,31 +172,9 @@ def test_what_a_site_lacks_is_never_opened() -> None:
     assert "optimizer_offload" not in names
 
 
-def test_the_fastest_of_all_options_stands_beside() -> None:
-    model, asked = tiny("llama2-13b"), job(4, 8, **PLAIN)
-    cluster = tight(model, 0.5)
-    plan, free = search(model, cluster, asked), search(model, cluster, job(4, 8))
-    beside = with_every_option(plan).beside
-    if free.best.predicted.step_s < 0.99 * plan.best.predicted.step_s:
-        assert beside.free is not None
-        assert free.best.predicted.step_s <= TIE * beside.free.predicted.step_s
-        assert beside.free.predicted.step_s < plan.best.predicted.step_s
-        assert set(beside.free_uses) == used(plan, beside.free)
-    assert with_every_option(replace(plan, job=free.job)) == replace(plan, job=free.job)
-
-
 def test_an_unknown_option_is_named_with_those_that_there_are() -> None:
     model = tiny("llama2-13b")
     with pytest.raises(InputError, match=r"optimizer_offlod.*optimizer_offload"):
         search(model, sample_cluster("h100"), job(8, 16, allow=("optimizer_offlod",)))
     with pytest.raises(InputError, match="without"):
         search(model, sample_cluster("h100"), job(8, 16, without=("all",)))
-
-
-def test_a_plan_with_its_options_is_read_back() -> None:
-    from symconfig.plans.file import parse_plan
-
-    model = tiny("llama2-13b")
-    plan = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "2"}))
-    plan = replace(plan, beside=replace(plan.beside, free=plan.best, free_uses=("short_shares",)))
-    assert parse_plan(plan.to_json()).to_json() == plan.to_json()

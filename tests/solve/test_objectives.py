@@ -1,4 +1,4 @@
-"""The second objective, precisions, packing and expert imbalance: what changes a plan besides its degrees."""
+"""Precisions, packing and expert imbalance: what changes a plan besides its degrees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from symconfig.descriptor.job import Job, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.solve.gamma import GRID, Gammas
 from symconfig.solve.search import search
 
 
@@ -19,28 +18,6 @@ def plan(model: str = "llama3.1-8b", cluster: str = "h100", gpus: int = 16, batc
         {"model": model, "cluster": cluster, "gpus": gpus, "global_batch_size": batch, "seq_length": 4096, **more}
     )
     return search(load_model(model), load_cluster(cluster), job)
-
-
-def test_the_relative_cost_gives_a_plan_that_fits_and_names_its_gamma() -> None:
-    result = plan(objective="symtensor")
-    usable = result.cluster.gpu.memory_bytes.value * (1 - result.job.limits.memory_margin)
-    assert result.best.predicted.device_bytes <= usable
-    assert "gamma" in result.binding
-    assert result.to_json() == plan(objective="symtensor").to_json()
-
-
-def test_the_fastest_plan_is_never_slower_than_the_relative_costs_plan() -> None:
-    assert plan().best.predicted.step_s <= plan(objective="symtensor").best.predicted.step_s
-
-
-def test_a_large_gamma_asks_for_communication_and_a_small_one_for_memory() -> None:
-    import numpy as np
-
-    gammas = Gammas(top=1)
-    memory, communication = np.array([100.0, 1.0]), np.array([1.0, 100.0])
-    wanted = {index: point for index, point, _ in gammas.wanted(memory, communication, np.array([True, True]))}
-    assert wanted[0] == 0  # the largest gamma takes the point that communicates least
-    assert wanted[len(GRID) - 1] == 1
 
 
 def test_low_precision_is_faster_and_is_refused_where_the_gpu_has_none() -> None:
