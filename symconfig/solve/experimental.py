@@ -4,7 +4,7 @@ unless the job is without them; others where they are allowed, pinned, or nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count, takewhile
+from itertools import count
 
 import numpy as np
 
@@ -47,28 +47,20 @@ def problems(job: Job) -> Iterator[Problem]:
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
     """Return the names of experimental options without which nothing fits.
 
-    They come from the best maturity with which something fits: each that is enough alone; else all better ones and each
-    that is enough beside them; else all of both. Returns all barred options if nothing fits even with them. fits:
+    They are those of the first maturities with which something fits; of the last of these only the options each of
+    which is enough beside the others, if there are any. All barred options if nothing fits even with them. fits:
     whether a job has any plan; called repeatedly.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
     known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
-    grades, better = list[tuple[tuple[str, ...], tuple[str, ...]]](), tuple[str, ...]()
+    better = tuple[str, ...]()
     for maturity in Maturity:
-        if own := tuple(name for name, standing in known.items() if standing and standing.maturity is maturity):
-            grades.append((better, own))
-            better = (*better, *own)
-    # With more options there are more plans. A search ends at the first plan that fits, and is long only if none does:
-    # starting from all options, only one search is long.
-    enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
-    if not enough:
-        return better
-    better, own = enough[-1]
-    for company in dict.fromkeys(((), better)):
-        if alone := tuple(name for name in own if fits(allowing(job, *company, name))):
-            return (*company, *alone)
-    return (*better, *own)
+        own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
+        if own and fits(allowing(job, *better, *own)):
+            return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))
+        better = (*better, *own)
+    return better
 
 
 def allowing(job: Job, *names: str) -> Job:
