@@ -218,8 +218,6 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
         graphs="none" if said.cuda_graphs in (None, "none") else "all",
         fused_loss=bool(said.fused_loss),
         fp8_param_gather=bool(said.fp8_param_gather),
-        empty_chunks=False,
-        uneven_chunks=False,
     )
     whole = Job(model=file.model, backend=BACKEND, **job.model_dump())
     fixed = facts_of(load_model(file.model), load_cluster(job.cluster), whole)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from symconfig.format import picked
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate
 from symconfig.plans.unknown import UNKNOWN
 
@@ -40,8 +39,7 @@ class Columns:
     instances: groups of ranks that each have all parts of what ZeRO cuts. recompute: none, selective or full; modules:
     those that selective recompute runs again. moe_overlap: the experts' all-to-all runs beside another microbatch;
     flex_backend: whose kernels are in its place, deepep or hybridep. tp_comm: products and their collectives run in
-    pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds no block. uneven_chunks: several chunks a
-    stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
+    pieces. graphs: what CUDA graphs replay.
     """
 
     gpus: Any = UNKNOWN
@@ -77,8 +75,6 @@ class Columns:
     graphs: Any = UNKNOWN
     fused_loss: Any = UNKNOWN
     fp8_param_gather: Any = UNKNOWN
-    empty_chunks: Any = UNKNOWN
-    uneven_chunks: Any = UNKNOWN
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
@@ -104,8 +100,6 @@ class Columns:
             flex_backend=options.moe_flex_backend or "",
             tp_comm=options.overlap.tp_comm,
             graphs=options.cuda_graphs,
-            empty_chunks=not all(candidate.chunks),
-            uneven_chunks=candidate.parallel.vpp > 1 and is_uneven(candidate.chunks),
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:

@@ -96,7 +96,7 @@ def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 def _columns(job: Job, pins: Pins) -> Columns:
     """Return the columns that every plan with these pins has; a range of numbers becomes an array along its own axis.
 
-    Precision defaults to the job's, else bf16. A pinned layout counts as having empty and uneven chunks.
+    Precision defaults to the job's, else bf16.
     """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)
@@ -105,8 +105,6 @@ def _columns(job: Job, pins: Pins) -> Columns:
         words[COLUMN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
     for name in (*pins.words, "optimizer_offload"):
         words |= facts(pins, name)
-    if pins.layout is not None:
-        words["empty_chunks"] = words["uneven_chunks"] = True
     if words.get("precision", "auto") == "auto":
         words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
     return Columns(**{name: value for name, value in words.items() if value is not None})

@@ -28,6 +28,7 @@ from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
+from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
@@ -218,6 +219,8 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
         several = interleaved(request, piece.candidates, plain, pp, refused)
         fewest = max(request.limits.least_chunks if pp > 1 else 1, request.pins.ranges.get("vpp", (1,))[0])
         most = min(most_chunks(layers, pp, request.limits.layouts), fewest + MOST_CHUNKS - 1)
+        if request.pins.layout is not None:
+            fewest = most = len(expanded(request.pins.layout)) // pp
         for vpp in range(fewest, most + 1):
             chosen = plain if vpp == 1 else several
             if request.pins.allows("vpp", vpp) and chosen.size and request.limits.runs(vpp=vpp):

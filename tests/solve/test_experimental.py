@@ -14,7 +14,6 @@ from symconfig.frameworks.known import facts
 from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
-from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.experimental import needed, unstable
 from symconfig.solve.pins import parse
@@ -51,17 +50,6 @@ def test_what_is_allowed_by_name_alone_is_used() -> None:
     again = search(model, tight(model, 0.5), job(4, 8, allow=tuple(names)))
     assert again.best == free.best
     assert again.search.opened == ()
-
-
-def test_stages_that_no_even_chunks_share_open_uneven_ones() -> None:
-    """80 layers on 8 stages of 6 chunks: 48 chunks of one or two layers."""
-    model, cluster = load_model("llama3.1-70b"), load_cluster("h100")
-    asked = {"gpus": 64, "global_batch_size": 128, "seq_length": 4096}
-    plan = search(model, cluster, Job(model="llama3.1-70b", cluster="h100", pins={"pp": "8", "vpp": "6"}, **asked))
-    assert [(one.name, one.pinned) for one in plan.search.opened] == [("uneven_chunks", False)]
-    other = search(model, cluster, Job(model="llama3.1-70b", cluster="h100", pins={"pp": "8", "vpp": "5"}, **asked))
-    assert other.search.opened == ()
-    assert not is_uneven(other.best.chunks)
 
 
 def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
@@ -146,9 +134,9 @@ def test_options_are_opened_by_maturity_and_no_more_than_are_needed() -> None:
     assert needed(asked, fixed, pins, enough("optimizer_offload")) == ("optimizer_offload",)
     both = needed(asked, fixed, pins, enough("expert_tensor", "optimizer_offload"))
     assert {"expert_tensor", "optimizer_offload"} <= set(both)
-    assert "empty_chunks" not in both
-    assert needed(asked, fixed, pins, enough("empty_chunks")) == (*both, "empty_chunks")
-    assert set(needed(asked, fixed, pins, enough("nothing"))) > {*both, "empty_chunks"}
+    assert "activation_offload" not in both
+    assert needed(asked, fixed, pins, enough("activation_offload")) == (*both, "activation_offload")
+    assert set(needed(asked, fixed, pins, enough("nothing"))) > {*both, "activation_offload"}
 
 
 def test_what_a_site_lacks_is_never_opened() -> None:
