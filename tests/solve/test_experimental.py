@@ -15,9 +15,8 @@ from symconfig.frameworks.maturity import ALL
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.experimental import needed, unstable
+from symconfig.solve.experimental import needed
 from symconfig.solve.pins import parse
-from symconfig.solve.run import facts_of
 from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
@@ -42,16 +41,6 @@ def test_what_is_not_stable_is_used_by_no_plan_that_fits_without(model: str, gib
     assert all(used(plan, candidate) == set() for candidate in (plan.best, *plan.alternatives))
 
 
-def test_what_is_allowed_by_name_alone_is_used() -> None:
-    model = tiny("llama2-13b")
-    free = search(model, tight(model, 0.5), job(4, 8))
-    names = used(free, free.best)
-    assert names
-    again = search(model, tight(model, 0.5), job(4, 8, allow=tuple(names)))
-    assert again.best == free.best
-    assert again.search.opened == ()
-
-
 def test_a_pin_opens_what_every_plan_of_it_uses() -> None:
     model = tiny("llama2-13b")
     plan = search(model, sample_cluster("h100"), job(8, 16, **PLAIN, pins={"cp": "2"}))
@@ -72,12 +61,6 @@ def test_ulysses_splits_no_short_sequences_unless_it_is_asked_to(model: str, gpu
     assert max(each.parallel.cp for each in (allowed.best, *allowed.alternatives)) > 1
     pinned = search(small, tight(small, gib), job(gpus, 16, **SHORT, pins={"cp": "2"}))
     assert [(one.name, one.pinned) for one in pinned.search.opened] == [("short_ulysses", True)]
-
-
-def test_ulysses_splits_long_sequences_unasked() -> None:
-    small = tiny("llama2-13b")
-    plan = search(small, tight(small, 20.0), job(8, 16, **SHORT | {"seq_length": 8192}, pins={"cp": "2"}))
-    assert plan.search.opened == ()
 
 
 @pytest.mark.parametrize(("model", "cluster", "gpus", "task"), [
@@ -110,19 +93,6 @@ def _fits(model, gib, allow):  # type: ignore[no-untyped-def]
 
     cluster = tight(model, gib)
     return fits(model, cluster, resolved(model, cluster, job(2, 4, allow=allow)))
-
-
-@pytest.mark.parametrize(
-    ("release", "task", "stale"),
-    [("core_v0.12.1", "sft", True), ("core_v0.12.1", "pretrain", False), ("core_v0.13.0", "sft", False)],
-)
-def test_an_offloaded_optimizer_is_a_defect_where_it_does_not_see_loaded_weights(
-    release: str, task: str, stale: bool
-) -> None:
-    asked = job(8, 16, **PLAIN).model_copy(update={"megatron_version": release, "task": task, "allow": ()})
-    fixed = facts_of(load_model("llama3.1-8b"), load_cluster("h100"), asked)
-    found = [option.name for option, _ in unstable(asked, fixed, Columns(optimizer_offload=1.0, zero=1))]
-    assert found == ["optimizer_offload", *["stale_offload"] * stale]
 
 
 def test_options_are_opened_by_maturity_and_no_more_than_are_needed() -> None:

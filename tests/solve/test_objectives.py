@@ -26,12 +26,6 @@ def test_low_precision_is_faster_and_is_refused_where_the_gpu_has_none() -> None
         plan(cluster="a100-80gb", precision="fp8")
 
 
-def test_auto_takes_the_fastest_precision_of_the_gpu() -> None:
-    chosen = plan(precision="auto").best
-    assert chosen.options.precision != "bf16"
-    assert chosen.predicted.step_s <= plan(precision="fp8").best.predicted.step_s
-
-
 def test_a_gpu_without_bf16_trains_in_fp16() -> None:
     assert plan(model="qwen2.5-7b", cluster="v100-16gb", gpus=64).best.options.precision == "fp16"
 

@@ -13,7 +13,6 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.solve import candidate
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
@@ -66,28 +65,11 @@ def test_the_slowest_stage_takes_the_parts_that_are_its_own(how: dict[str, Any])
     assert seconds.max() * parts.points.num_microbatches[0] == pytest.approx(own, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("pp", "vpp", "dp", "zero", "beside"),
-    [(1, 1, 2, 1, True), (4, 1, 2, 1, False), (4, 2, 2, 1, True), (4, 2, 2, 0, False), (4, 2, 1, 1, False)],
-)
-def test_weights_are_gathered_beside_work_where_stages_need_not_wait_for_each_other(
-    pp: int, vpp: int, dp: int, zero: int, beside: bool
-) -> None:
-    one = found(pp=pp, vpp=vpp, dp=dp, zero=zero)
-    assert candidate.described(one, sample_cluster(), one.request.job).options.overlap.param_gather is beside
-
-
 @pytest.mark.parametrize("vpp", [1, 2])
 @pytest.mark.parametrize("zero", [0, 1])
 def test_the_parts_of_a_refined_step_sum_to_it(vpp: int, zero: int) -> None:
     one = found(vpp=vpp, zero=zero)
     assert sum(refined_time(one, costed(one)).values()) == pytest.approx(refined_s(one, costed(one)), rel=1e-12)
-
-
-def test_without_a_pipeline_nothing_is_refined() -> None:
-    one = found(pp=1, vpp=1)
-    parts = costed(one)
-    assert refined_s(one, costed(one)) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
 
 
 ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches, dp
