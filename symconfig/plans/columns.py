@@ -15,15 +15,12 @@ from numpy.typing import NDArray
 
 from symconfig.format import picked
 from symconfig.plans.degrees import Degrees
+from symconfig.plans.options import extras_of
 from symconfig.plans.plan import Candidate
 from symconfig.plans.unknown import UNKNOWN
 
 # Columns that `Options` has under the same name.
-_SAME = (
-    "sequence_parallel", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload",
-    "fused_loss", "fp8_param_gather",
-    "instances",
-)  # fmt: skip
+_SAME = ("sequence_parallel", "precision", "optimizer_offload", "param_offload", "activation_offload")
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
 
@@ -84,6 +81,7 @@ class Columns:
             gpus=candidate.parallel.world_size,
             **picked(candidate.parallel, *DEGREES),
             **picked(options, *_SAME),
+            **extras_of(options),
             micro=batch.micro,
             global_batch=batch.global_,
             num_microbatches=batch.num_microbatches,
@@ -95,11 +93,7 @@ class Columns:
             recompute_method=options.recompute.method or "",
             recompute_layers=options.recompute.num_layers or 1,
             modules=options.recompute.modules,
-            moe_overlap=options.overlap.moe_a2a,
             moe_dispatcher=options.moe_dispatcher or "",
-            flex_backend=options.moe_flex_backend or "",
-            tp_comm=options.overlap.tp_comm,
-            graphs=options.cuda_graphs,
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:

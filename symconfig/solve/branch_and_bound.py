@@ -71,6 +71,7 @@ class Batch:
     splits: Sequence[Split]
     setting: Setting
     table: Table
+    chosen: NDArray[np.intp]
     rows: NDArray[np.intp]
     points: Columns
     sums: Stages
@@ -268,6 +269,7 @@ def _sharded(
                 splits=every,
                 setting=mine,
                 table=table,
+                chosen=chosen[part],
                 rows=rows,
                 points=where.at(part),
                 sums=stages(table, mine.pipelines, rows, setting.tied),

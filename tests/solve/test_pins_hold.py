@@ -14,15 +14,16 @@ from symconfig.api.planning import plan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write
-from symconfig.solve.pins import EXTRA_PINS, number_range
+from symconfig.solve.pins import number_range
 
 VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), ("1", "2", "4", "3", "2..4")),
     **dict.fromkeys(("vpp", "etp", "mbs", "instances"), ("1", "2")),
-    **{name: tuple(words) for name, words in EXTRA_PINS.items()},
+    **{extra.pin: tuple(extra.values) for extra in EXTRAS if extra.values},
     "zero": ("0", "1", "2", "3", "1..2"),
     "sp": ("true", "off"),
     "recompute": ("none", "selective", "full", "selective:core_attn"),
