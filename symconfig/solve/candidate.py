@@ -285,14 +285,6 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
     return f"{what} {gib(used_bytes)} of {gib(budget_bytes)} GiB usable"
 
 
-def degrees(candidate: Candidate) -> str:
-    """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
-    p = candidate.parallel
-    named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
-    words = [f"{name} {value}" for name, value in named if value > 1]
-    return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
-
-
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
     """Return a sentence on the bottleneck: memory or time, candidates that do not fit, the largest other cost.
 
