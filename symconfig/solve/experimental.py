@@ -13,7 +13,7 @@ from symconfig.errors import Problem, Right, among
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.maturity import ALL, Maturity, Option, Standing, closed
+from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
@@ -68,24 +68,17 @@ def allowing(job: Job, *names: str) -> Job:
     return job.model_copy(update={"allow": (*job.allow, *names)})
 
 
-def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
-    """Return the experimental options that a plan uses and its job does not allow by name; pinned ones are marked."""
-    return tuple(
-        Opened(option.name, option.label, str(known.maturity), known.why, _is_pinned(option, job, fixed, pins))
-        for option, known in unstable(job, fixed, Columns.of(candidate))
-    )
+def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[Opened]:
+    """Yield the experimental options that a plan uses and its job does not allow by name; pinned ones are marked.
 
-
-def unstable(job: Job, fixed: Fixed, point: Columns) -> Iterator[tuple[Option, Standing]]:
-    """Yield (option, standing) for experimental options that a point uses and that the job does not allow by name.
-
-    Nothing for options of unknown standing, or if the job allows all.
+    Nothing if the job allows all.
     """
-    release = BACKENDS[job.backend].releases.of(job)
+    release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
     for option in options(job.backend):
         known = option.standing(release)
         if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
-            yield option, known
+            is_pinned = _is_pinned(option, job, fixed, pins)
+            yield Opened(option.name, option.label, str(known.maturity), known.why, is_pinned)
 
 
 def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:

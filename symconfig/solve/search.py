@@ -134,9 +134,7 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         )
         problems.append(Problem("does not go with this model", field="task", got=task, hint=hint))
     if job.attention == "flash" and cluster.gpu.architecture in NO_FLASH:
-        problems.append(
-            Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
-        )
+        problems.append(Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none"))
     if reasons := BACKENDS[job.backend].refused_adapters(model, job.target):
         others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
         raise InfeasibleError(
@@ -213,7 +211,7 @@ def _pinned_layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits)
     if not any(plainest(split.pp, split.chunks, limits.layouts) for split in splits):
         return [
             Problem(
-                f"cannot be said to {job.backend} {job.megatron_version}",
+                f"cannot be expressed in {job.backend} {job.megatron_version}",
                 field="pins.layout",
                 got=repr(layout),
                 need=_expressible(limits),

@@ -105,7 +105,7 @@ def test_more_stages_than_layers_are_refused(pins: dict[str, str], words: str) -
 
 def test_a_layout_that_the_target_cannot_say_is_refused() -> None:
     found = asked("Et|ttt|t|tL", megatron_version="core_v0.12.1")
-    assert "cannot be said to megatron core_v0.12.1" in found
+    assert "cannot be expressed in megatron core_v0.12.1" in found
     assert "other counts on the first and last stage only" in found
     assert "--backend megatron" in asked("Ettt|tttL", backend="deepspeed")
 
