@@ -204,7 +204,7 @@ def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
     if problems and isinstance(version, str) and version != install.VERSION:
         what, hint = "another symconfig wrote this plan", "plan again with this one"
         problems.append(document.problem(what, (VERSION,), got=version, need=install.VERSION, hint=hint))
-    if problems:
+    if problems or job is None:
         return None, problems
     made["job"] = job.model_copy(update={"training": WholeTraining.of(job.training)})
     return Plan(**made, symconfig_version=version, **{name: getattr(parts, name) for name in _PLANNED}), []

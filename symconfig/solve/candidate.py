@@ -17,6 +17,7 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
+from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
 from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
@@ -283,6 +284,13 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
         risk = f"{100 * limits.memory_risk:g} % risk of running out"
         return f"{what} {gib(used_bytes)} of a budget of {gib(budget_bytes)} GiB ({risk})"
     return f"{what} {gib(used_bytes)} of {gib(budget_bytes)} GiB usable"
+
+
+def degrees(candidate: Candidate) -> str:
+    """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
+    p = candidate.parallel
+    words = [f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1]
+    return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
 def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:

@@ -10,7 +10,6 @@ from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem
-from symconfig.plans.beside import layout
 from symconfig.solve import candidate
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
@@ -35,14 +34,14 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     digits = 1 if need - limit > 0.1 * GIB else 4
     largest = max(lean.predicted.memory, key=lambda name: lean.predicted.memory[name])
     what = (
-        f"{nothing}: the leanest of {weighed.candidates} candidates ({layout(lean)}) needs "
+        f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
         f"{need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it {largest} "
         f"({lean.predicted.memory[largest] / GIB:.1f} GiB)"
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu
         what = (
-            f"{nothing}: the leanest of {weighed.candidates} candidates ({layout(lean)}) fits "
+            f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) fits "
             f"on a GPU, but pins {lean.predicted.host_bytes / GIB:.1f} GiB of the host for each, of "
             f"{room / GIB:.1f} GiB that may be pinned; those that pin less do not fit on a GPU"
         )
