@@ -8,7 +8,6 @@ simulated as the search does it.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -100,8 +99,7 @@ def row(job: dict[str, Any]) -> Row:
     """The job planned, and its layers laid out in both ways."""
     model, cluster = load_model(job["model"]), load_cluster(job["cluster"])
     complete = resolved(model, cluster, Job.model_validate(job))
-    outcome = run(model, cluster, complete, 1, None, time.perf_counter())
-    found = outcome.weighed.best[0]
+    found = run(model, cluster, complete, 1).best[0]
     budget = peak_budget(found.request, found.machine)
     chunks = fastest_cut(stage_problem(found, costed(found)))
     cut = None if chunks is None else plainest(found.split.pp, chunks, found.request.limits.layouts)

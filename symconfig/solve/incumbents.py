@@ -33,6 +33,7 @@ class Incumbents:
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
+    simulated: int = 0
     refused: Refused = field(default_factory=Refused)
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
     tally: Tally | None = None  # records every point; None: not recorded

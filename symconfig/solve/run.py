@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
@@ -44,15 +43,6 @@ KEPT = 16  # families with a micro-batch, near the best, that are kept for simul
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a search. seconds: of wall time since `start`; simulated: number of simulated candidates."""
-
-    weighed: Incumbents
-    seconds: float
-    simulated: int
-
-
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
     """Return the precisions to search: the pinned one, else the job's.
 
@@ -72,29 +62,17 @@ def run(
     cluster: ClusterDescriptor,
     job: Job,
     top: int,
-    progress: Progress | None,
-    start: float,
+    progress: Progress | None = None,
     exhaustive: bool = False,
-    any_will_do: bool = False,
     framework: Framework | None = None,
-) -> Outcome:
-    """Search all that the job leaves open, then simulate the incumbents, and return the outcome.
+) -> Incumbents:
+    """Search all that the job leaves open, then simulate the incumbents and return them.
 
-    top: number of plans to show. any_will_do: stop at the first plan that fits. exhaustive: no pruning by bounds.
-    framework: None: its defaults on this GPU.
+    top: number of plans to show. exhaustive: no pruning by bounds. framework: None: its defaults on this GPU.
     """
-    weighed = weigh_all(
-        model,
-        cluster,
-        job=job,
-        top=top,
-        progress=progress,
-        exhaustive=exhaustive,
-        any_will_do=any_will_do,
-        framework=framework,
-    )
-    enough = any_will_do and weighed.families
-    return Outcome(weighed, time.perf_counter() - start, 0 if enough else refine(weighed))
+    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, framework=framework)
+    weighed.simulated = refine(weighed)
+    return weighed
 
 
 def weigh_all(
@@ -228,7 +206,10 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     """
     if too_large(model, cluster, job):
         return False
-    return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)
+    weighed = weigh_all(model, cluster, job, 1, any_will_do=True)
+    if not weighed.families:  # some may fit with other layers per stage
+        refine(weighed)
+    return bool(weighed.families)
 
 
 def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -24,12 +25,12 @@ from symconfig.solve import candidate, experimental
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.choice import ranked
 from symconfig.solve.extras import check_pins
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import infeasible
 from symconfig.solve.limits import Limits
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import Outcome, Progress, facts_of, fits, space, too_large, weigh_all
-from symconfig.solve.run import run as run_job
+from symconfig.solve.run import Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.space import divisors
 from symconfig.solve.split import laid_out, most_chunks, plainest
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
@@ -63,19 +64,9 @@ def search(
         weighed = None
         if too_large(model, cluster, relaxed, framework):
             continue
-        outcome = run_job(
-            model,
-            cluster,
-            job=relaxed,
-            top=top,
-            progress=progress,
-            start=start,
-            exhaustive=exhaustive,
-            framework=framework,
-        )
-        weighed = outcome.weighed
+        weighed = run(model, cluster, relaxed, top, progress, exhaustive, framework)
         if weighed.families:
-            return _plan(model, cluster, job, outcome, top)
+            return _plan(model, cluster, job, weighed, top, time.perf_counter() - start)
     weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)
     raise infeasible(model, cluster, relaxed, weighed)
 
@@ -232,15 +223,15 @@ def _plan(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
     job: Job,
-    outcome: Outcome,
+    weighed: Incumbents,
     top: int,
+    seconds: float,
 ) -> Plan:
-    """Return the plan of an outcome, with up to `top` candidates. job: as given, before its limits were relaxed.
+    """Return the plan of a search, with up to `top` candidates. job: as given, before its limits were relaxed.
 
     Relaxed limits and experimental options are recorded in `search.opened`. Raises InfeasibleError if a candidate
     misses a pin.
     """
-    weighed = outcome.weighed
     picks = ranked(weighed.best, top)
     best = picks[0]
 
@@ -255,8 +246,8 @@ def _plan(
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
-        seconds=outcome.seconds,
-        simulated=outcome.simulated,
+        seconds=seconds,
+        simulated=weighed.simulated,
         opened=(
             *_at_risk(best, cluster, job),
             *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
@@ -298,29 +289,23 @@ def _measured(
         doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
         return sum(doubled) + 2 * (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
 
-    run = fastest if unproven else min(runs, key=distance)
-    degrees = {name: getattr(run, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    nearest = fastest if unproven else min(runs, key=distance)
+    degrees = {name: getattr(nearest, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
     words = " ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "data parallel"
     measured = MeasuredRun(
-        job=f"{run.model}, {run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
-        layout=f"{words}, micro-batch {run.micro}",
-        tokens_per_s_per_gpu=run.tokens_per_s_per_gpu,
-        source=run.source,
+        job=f"{nearest.model}, {nearest.gpus:,} GPUs, {nearest.seq_length:,} tokens, {nearest.precision}",
+        layout=f"{words}, micro-batch {nearest.micro}",
+        tokens_per_s_per_gpu=nearest.tokens_per_s_per_gpu,
+        source=nearest.source,
         unproven=unproven,
     )
-    pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(run.micro), **job.pins}
-    pinned = job.model_copy(update={"pins": pins})
-    laid_out = fastest_with(model, cluster, pinned) if unproven else ""
-    return {**further, "measured": measured, "published": None if isinstance(laid_out, str) else shown(laid_out)}
-
-
-def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Prospect | str:
-    """Return the best candidate of a job with these pins, or a sentence why there is none. Runs a search."""
-    try:
-        best = run_job(model, cluster, resolved(model, cluster, job), top=1, progress=None, start=0.0).weighed.best
-    except SymconfigError as error:
-        return f"cannot run: {error.problems[0]}".rstrip(".")
-    return ranked(best, 1)[0] if best else "has no plan that runs and fits"
+    pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(nearest.micro), **job.pins}
+    published = list[Prospect]()
+    if unproven:
+        with suppress(SymconfigError):  # the run's layout need not run here
+            pinned = resolved(model, cluster, job.model_copy(update={"pins": pins}))
+            published = ranked(run(model, cluster, pinned, 1).best, 1)
+    return {**further, "measured": measured, "published": shown(published[0]) if published else None}
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -44,7 +44,7 @@ COUNTED = (
     Counted("symconfig.cost.blocks", "evaluate", "blocks evaluated"),
     Counted("symconfig.solve.stages", "fastest_cut", "stage problems solved"),
     Counted("symconfig.schedule.simulate", "simulate", "schedules simulated"),
-    Counted("symconfig.solve.run", "run", "searches"),
+    Counted("symconfig.solve.run", "weigh_all", "searches"),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from dataclasses import replace
 from functools import cache
 
@@ -133,9 +132,9 @@ def test_the_pick_does_not_depend_on_how_many_are_shown(name: str) -> None:
 def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_loops(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
-    outcome = run(model, cluster, resolved(model, cluster, asked), 100, None, time.perf_counter())
-    fronts = {family(found): found.score for found in reversed(outcome.weighed.best)}
-    shown = outcome.weighed.best[0]
+    weighed = run(model, cluster, resolved(model, cluster, asked), 100)
+    fronts = {family(found): found.score for found in reversed(weighed.best)}
+    shown = weighed.best[0]
     layouts = shown.request.usual
     best: dict[Family, tuple[float, Prospect]] = {}
     with pytest.MonkeyPatch.context() as monkeypatch:

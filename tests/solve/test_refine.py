@@ -61,7 +61,7 @@ def test_no_layout_drawn_at_random_is_much_faster(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, 2 * gib)
     whole = resolved(model, cluster, asked.model_copy(update={"pins": {**asked.pins, "pp": "2.."}}))
-    best_s = min(each.step_s for each in run(model, cluster, whole, 5, None, 0.0).weighed.best)
+    best_s = min(each.step_s for each in run(model, cluster, whole, 5).best)
     random, tried = np.random.default_rng(3), 0
     for found in weigh_all(model, cluster, whole, 40).best:
         for _ in range(20):
@@ -80,9 +80,9 @@ def test_no_layout_drawn_at_random_is_much_faster(name: str) -> None:
 def test_all_that_is_kept_fits_and_the_same_job_is_refined_the_same_way(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
-    first, second = (run(model, cluster, resolved(model, cluster, asked), 3, None, 0.0) for _ in range(2))
+    first, second = (run(model, cluster, resolved(model, cluster, asked), 3) for _ in range(2))
     assert first.simulated == second.simulated > 0
-    ours, theirs = ([(one.degrees, one.split, one.step_s) for one in each.weighed.best] for each in (first, second))
+    ours, theirs = ([(one.degrees, one.split, one.step_s) for one in each.best] for each in (first, second))
     assert ours == theirs
-    for one in first.weighed.best:
+    for one in first.best:
         assert max(costed(one).peaks) <= peak_budget(one.request, one.machine)
