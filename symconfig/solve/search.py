@@ -101,31 +101,21 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     Raises InputError with every contradiction between job, cluster and model, and InfeasibleError if the backend does
     not support the model's adapter.
     """
-    problems = []
+    problems, each = list[Problem](), cluster.gpus_per_node
     if cluster.max_gpus is not None and job.gpus != "auto" and job.gpus > cluster.max_gpus:
-        problems.append(
-            Problem("is more than the cluster has", field="gpus", got=str(job.gpus), need=f"at most {cluster.max_gpus}")
-        )
-    if job.gpus != "auto" and job.gpus > cluster.gpus_per_node and job.gpus % cluster.gpus_per_node:
-        problems.append(
-            Problem(
-                "does not fill whole nodes",
-                field="gpus",
-                got=str(job.gpus),
-                need=f"a multiple of {cluster.gpus_per_node}",
-                hint=_whole_nodes(job.gpus, cluster.gpus_per_node),
-            )
-        )
+        what, need = "is more than the cluster has", f"at most {cluster.max_gpus}"
+        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need))
+    if job.gpus != "auto" and job.gpus > each and job.gpus % each:
+        what, need, hint = "does not fill whole nodes", f"a multiple of {each}", _whole_nodes(job.gpus, each)
+        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
     if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
-        hint = (
-            "a model with adapters, or the section lora"
-            if task == "lora"
-            else "--task lora, or the model without its adapter"
-        )
+        hint = "--task lora, or the model without its adapter"
+        hint = "a model with adapters, or the section lora" if task == "lora" else hint
         problems.append(Problem("does not go with this model", field="task", got=task, hint=hint))
     if job.attention == "flash" and cluster.gpu.architecture in NO_FLASH:
-        problems.append(Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none"))
+        what = "is not there for this GPU"
+        problems.append(Problem(what, field="attention", got="flash", need="unfused, or none"))
     if reasons := BACKENDS[job.backend].refused_adapters(model, job.target):
         others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
         raise InfeasibleError(

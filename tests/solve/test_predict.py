@@ -8,7 +8,6 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -78,23 +77,3 @@ def test_measured_memory_with_tensor_parallelism() -> None:
         configuration(tp=8, micro=1, global_batch=4, seq_length=4096, sequence_parallel=True, zero=1, framework=FUSED),
     )
     assert prediction.predicted.peak_bytes / GIB == pytest.approx(28.29, rel=0.015)
-
-
-def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
-    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
-    even = configuration(tp=2, pp=4, dp=4, micro=1, global_batch=64, seq_length=4096)
-    found = [
-        predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
-        for given in ({"first_layers": 13, "last_layers": 7}, {"layout": "Et*13|t*10|t*10|t*7L"}, {"first_layers": 7})
-    ]
-    assert found[0] == found[1]
-    assert found[2] == predict(model, cluster, replace(even, layout="Et*7|t*11|t*11|t*11L")).stage_bytes
-
-
-def test_too_few_layers() -> None:
-    with pytest.raises(InputError, match="too few layers"):
-        predict(
-            load_model("llama2-7b"),
-            load_cluster("a100-80gb"),
-            configuration(pp=8, micro=1, global_batch=64, seq_length=2048, vpp=8),
-        )

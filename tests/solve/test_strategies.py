@@ -90,14 +90,6 @@ def test_bytes_that_wait_for_the_backward_are_the_tensor_over_its_parts(dense: P
         assert layer[name] == prod(sizes[dim] for dim in line.dims) / prod(line.made.parts) * 2
 
 
-def test_experts_are_cut_on_their_own_grid() -> None:
-    found = of(planned("mixtral-8x7b", tp=2, ep=4, etp=1, pp=1, zero=1))
-    moe = lines(found, "moe")
-    assert moe["expert_up"].made.axes == (("ep",), ("edp",), ())
-    assert told(moe["expert_in"]) == {"forward all-to-all ep", "backward all-to-all ep"}
-    assert moe["expert_down_proj.weight"].made.flat == ("edp",)
-
-
 @pytest.mark.parametrize(
     ("zero", "expected"),
     [
