@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 
 from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.errors import InfeasibleError, Problem
+from symconfig.errors import InfeasibleError, Problem, SymconfigError
 from symconfig.solve import candidate
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
@@ -18,6 +21,7 @@ from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
 from symconfig.units import GIB
 
+TRIED = 8  # most values of a degree that are tried for a hint
 _MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 
 
@@ -51,7 +55,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
     """Return the problem when no candidate was evaluated: pins that cannot hold, else the rules that refuse all points.
 
-    The hint has batch sizes nearby with which there is a plan, found by searching.
+    The hint has batch sizes nearby with which there is a plan, or values of a pin, found by searching.
     """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
@@ -63,7 +67,8 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
     if (unreachable := _unreachable(wanted)) is not None:
-        return unreachable
+        name = (unreachable.field or "").removeprefix("pins.")
+        return replace(unreachable, hint=unreachable.hint or _nearest_pins(model, cluster, job, wanted, [name]))
     reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
         refused = weighed.refused
@@ -76,6 +81,7 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
         f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{with_pins(job)}: "
         + ("; ".join(reasons) or "no choice of degrees has that product"),
         hint=" or ".join(f"--global-batch-size {size}" for size in able)
+        or _nearest_pins(model, cluster, job, wanted, job.pins)
         or ("fewer pins, " if job.pins else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
@@ -84,6 +90,38 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
 def with_pins(job: Job) -> str:
     """Return " with the pins a=1, b=2"; empty without pins."""
     return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
+
+
+def _divided(request: Request) -> dict[str, tuple[int, str]]:
+    """Return by name of a degree the number that it must divide, and that number in words."""
+    gpus, experts = request.gpus, request.model.experts
+    wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
+    wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
+    if experts is not None:
+        wholes["ep"] = (math.gcd(experts.num_experts, gpus), f"{experts.num_experts} experts and {gpus} GPUs")
+    return wholes
+
+
+def _nearest_pins(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, request: Request, names: Iterable[str]
+) -> str | None:
+    """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
+
+    names: degrees to try; the first that helps wins. At most TRIED values of each are tried by a search, nearest first.
+    """
+    for name, (whole, _) in _divided(request).items():
+        bounds = request.pins.ranges.get(name, ()) if name in names else ()
+        close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
+        working = list[int]()
+        for value in [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]:
+            with suppress(SymconfigError):
+                if fits(model, cluster, job.model_copy(update={"pins": {**job.pins, name: str(value)}})):
+                    working.append(value)
+            if len(working) == 2:
+                break
+        if working:
+            return " or ".join(f"--pin {name}={value}" for value in sorted(working))
+    return None
 
 
 def _unreachable(request: Request) -> Problem | None:
@@ -95,17 +133,9 @@ def _unreachable(request: Request) -> Problem | None:
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
             return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
-    wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
-    wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
-    if experts is not None:
-        number = experts.num_experts
-        wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
-    for name, (whole, shown) in wholes.items():
+    for name, (whole, shown) in _divided(request).items():
         if name in written and not any(request.pins.allows(name, value) for value in divisors(whole)):
-            bounds = request.pins.ranges[name]
-            close = sorted(divisors(whole), key=lambda value: min(abs(value - one) for one in bounds))[:2]
-            hint = " or ".join(f"--pin {name}={value}" for value in sorted(close))
-            return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name], hint=hint)
+            return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name])
     pinned = [name for name in _MESH if name in written]
     left = [[value for value in divisors(gpus) if request.pins.allows(name, value)] for name in pinned]
     products = set(map(math.prod, product(*left)))
