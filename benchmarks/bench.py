@@ -51,7 +51,6 @@ def measure(rows: Sequence[Row], quick: bool, recorded: bool) -> int:
     """Measure and print rows, one line each, and record them, also where that was interrupted. A row that cannot be
     measured is named, and the status is then 1."""
     measured, failed = dict[str, dict[str, object]](), False
-    before = record.read()["rows"]
     try:
         for row in rows:
             try:
@@ -60,7 +59,7 @@ def measure(rows: Sequence[Row], quick: bool, recorded: bool) -> int:
                 print(f"{row.shown:44}cannot be measured: {error}", flush=True)
                 failed = True
                 continue
-            measured[row.name] = record.over(row, figures, {**before, **measured})
+            measured[row.name] = figures
             print(record.line(row, measured[row.name]), flush=True)
     finally:
         if recorded and measured:

@@ -37,7 +37,7 @@ PINS = {
     "zero": ("1",),
     "recompute": ("none", "selective", "full"),
 }
-PINNED, DEEPSPEED, RELATIVE = 0.35, 0.2, 0.1  # shares of the jobs with pins, for DeepSpeed, with the relative cost
+PINNED, DEEPSPEED = 0.35, 0.2  # shares of the jobs with pins, and for DeepSpeed
 SLOWEST = 5  # jobs that the record names
 
 
@@ -62,7 +62,6 @@ def jobs(count: int, seed: int = SEED) -> list[dict[str, Any]]:
                 "global_batch_size": draw.choice(BATCHES),
                 "seq_length": draw.choice([length for length in LENGTHS if length <= longest]),
                 "backend": "deepspeed" if draw.random() < DEEPSPEED else "megatron",
-                "objective": "symtensor" if draw.random() < RELATIVE else "time",
                 "pins": {name: draw.choice(PINS[name]) for name in pins},
             }
         )

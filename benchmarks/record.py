@@ -89,12 +89,6 @@ def of_machine() -> dict[str, Any]:
     return {"python": platform.python_version(), "system": platform.system(), "cpus": os.cpu_count(), "load": load}
 
 
-def over(row: Row, figures: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures with `to_time` where the row is compared with another that has a ratio."""
-    other = others.get(row.over or "", {}).get("ratio")
-    return {**figures, "to_time": round(figures["ratio"] / other, 3)} if other else dict(figures)
-
-
 def line(row: Row, figures: Mapping[str, Any]) -> str:
     """Return the row as printed: a line for each limit, with seconds and memory on the first."""
     spent = [f"{figures['cpu_s']:.3f} CPU s"] if "cpu_s" in figures else []

@@ -46,13 +46,12 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """shown: what the table calls it. over: the row by whose `ratio` its own is divided, as its figure `to_time`."""
+    """shown: what the table calls it."""
 
     name: str
     shown: str
     measure: Callable[[Effort], Figures]
     targets: tuple[Target, ...] = ()
-    over: str | None = None
 
 
 def job(model: str, cluster: str, gpus: int, batch: int, seq_length: int) -> tuple[str, ...]:
@@ -121,17 +120,14 @@ def depth(solver: str, effort: Effort) -> Figures:
 
 
 def _plans() -> list[Row]:
-    """Return the rows of plans, those of the relative cost after all of the time."""
-    rows, relative = [], []
+    """Return the rows of plans."""
+    rows = []
     for words, limit in PLANS:
         model, cluster, gpus = words[1::2][:3]
         shown, lean = f"{model}, {int(gpus):,} {cluster}", tuple(filter(None, (LEAN.get(model),)))
         times = (Target("ratio", limit), *lean)
         rows.append(Row(f"plan-{model}", f"plan {shown}", partial(command, ("plan", *words)), times))
-        symtensor = partial(command, ("plan", *words, "--objective", "symtensor"))
-        twice = (Target("to_time", 2, "x plan"),)
-        relative.append(Row(f"symtensor-{model}", f"relative cost, {shown}", symtensor, twice, f"plan-{model}"))
-    return [*rows, *relative]
+    return rows
 
 
 ROWS = (

@@ -169,7 +169,6 @@ def plans() -> Iterator[Case]:
             yield _plan(f"target-{target}", model, machines[(3 * index + number) % len(machines)], "--target", target)
     for index, model in enumerate(ordinary[::4]):
         cluster = machines[(4 * index) % len(machines)]
-        yield _plan("symtensor", model, cluster, "--objective", "symtensor")
         yield _plan("unfused", model, cluster, "--attention", "unfused", "--seq-length", "2048")
         yield _plan("sft", model, ("h100", "a100-80gb")[index % 2], "--task", "sft")
         yield _plan("lora", model, ("h100", "a100-80gb")[index % 2], "--task", "lora")

@@ -27,9 +27,10 @@ from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.recipes import layout_words
 from symconfig.runs.replan import keep
 from symconfig.solve import candidate, experimental
+from symconfig.solve.choice import ranked
 from symconfig.solve.pins import narrowed, parse
-from symconfig.solve.run import facts_of
-from symconfig.solve.search import fastest_with, search
+from symconfig.solve.run import facts_of, run
+from symconfig.solve.search import resolved, search
 from tools.pages import EVIDENCE, fill, table
 
 PAGE = EVIDENCE / "recipes.md"
@@ -130,9 +131,13 @@ def _pinned(plan: Plan, pins: Mapping[str, str]) -> Pinned:
     count."""
     outside = {name: pin for name, pin in plan.job.pins.items() if name not in ("vpp", "layout")}
     job = plan.job.model_copy(update={"pins": {**outside, **pins}, "gpus": plan.best.parallel.world_size})
-    fastest = fastest_with(plan.model, plan.cluster, job)
-    if isinstance(fastest, str):
-        return Pinned(None, fastest)
+    try:
+        every = run(plan.model, plan.cluster, resolved(plan.model, plan.cluster, job), 1).best
+    except SymconfigError as error:
+        return Pinned(None, f"cannot run: {error.problems[0]}".rstrip("."))
+    if not every:
+        return Pinned(None, "has no plan that runs and fits")
+    (fastest,) = ranked(every, 1)
     fixed, mine = facts_of(plan.model, plan.cluster, plan.job), parse(plan.job.pins)
     pinned = candidate.described(fastest, plan.cluster, job)
     own, needed = ({one.name for one in experimental.used(plan.job, fixed, mine, each)} for each in (plan.best, pinned))
@@ -218,8 +223,6 @@ def _stated(file: RecipeFile, recipe: Recipe) -> frozenset[str]:
         graphs="none" if said.cuda_graphs in (None, "none") else "all",
         fused_loss=bool(said.fused_loss),
         fp8_param_gather=bool(said.fp8_param_gather),
-        empty_chunks=False,
-        uneven_chunks=False,
     )
     whole = Job(model=file.model, backend=BACKEND, **job.model_dump())
     fixed = facts_of(load_model(file.model), load_cluster(job.cluster), whole)

@@ -15,7 +15,7 @@ from symconfig.api.planning import Wanted, files
 from symconfig.descriptor.load import find, find_cluster, load_cluster, load_model
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
-from symconfig.plans.file import load_plan, read_plan
+from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
@@ -81,7 +81,7 @@ def _plan(place: Path) -> tuple[Plan, list[Finding]]:
     try:
         return load_plan(place), []
     except InputError as error:
-        plan = read_plan(place, accept_edits=True)
+        plan = load_plan(place, accept_edits=True)
         return plan, [
             Finding("edited", "plan.json", f"{problem.field}: {problem.what}", problem.line)
             for problem in error.problems

@@ -14,7 +14,6 @@ from symconfig.report.grid import Block
 from symconfig.report.page.data import audit_data, plan_data, refused_data, report_data
 from symconfig.report.page.page import drawn
 from symconfig.runs.best import prepared
-from symconfig.runs.compared import with_every_option
 
 
 def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] = ()) -> str:
@@ -23,8 +22,8 @@ def plan_page(plan: Plan, wanted: Wanted | None = None, before: Sequence[Block] 
 
 
 def page_data(plan: Plan, files: Mapping[str, str], before: Sequence[Block] = ()) -> dict[str, Any]:
-    """Return the data of a plan's page. files: name -> text. Runs a search for the comparison with all options."""
-    return plan_data(with_every_option(plan), files, before)
+    """Return the data of a plan's page. files: name -> text."""
+    return plan_data(plan, files, before)
 
 
 def refused_page(wanted: LoadedJob, error: SymconfigError) -> str:

@@ -134,12 +134,11 @@ class PlanResult:
         return every[candidate - 1]
 
     def html(self) -> str:
-        """Return the HTML page of `symconfig plan --html`. Runs a search for a comparison."""
+        """Return the HTML page of `symconfig plan --html`."""
         from symconfig.report.page.data import plan_data
         from symconfig.report.page.page import drawn
-        from symconfig.runs.compared import with_every_option
 
-        return drawn(plan_data(with_every_option(self.plan), page_files(self.plan, Wanted())))
+        return drawn(plan_data(self.plan, page_files(self.plan, Wanted())))
 
     def __repr__(self) -> str:
         """Return a line with model, GPUs, cluster and the best candidate; all fields would be some 20 kB."""
@@ -200,7 +199,6 @@ class JobFields(TypedDict, total=False):
     precision: str | None
     attention: Literal["flash", "unfused"] | None
     optimizer: str | Optimizer | Mapping[str, Any] | None
-    objective: Literal["time", "symtensor"] | None
     pins: Mapping[str, str | int] | None
     allow: Sequence[str] | None
     without: Sequence[str] | None

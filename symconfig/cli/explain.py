@@ -48,15 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _formulas(arguments: argparse.Namespace, plan: Plan) -> int:
-    """Print the explanation with symbolic costs; return 0. Runs a search for a comparison."""
+    """Print the explanation with symbolic costs; return 0."""
     from symconfig.report import symbols
     from symconfig.report.explanation import blocks, to_dict
-    from symconfig.runs.compared import with_every_option
     from symconfig.solve.explain import explain
     from symconfig.solve.plan_symbols import symbolic
     from symconfig.solve.restore import retraced
 
-    plan = with_every_option(plan)
     with retraced(arguments.plan):
         explained, costs = explain(plan), symbolic(plan, plan.best)
     every = arguments.all

@@ -20,7 +20,7 @@ PLAN = "a plan, or the folder that holds it"
 # Fields of a job that have an option, by the title under which `--help` shows them; a JOB.yaml has the others.
 _FIELDS = {
     "the job": "model cluster gpus global_batch_size seq_length backend megatron_version task precision attention "
-    "optimizer objective allow without edited limits.memory_margin limits.memory_risk limits.expert_imbalance",
+    "optimizer allow without edited limits.memory_margin limits.memory_risk limits.expert_imbalance",
     "low-rank adapters, for --task lora": "lora.r lora.alpha lora.targets lora.dropout lora.method",
     "images, for a model with a vision tower": "images.per_sequence images.size images.frozen",
     "the run; a JOB.yaml has more in `training`": "training.hf_weights training.save training.load training.data_path "

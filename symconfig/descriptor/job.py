@@ -224,7 +224,6 @@ class Job(Strict):
         default=ADAM,
         description="adam (default), adam8bit, adafactor, muon or sgd, or a section with its name and settings",
     )
-    objective: Literal["time", "symtensor"] = Field(default="time", description="time (default) or symtensor")
     pins: Annotated[dict[str, str], BeforeValidator(_pins)] = Field(
         default_factory=dict, description="degree -> value, 'a..b', '..b' or 'a..'"
     )

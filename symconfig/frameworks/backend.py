@@ -86,7 +86,6 @@ class Backend:
     adapters: its own program trains them; else another one does, of which `refused_adapters` speaks.
     refused_adapters: what keeps a model's adapters from being trained, as sentences: of a model and a target.
     fuses: the fused layers of a model there, beside each of which lies one adapter.
-    extras: the fields of `frameworks.extras.Extras` that its plans may have otherwise than it does by itself.
     gradient_buckets: where gradient buffers close their buckets decides which rank has which part of the optimizer.
     pads_vocabulary: the embedding's rows depend on tp.
     generators_by_replica: whether each replica of a release saves its own random generators' states where ep > 1.
@@ -105,7 +104,6 @@ class Backend:
     adapters: bool
     refused_adapters: Callable[..., tuple[str, ...]]
     fuses: Callable[[ModelDescriptor], frozenset[AdapterTarget]]
-    extras: frozenset[str]
     gradient_buckets: bool
     pads_vocabulary: bool
     generators_by_replica: Callable[[str], bool]

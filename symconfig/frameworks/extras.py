@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from symconfig.cost.framework import Framework
 from symconfig.format import picked
 from symconfig.frameworks.behaviour import Switches, switched
 from symconfig.frameworks.kernels import DISPATCHERS
-from symconfig.frameworks.known import BACKENDS, FRAMEWORKS
+from symconfig.frameworks.known import FRAMEWORKS
 from symconfig.frameworks.megatron.behaviour import GRAPHED, Graphed
 from symconfig.graph.implementation import Dispatch, LossKernel
+from symconfig.plans.options import EXTRAS, extras_of
 from symconfig.plans.plan import Candidate
 
 FlexBackend = Literal["", "deepep", "hybridep"]
@@ -62,15 +63,12 @@ class Extras:
     def planned(cls, candidate: Candidate) -> Self:
         """Return which extras a candidate has on; those that its degrees leave without effect are off."""
         options, degrees = candidate.options, candidate.parallel
-        return cls(
-            moe_overlap=options.overlap.moe_a2a and degrees.ep > 1,
-            tp_comm=options.overlap.tp_comm and degrees.tp > 1 and options.sequence_parallel,
-            flex_backend=(options.moe_flex_backend or "") if degrees.ep * degrees.etp > 1 else "",
-            graphs=options.cuda_graphs,
-            grad_bytes=options.grad_bytes,
-            fp8_param_gather=options.fp8_param_gather,
-            fused_loss=options.fused_loss,
-            instances=options.instances,
+        every = cls(**extras_of(options))
+        return replace(
+            every,
+            moe_overlap=every.moe_overlap and degrees.ep > 1,
+            tp_comm=every.tp_comm and degrees.tp > 1 and options.sequence_parallel,
+            flex_backend=every.flex_backend if degrees.ep * degrees.etp > 1 else "",
         )
 
     def within(self, framework: Framework) -> Extras:
@@ -79,7 +77,7 @@ class Extras:
         grad_bytes is then the framework's own.
         """
         own = replace(NOTHING_ON, grad_bytes=_gradient_bytes(framework))
-        return replace(own, **picked(self, *BACKENDS[framework.name].extras))
+        return replace(own, **picked(self, *(one.name for one in EXTRAS if framework.name in one.of)))
 
     @property
     def columns(self) -> dict[str, Any]:
@@ -90,7 +88,7 @@ class Extras:
     @property
     def on(self) -> tuple[str, ...]:
         """Return the names of the extras that differ from their default."""
-        return tuple([name for name, usual in _USUAL.items() if getattr(self, name) != usual])
+        return tuple([name for name in self.__slots__ if getattr(self, name) != _USUAL[name]])
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -124,7 +122,7 @@ class Extras:
             how["dispatcher"] = self.flex_backend or "alltoall"
         if now.fused_loss != self.fused_loss:
             how["loss"] = "fused" if self.fused_loss else "parallel"
-        able = BACKENDS[framework.name].extras
+        able = [one.name for one in EXTRAS if framework.name in one.of]
         given: dict[str, Any] = {"quantised_weights": self.fp8_param_gather}
         if "instances" in able:
             given["optimizer_instances"] = self.instances
@@ -146,4 +144,4 @@ def _gradient_bytes(framework: Framework) -> int:
 
 
 NOTHING_ON = Extras()
-_USUAL: dict[str, Any] = {one.name: one.default for one in fields(Extras)}
+_USUAL: dict[str, Any] = {one.name: one.usual for one in EXTRAS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from symconfig.descriptor.sections import Position
-from symconfig.format import count, percent
+from symconfig.format import count
 from symconfig.plans.plan import Candidate, Plan
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp")
@@ -76,23 +76,3 @@ def beyond(plan: Plan) -> Iterator[str]:
         f"{count(model.max_position_embeddings)}: what was trained up to that has seen no later position."
         f"{how if model.position is Position.ROPE else ''}"
     )
-
-
-def comparisons(plan: Plan) -> Iterator[str]:
-    """Yield a sentence on the fastest plan with experimental options, if one was found.
-
-    It has the step, the layout and the value of --allow.
-    """
-    shown = plan.beside
-    if (free := shown.free) is not None:
-        names, free_s = ",".join(shown.free_uses), free.predicted.step_s
-        yield (
-            f"With options that are not stable, --allow {names or 'all'}, the fastest plan found takes "
-            f"{free_s:.3f} s, {_relative_words(free_s / plan.best.predicted.step_s - 1)}: {layout(free)}."
-        )
-
-
-def _relative_words(loss: float) -> str:
-    if abs(loss) < NOTHING:
-        return "as fast"
-    return f"{percent(abs(loss))} {'slower' if loss > 0 else 'faster'}"

@@ -15,16 +15,12 @@ from numpy.typing import NDArray
 
 from symconfig.format import picked
 from symconfig.plans.degrees import Degrees
-from symconfig.plans.pipeline_layout import is_uneven
+from symconfig.plans.options import extras_of
 from symconfig.plans.plan import Candidate
 from symconfig.plans.unknown import UNKNOWN
 
 # Columns that `Options` has under the same name.
-_SAME = (
-    "sequence_parallel", "precision", "grad_bytes", "optimizer_offload", "param_offload", "activation_offload",
-    "fused_loss", "fp8_param_gather",
-    "instances",
-)  # fmt: skip
+_SAME = ("sequence_parallel", "precision", "optimizer_offload", "param_offload", "activation_offload")
 Values = NDArray[Any]  # [n]: int64 where they are tested for division, float64 where they are priced
 
 
@@ -40,8 +36,7 @@ class Columns:
     instances: groups of ranks that each have all parts of what ZeRO cuts. recompute: none, selective or full; modules:
     those that selective recompute runs again. moe_overlap: the experts' all-to-all runs beside another microbatch;
     flex_backend: whose kernels are in its place, deepep or hybridep. tp_comm: products and their collectives run in
-    pieces. graphs: what CUDA graphs replay. empty_chunks: a chunk holds no block. uneven_chunks: several chunks a
-    stage, of unlike numbers of layers (`pipeline_layout.is_uneven`).
+    pieces. graphs: what CUDA graphs replay.
     """
 
     gpus: Any = UNKNOWN
@@ -77,8 +72,6 @@ class Columns:
     graphs: Any = UNKNOWN
     fused_loss: Any = UNKNOWN
     fp8_param_gather: Any = UNKNOWN
-    empty_chunks: Any = UNKNOWN
-    uneven_chunks: Any = UNKNOWN
 
     @classmethod
     def of(cls, candidate: Candidate) -> Self:
@@ -88,6 +81,7 @@ class Columns:
             gpus=candidate.parallel.world_size,
             **picked(candidate.parallel, *DEGREES),
             **picked(options, *_SAME),
+            **extras_of(options),
             micro=batch.micro,
             global_batch=batch.global_,
             num_microbatches=batch.num_microbatches,
@@ -99,13 +93,7 @@ class Columns:
             recompute_method=options.recompute.method or "",
             recompute_layers=options.recompute.num_layers or 1,
             modules=options.recompute.modules,
-            moe_overlap=options.overlap.moe_a2a,
             moe_dispatcher=options.moe_dispatcher or "",
-            flex_backend=options.moe_flex_backend or "",
-            tp_comm=options.overlap.tp_comm,
-            graphs=options.cuda_graphs,
-            empty_chunks=not all(candidate.chunks),
-            uneven_chunks=candidate.parallel.vpp > 1 and is_uneven(candidate.chunks),
         )
 
     def at(self, chosen: NDArray[Any] | slice | int) -> Self:

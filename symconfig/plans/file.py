@@ -10,46 +10,61 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from symconfig import install
-from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document, KeyPath, shorten
-from symconfig.descriptor.job import Job
 from symconfig.descriptor.json_strict import parse_json_strict
-from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.training import WholeTraining
 from symconfig.descriptor.validate import problems as descriptor_problems
 from symconfig.errors import MISSING_FIELD, UNKNOWN_FIELD, InputError, Problem
-from symconfig.plans import shape
-from symconfig.plans.digests import ANSWER, HISTORY, INPUTS, RL, SOMETIMES, TUNED, VERSION, digest, signed
+from symconfig.plans.digests import HISTORY, INPUTS, SOMETIMES, VERSION, digest, signed
 from symconfig.plans.history import History
 from symconfig.plans.plan import SCHEMA, Candidate, OtherPlans, Plan, Search
 from symconfig.plans.rl import PlannedRl, PlannedStep
 from symconfig.resources import content
 
 WARNINGS = "warnings"  # beside the plan in the answer of `plan --json`, and said again of any plan that is read
-_PARTS = ("schema", VERSION, *ANSWER, "inputs", "digests")
 MAX_BYTES = 64 * 1024 * 1024
 _NUMBER = re.compile(r"symconfig\.plan/(\d{1,6})")
-# The type of each part of a plan, in the order in which problems are said.
-_KINDS: Mapping[str, Any] = {
-    "best": Candidate,
-    "alternatives": tuple[Candidate, ...],
-    "beside": OtherPlans,
-    "search": Search,
-    "binding": str,
-    VERSION: str,
-    HISTORY: History,
-    RL: tuple[PlannedRl, ...],
-    TUNED: tuple[PlannedStep, ...],
-}
-M = TypeVar("M", bound=BaseModel)
+# What is wrong with a part, by the type of pydantic's error; other errors keep pydantic's message.
+_WORDS = {"missing": MISSING_FIELD, "unexpected_keyword_argument": UNKNOWN_FIELD}
+_PLANNED = ("best", "alternatives", "beside", "search", "binding", "history", "rl", "tuned")
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of a plan; each is read by its own model."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    model: dict[str, Any]
+    cluster: dict[str, Any]
+    job: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of a plan.json as it stands. warnings: of `plan --json` alone."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+    schema: str
+    symconfig: str
+    best: Candidate
+    alternatives: tuple[Candidate, ...]
+    beside: OtherPlans
+    search: Search
+    binding: str
+    inputs: _Inputs
+    digests: dict[str, str]
+    history: History = field(default_factory=History)
+    rl: tuple[PlannedRl, ...] = ()
+    tuned: tuple[PlannedStep, ...] = ()
+    warnings: Any = None
 
 
 class HasPlan(Protocol):
@@ -72,20 +87,11 @@ def loaded(plan: Plan | HasPlan | str | Path, accept_edits: bool = False) -> Pla
 def load_plan(path: Path, accept_edits: bool = False) -> Plan:
     """Return the plan in `path`, or in `path/plan.json` if that is a folder.
 
-    accept_edits: do not check digests and stages, for callers that solve again from the inputs.
+    accept_edits: do not check digests, for callers that solve again from the inputs.
 
     Raises:
-        InputError: there is no such file, it is no plan of this version, a part was edited, or its degrees, batch or
-            stages contradict the job or the model.
+        InputError: there is no such file, it is no plan of this version, or a part was edited.
     """
-    reading = read_plan(path, accept_edits)
-    if not accept_edits and (wrong := list(shape.problems(reading, str(_file(path))))):
-        raise InputError(wrong)
-    return reading
-
-
-def read_plan(path: Path, accept_edits: bool = False) -> Plan:
-    """Return the plan in a file or folder as `load_plan` does, without checking degrees, batch and stages."""
     file = _file(path)
     if not os.path.lexists(file):
         what = "there is no plan.json in this folder" if path.is_dir() else "there is no such file"
@@ -97,16 +103,8 @@ def read_plan(path: Path, accept_edits: bool = False) -> Plan:
 
 
 def edited(path: Path) -> tuple[str, ...]:
-    """Return the names of the parts of a plan's file that do not match their digests.
-
-    Empty if the file has no digests, or lacks some (an older symconfig wrote it). The file must have been loaded
-    before.
-    """
-    # The names of the parts of a plan's text that differ from their digests; the text was parsed before. Of a plan that
-    # an older symconfig wrote none are known.
-    data = json.loads(_text(_file(path)))
-    written = data.get("digests")
-    return tuple(_mismatched(data, written)) if isinstance(written, dict) and not _undigested(data, written) else ()
+    """Return the names of the parts of a plan's file that do not match their digests; the file was loaded before."""
+    return tuple(_mismatched(json.loads(_text(_file(path)))))
 
 
 def _text(file: Path) -> str:
@@ -130,15 +128,14 @@ def parse_plan(text: str, file: str = "plan.json", accept_edits: bool = False) -
     """
     document = Document(_data(text, file), file)
     _check_schema(document)
-    reader = _Reader(document)
     try:
-        plan = reader.plan()
-        edited = [] if accept_edits else list(_edited(document))
+        plan, problems = _read(document)
+        edits = [] if accept_edits else list(_edited(document))
     except RecursionError:
         raise InputError("is nested deeper than any plan", file=file) from None
-    if plan is not None and not edited:
+    if plan is not None and not edits:
         return plan
-    raise InputError(list(_with_places([*reader.problems, *edited], text, file)))
+    raise InputError(list(_with_places([*problems, *edits], text, file)))
 
 
 def _data(text: str, file: str) -> Any:
@@ -181,120 +178,55 @@ def _check_schema(document: Document) -> None:
     raise InputError(what, file=document.file, field="schema", got=shorten(got), need=repr(SCHEMA), hint=hint)
 
 
-class _Reader:
-    """A reader of the parts of a plan, one by one, which gathers the problems of all of them."""
-
-    def __init__(self, document: Document) -> None:
-        self._document = document
-        self._data: dict[str, Any] = document.data
-        self.problems: list[Problem] = []
-
-    def plan(self) -> Plan | None:
-        """Return the plan; None if any part is missing, unknown or wrong, which `problems` then lists."""
-        data = self._data
-        for name in data:
-            if name not in (*_PARTS, *SOMETIMES, WARNINGS):
-                self._add((str(name),), UNKNOWN_FIELD)
-        given = data.get("inputs")
-        for name in given if isinstance(given, dict) else ():
-            if name not in INPUTS:
-                self._add(("inputs", str(name)), UNKNOWN_FIELD)
-        for name in _PARTS:
-            if name not in data:
-                self._add((name,), MISSING_FIELD)
-        model, cluster = self._input("model", ModelDescriptor), self._input("cluster", ClusterDescriptor)
-        job = self._input("job", Job)
-        for name in job.training.left_open if job is not None else ():
-            self._add(("inputs", "job", "training", name), MISSING_FIELD)
-        if job is not None and not self.problems:
-            job = job.model_copy(update={"training": WholeTraining.of(job.training)})
-        parts = {name: self._part(name, kind) for name, kind in _KINDS.items() if name in data}
-        version = parts.pop(VERSION, None)
-        if self.problems and version is not None and version != install.VERSION:
-            what, hint = "another symconfig wrote this plan", "plan again with this one"
-            self._add((VERSION,), what, got=version, need=install.VERSION, hint=hint)
-        if self.problems or model is None or cluster is None or job is None or version is None:
-            return None
-        return Plan(model=model, cluster=cluster, job=job, symconfig_version=version, **parts)
-
-    def _add(
-        self, path: KeyPath, what: str, got: str | None = None, need: str | None = None, hint: str | None = None
-    ) -> None:
-        self.problems.append(self._document.problem(what, path, got=got, need=need, hint=hint))
-
-    def _input(self, name: str, kind: type[M]) -> M | None:
-        """Return one of the inputs as its model; None if it is missing or invalid, with the problems appended."""
-        inputs = self._data.get("inputs", {})
-        if not isinstance(inputs, dict):
-            if name == "model":
-                self._add(("inputs",), "wrong value", got=shorten(inputs), need=f"a section with {', '.join(INPUTS)}")
-            return None
-        if name not in inputs:
-            if "inputs" in self._data:
-                self._add(("inputs", name), MISSING_FIELD)
-            return None
+def _read(document: Document) -> tuple[Plan | None, list[Problem]]:
+    """Return (plan, problems); the plan is None if any part is missing, unknown or wrong."""
+    data, made, problems = document.data, dict[str, Any](), list[Problem]()
+    inputs = data["inputs"] if isinstance(data.get("inputs"), dict) else {}
+    for name, kind in INPUTS.items():
         try:
-            return kind.model_validate_json(json.dumps(inputs[name]))
+            made[name] = kind.model_validate_json(json.dumps(inputs[name])) if name in inputs else None
         except ValidationError as error:
-            own = Document(inputs[name], self._document.file)
-            for problem in descriptor_problems(error, own, kind):
+            for problem in descriptor_problems(error, Document(inputs[name], document.file), kind):
                 field = ".".join(part for part in ("inputs", name, problem.field) if part)
-                self.problems.append(replace(problem, field=field))
-        return None
-
-    def _part(self, name: str, kind: Any) -> Any:
-        """Return a part as its type; None if it is invalid, with the problems appended."""
-        value = self._data[name]
-        if is_dataclass(kind) and not isinstance(value, dict):
-            self._add((name,), "wrong value", got=shorten(value), need="a section of `name: value`")
-            return None
-        try:
-            return _adapter(kind).validate_json(json.dumps({"seconds": 0.0, **value} if kind is Search else value))
-        except ValidationError as error:
-            for item in error.errors(include_url=False):
-                self._add((name, *item["loc"]), item["msg"], got=shorten(item["input"]))
-        return None
+                problems.append(replace(problem, field=field))
+    try:
+        parts = _adapter().validate_json(json.dumps(data))
+    except ValidationError as error:
+        for item in error.errors(include_url=False):
+            what = _WORDS.get(item["type"])
+            got = None if what else shorten(item["input"])
+            problems.append(document.problem(what or item["msg"], item["loc"], got=got))
+    if (job := made.get("job")) is not None:
+        problems += [
+            document.problem(MISSING_FIELD, ("inputs", "job", "training", name)) for name in job.training.left_open
+        ]
+    version = data.get(VERSION)
+    if problems and isinstance(version, str) and version != install.VERSION:
+        what, hint = "another symconfig wrote this plan", "plan again with this one"
+        problems.append(document.problem(what, (VERSION,), got=version, need=install.VERSION, hint=hint))
+    if problems or job is None:
+        return None, problems
+    made["job"] = job.model_copy(update={"training": WholeTraining.of(job.training)})
+    return Plan(**made, symconfig_version=version, **{name: getattr(parts, name) for name in _PLANNED}), []
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return pydantic's adapter of a type; cached, since making it takes longer than reading a plan with it."""
-    return TypeAdapter(kind)
+def _adapter() -> TypeAdapter[_Parts]:
+    """Return pydantic's adapter of a plan's parts; cached, since making it takes longer than reading a plan with it."""
+    return TypeAdapter(_Parts)
 
 
-def _undigested(data: Mapping[str, Any], written: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parts that should have a digest and have none.
-
-    An older symconfig wrote fewer digests, of another text, so then no digest is comparable.
-    """
-    needed = (*INPUTS, VERSION, *ANSWER, *(name for name in SOMETIMES if name in data))
-    return [name for name in needed if name not in written]
-
-
-def _mismatched(data: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, KeyPath]:
-    """Return the parts that differ from their digests, or that have a digest and are missing: name to key path."""
-    edited = {
-        name: path for name, (path, value) in signed(data).items() if name in written and written[name] != digest(value)
-    }
+def _mismatched(data: Mapping[str, Any]) -> dict[str, KeyPath]:
+    """Return the parts that differ from their digests or have none, or have one and are missing: name to key path."""
+    written = data["digests"] if isinstance(data.get("digests"), dict) else {}
+    edited = {name: path for name, (path, value) in signed(data).items() if written.get(name) != digest(value)}
     return edited | {name: (name,) for name in SOMETIMES if name in written and name not in data}
 
 
 def _edited(document: Document) -> Iterator[Problem]:
-    """Yield a problem for each part that differs from its digest, or a single one if digests are missing.
-
-    Yield nothing if there is no section of digests at all, which is a missing part already.
-    """
-    written = document.data.get("digests")
-    if not isinstance(written, dict):
-        if "digests" in document.data:
-            yield document.problem("wrong value", ("digests",), got=shorten(written), need="a section of digests")
-        return
-    if missing := _undigested(document.data, written):
-        what = f"there is no digest of {', '.join(missing)}: an older symconfig wrote this plan, or it was edited"
-        yield document.problem(what, ("digests",), hint=_HINT)
-        return
-    for name, path in _mismatched(document.data, written).items():
-        says = {HISTORY: "its run need not be where it says", **dict.fromkeys(INPUTS, "the answer is not this one's")}
+    """Yield a problem for each part that differs from its digest; none if there is no section of digests at all."""
+    says = {HISTORY: "its run need not be where it says", **dict.fromkeys(INPUTS, "the answer is not this one's")}
+    for name, path in _mismatched(document.data).items() if isinstance(document.data.get("digests"), dict) else ():
         why = says.get(name, "its figures need not be the plan's")
         yield document.problem(f"was edited: it does not match its digest, and {why}", path, hint=_HINT)
 

@@ -1,9 +1,11 @@
-"""Switches beside the degrees of a plan, and what of the activations is computed again: frozen data."""
+"""Options beside the degrees of a plan, what is recomputed, and the table of those options that a search chooses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -109,3 +111,55 @@ class Options:
         counted = {"embedding": self.account_for_embedding, "loss": self.account_for_loss}
         words += [f"the {end} takes a layer's place" for end, on in counted.items() if on]
         return ", ".join(words)
+
+
+SWITCH: Mapping[str, bool] = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """An option that a search chooses beside the degrees: all that the planner states of it.
+
+    name: its column, and its field of `frameworks.extras.Extras`. pin: its name among a job's pins. option: the path of
+    its field in `Options`. of: the backends whose plans may have it. values: by the words of the pin, the framework's
+    default first; empty for a number of groups of GPUs. fixed: columns that a point must have for the option to have an
+    effect. alone: each value is at least as fast and small as those before, so only the last that runs is tried, and
+    the default if that may rule out something else. whole: only the default and the last value that runs are tried.
+    still: needs sequences of equal length.
+    """
+
+    name: str
+    pin: str
+    option: str
+    of: tuple[str, ...]
+    values: Mapping[str, Any]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    alone: bool = False
+    whole: bool = False
+    still: bool = False
+
+    @property
+    def usual(self) -> Any:
+        """Return the value that the framework has by default."""
+        return next(iter(self.values.values()), 1)
+
+
+_MEGATRON = ("megatron",)
+_GRAPHS = {"none": "none", "router": "router", "outside_experts": "outside experts", "all": "all"}
+_KERNELS = {"alltoall": "", "deepep": "deepep", "hybridep": "hybridep"}
+EXTRAS: tuple[Extra, ...] = (
+    Extra("grad_bytes", "grad_dtype", "grad_bytes", ("megatron", "deepspeed"), {"fp32": 4, "bf16": 2}, alone=True),
+    Extra("fp8_param_gather", "fp8_param_gather", "fp8_param_gather", _MEGATRON, SWITCH, {"zero": 1}, alone=True),
+    Extra("fused_loss", "fused_loss", "fused_loss", _MEGATRON, SWITCH, alone=True),
+    Extra("tp_comm", "user_buffers", "overlap.tp_comm", _MEGATRON, SWITCH, {"sequence_parallel": True}, still=True),
+    Extra("flex_backend", "dispatcher", "moe_flex_backend", _MEGATRON, _KERNELS),
+    Extra("graphs", "cuda_graphs", "cuda_graphs", _MEGATRON, _GRAPHS, whole=True, still=True),
+    Extra("moe_overlap", "moe_overlap", "overlap.moe_a2a", _MEGATRON, SWITCH),
+    Extra("instances", "instances", "instances", ("fsdp",), {}),
+)
+
+
+def extras_of(options: Options) -> dict[str, Any]:
+    """Return the value of each row of EXTRAS by its column; the default where the plan's option is None."""
+    values = ((one, attrgetter(one.option)(options)) for one in EXTRAS)
+    return {one.name: one.usual if value is None else value for one, value in values}

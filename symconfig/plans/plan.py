@@ -145,23 +145,20 @@ class OtherPlans:
     """Plans that are shown beside the families.
 
     fastest: of the plans that were compared; None: a plan that is shown is.
-    free: the one with the best score if every option were allowed but those of stages' layouts, and those that it uses;
-    None: nothing is faster. measured: a run of the model on such GPUs that somebody measured; published: the layout of
+    measured: a run of the model on such GPUs that somebody measured; published: the layout of
     that run here, of a plan that is unproven. real_data: of fine-tuning, measured over predicted seconds of published
     runs on packed real data, rising.
     """
 
     __pydantic_config__ = _CONFIG
     fastest: Candidate | None = None
-    free: Candidate | None = None
-    free_uses: tuple[str, ...] = ()
     measured: MeasuredRun | None = None
     published: Candidate | None = None
     real_data: tuple[Positive, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain data as it stands in plan.json."""
-        plans = {"fastest": self.fastest, "free": self.free, "published": self.published}
+        plans = {"fastest": self.fastest, "published": self.published}
         return {**asdict(self), **{name: one.to_dict() for name, one in plans.items() if one is not None}}
 
 
@@ -209,7 +206,7 @@ class Search:
     __pydantic_config__ = _CONFIG
     candidates: int
     feasible: int
-    seconds: float
+    seconds: float = 0.0
     simulated: int = 0
     fewest: bool = False
     narrowed: dict[str, str] = field(default_factory=dict)

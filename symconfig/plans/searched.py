@@ -57,7 +57,7 @@ def _cost_of_target(plan: Plan) -> Iterator[str]:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
         slower = plan.best.predicted.step_s / search.free_step_s - 1
         cost = f"takes {100 * slower:.1f} % longer than" if slower >= NOTHING else "is as fast as"
-        yield f"{own} can only be told {pins}: the plan {cost} the best one of its framework."
+        yield f"{own} supports only {pins}: the plan {cost} the best one of its framework."
 
 
 def _best_of(plan: Plan) -> str:
@@ -68,8 +68,6 @@ def _best_of(plan: Plan) -> str:
     if plan.steps:
         return "Whole steps were counted around the best plans of an update alone, so a better one may exist."
     best = "No plan that was compared scores better."
-    if plan.job.objective == "symtensor":
-        best = "No other plan that fits has a lower relative cost."
     fastest = plan.fastest.predicted.step_s
     if plan.best.predicted.step_s <= (1 + NOTHING) * fastest:
         return best

@@ -9,7 +9,7 @@ from symconfig.format import count, percent, seconds, several
 from symconfig.format import gib as gib_number
 from symconfig.frameworks.megatron import environment
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import beyond, comparisons, opened
+from symconfig.plans.beside import beyond, opened
 from symconfig.plans.plan import Candidate, Overlap, Plan, Recompute
 from symconfig.plans.searched import searched
 from symconfig.units import GIB
@@ -264,7 +264,6 @@ def words(plan: Plan, wanted: Iterable[Want] = ()) -> dict[str, Sequence[Row | s
         "searched": searched(plan),
         "opened": tuple(opened(plan)),
         "beyond": tuple(beyond(plan)),
-        "beside": tuple(comparisons(plan)),
     }
 
 

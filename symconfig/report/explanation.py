@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.format import count, gib, grouped, mib, milliseconds, percent, seconds, several
 from symconfig.plans.alike import Alike, stages_alike
-from symconfig.plans.beside import comparisons
 from symconfig.plans.plan import Plan
 from symconfig.report.grid import Block, Grid, present
 from symconfig.report.rl import whole_step
@@ -112,7 +111,6 @@ def blocks(plan: Plan, explanation: Explanation, *, every: bool = False) -> list
         stages(plan),
         ranking_reasons(plan),
         losses(plan) if plan.alternatives else "",
-        "\n".join(comparisons(plan)),
         *tables(explanation),
         *strategy_tables(explanation.strategies, every=every),
         footer(plan),

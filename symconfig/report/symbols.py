@@ -9,11 +9,9 @@ from symconfig.format import clean, picked
 from symconfig.report.grid import Block, Grid
 
 if TYPE_CHECKING:
-    from symconfig.solve.formulas import Formula, Formulas
     from symconfig.solve.plan_symbols import Known, Symbolic
 
 
-_DEEP = 2  # steps from a part to the quantities that are shown with it
 _MOVERS = 12
 _LONGEST = 400  # letters of a formula that is shown without --all
 _WORDS = ("symbol", "unit", "from", "is")  # columns that are not numbers
@@ -43,33 +41,17 @@ def spaced(formula: str) -> str:
 
 
 def _formula_lines(symbolic: Symbolic, *, every: bool) -> Iterator[str]:
-    """Yield two lines per formula: the formula, or what it uses if it is longer than _LONGEST, and its value."""
-    formulas = symbolic.formulas
-    for one in _shown(symbolic, formulas, every=every):
-        written = formulas.text(one.line)
-        if len(written) > _LONGEST and not every:
-            written = "of " + ", ".join(filter(None, map(formulas.name, one.uses)))
-        yield f"  {one.name} = {spaced(written)}"
-        yield f"    = {_value(one)}"
-
-
-def _shown(symbolic: Symbolic, formulas: Formulas, *, every: bool) -> list[Formula]:
-    """Return the formulas of the step's parts and the first stage's memory, and those up to _DEEP steps below; all
-    with `every`.
+    """Yield two lines per formula: the formula and its value. every: all; else the step's parts and the first stage's
+    memory, without formulas of more than _LONGEST letters.
     """
-    from symconfig.solve.plan_symbols import reached
-
-    if every:
-        return list(formulas)
+    formulas = symbolic.formulas
     memory = next(iter(symbolic.traced.memory), {})
-    tops = [term.line for term in (*symbolic.traced.time.values(), *memory.values()) if hasattr(term, "line")]
-    parts = dict.fromkeys(line for line in tops if line in formulas.names)
-    below = {one.line for line in parts for one in reached(formulas, formulas.formula(line), _DEEP)} - parts.keys()
-    return [formulas.formula(line) for line in (*parts, *sorted(below, reverse=True))]
-
-
-def _value(one: Formula) -> str:
-    return f"{one.value:.6g}"
+    tops = {term.line for term in (*symbolic.traced.time.values(), *memory.values()) if hasattr(term, "line")}
+    for one in formulas:
+        written = formulas.text(one.line)
+        if every or (one.line in tops and len(written) <= _LONGEST):
+            yield f"  {one.name} = {spaced(written)}"
+            yield f"    = {one.value:.6g}"
 
 
 def movers(symbolic: Symbolic) -> Grid:

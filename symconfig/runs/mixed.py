@@ -94,7 +94,7 @@ def _alone(model: ModelDescriptor, share: Share, job: Job, progress: Progress | 
 
 
 def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterator[Problem]:
-    """Yield the problems of a job that no plan over two kinds allows: GPUs, backend, target, task or objective."""
+    """Yield the problems of a job that no plan over two kinds allows: GPUs, backend, target or task."""
     if job.gpus not in ("auto", cluster.gpus):
         yield Problem(
             "must be the GPUs of both kinds together", field="gpus", got=str(job.gpus), need=str(cluster.gpus)
@@ -106,7 +106,3 @@ def _refused(model: ModelDescriptor, cluster: MixedCluster, job: Job) -> Iterato
         yield Problem(only, field="target", got=target, need=megatron.NAME)
     if job.rl is not None or job.wants_adapters:
         yield Problem("goes over one kind of GPUs only", field="task", got=str(job.task), need="pretrain or sft")
-    if job.objective != "time":
-        yield Problem(
-            "knows nothing of speed, in which two kinds differ", field="objective", got=job.objective, need="time"
-        )

@@ -15,9 +15,8 @@ The levels, in the order in which their choices are fixed. A lower bound holds f
    over all GPUs: bubble, messages, gradients and optimizer only add to it.
 4. Pipeline (`pieces.pipelines_of`, `split.splits`): pp, vpp, layers to stages. `_even_s` bounds the step by the same
    pipeline with stages that are all alike: the slowest of any others takes that or more.
-5. ZeRO stage and offload (`pieces.settings`): `step.bound_s` takes the stages as they are under `table.bound_table`;
-   `step.apart_s` adds optimizer and overhead, which are apart from passes and exchange. Relaxations of the memory, by
-   the same table: `step.bound_bytes` on the GPU, `step.host_bytes` in host memory.
+5. ZeRO stage and offload (`pieces.settings`): `step.bound_s` takes the stages as they are under `table.bound_table`.
+   Relaxations of the memory, by the same table: `step.bound_bytes` on the GPU, `step.host_bytes` in host memory.
 6. Recompute policy (`pieces.recompute_choices`): every one is evaluated (`step.evaluate`). Of full recompute of the
    first layers of each chunk only the fewest that fit: memory falls and time grows with their number.
 
@@ -30,9 +29,9 @@ tests/solve/test_bounds.py holds each bound against the exact costs of all that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import compress, groupby
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,6 @@ from symconfig.cost.stages import Setting, Stages, stages
 from symconfig.cost.step import (
     HOST_SHARE,
     Extremes,
-    apart_s,
     bound_bytes,
     bound_s,
     evaluate,
@@ -54,12 +52,10 @@ from symconfig.cost.step import (
     host_bytes,
     prefixed,
 )
-from symconfig.cost.symtensor import costs
 from symconfig.cost.table import Table
 from symconfig.graph.model import sequence
 from symconfig.plans.columns import Columns
 from symconfig.solve.choice import recomputed_and_offloaded, unusual_degrees, unusual_recompute
-from symconfig.solve.gamma import Gammas
 from symconfig.solve.incumbents import NEARLY, Incumbents
 from symconfig.solve.pieces import PLAIN, WHOLE, Piece, computed_s, pieces, pipelines_of, settings
 from symconfig.solve.prospect import Prospect
@@ -245,7 +241,7 @@ def _sharded(
     """Yield batches of points with pipelines under each ZeRO stage, by ascending lower bound on the step.
 
     A batch holds points that may fit in memory under some policy and offload and whose bound is within the cutoff. If
-    none may fit, no family is kept and candidates are counted, the point with the least memory alone is yielded. Points
+    none may fit and no family is kept, the point with the least memory alone is yielded. Points
     removed are counted in `found.refused` and `found.tally`.
     """
     request = piece.request
@@ -261,24 +257,20 @@ def _sharded(
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
         if found.tally is not None:
             found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
-        # Lower bound per offload, [o, n]; where candidates are counted, the point's own bound for every offload.
-        apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
-        least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
-        alive = order[fits[order]]
-        if found.counted and runs.any() and not fits.any() and not found.families:
+        least, alive = bound * (1 - ROUNDING), order[fits[order]]
+        if not found.any_will_do and runs.any() and not fits.any() and not found.families:
             # to report by how much nothing fits
             lean = int(np.where(runs, floor, np.inf).argmin())
             least_bytes = device_bytes(float(floor[lean]), piece.machine, request.framework)
             if found.leanest is None or least_bytes < found.leanest.device_bytes:
-                alive, least[:, lean] = np.array([lean]), 0.0
+                alive, least[lean] = np.array([lean]), 0.0
         width = max(1, BATCH // (len(piece.choices) * len(setting.offload)))
         for start in range(0, alive.size, width):
             part = alive[start : start + width]
-            shown = np.isfinite(least[:, part]) & (least[:, part] <= found.cutoff_s)
-            part, some = part[shown.any(axis=0)], tuple(compress(setting.offload, np.asarray(shown.any(axis=1))))
+            part = part[least[part] <= found.cutoff_s]
             if not part.size:
                 continue
-            mine = replace(setting.at(part), offload=some)
+            mine = setting.at(part)
             table, rows = piece.table(chosen[part])
             yield Batch(
                 piece=piece,
@@ -308,7 +300,7 @@ def _may_fit(
 
 
 def _evaluate(batch: Batch, found: Incumbents) -> None:
-    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts, gammas and tally.
+    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts and tally.
 
     Every policy is evaluated; where full recompute of the first layers of each chunk is allowed, also with the fewest
     layers that fit.
@@ -333,8 +325,6 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
         found.candidates += step[..., several].size
     found.candidates += results[0].step_s.size
     found.feasible += sum(int(result.fits.sum()) for result in results)
-    if found.gammas is not None:
-        _add_by_relative_cost(batch, results, found.gammas)
     for result in results:
         for able, add in ((result.fits, found.add), (result.nearly & ~result.fits, found.add_nearly)):
             for scores, rows in result.best(able):
@@ -342,7 +332,7 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
                     if not scores[n] <= found.worst_s or scores[n] == np.inf:
                         break
                     add(result.prospect(int(rows[n]), int(n), float(scores[n])))
-        if found.counted and not found.families:
+        if not found.any_will_do and not found.families:
             lean = np.where(np.isfinite(result.step_s), result.peak_bytes, np.inf).reshape(-1, shape[-1])
             row, n = np.unravel_index(int(lean.argmin()), lean.shape)
             if np.isfinite(lean[row, n]):
@@ -391,20 +381,3 @@ def _prefixes(batch: Batch) -> Array:
 def _prefix(split: Split, stage: int, kinds: tuple[str, ...], every_nth: bool) -> tuple[tuple[int, ...], ...]:
     """Return the blocks of each kind among the first n layers of a stage's chunks, for each n that is tried. Cached."""
     return tuple(split.first_layers_of(stage, kinds, n) for n in split.repeated(every_nth=every_nth))
-
-
-def _add_by_relative_cost(batch: Batch, results: list[Result], gammas: Gammas) -> None:
-    """Add a batch's candidates to `gammas` by relative cost, which depends on the partition alone.
-
-    Of the policies and offloads of a point, the fastest that fits is taken; points where none fits only count for the
-    lowest cost.
-    """
-    piece, kinds = batch.piece, sequence(batch.piece.request.model)
-    counts = np.array([kinds.count(kind) for kind in piece.low.kinds], dtype=np.float64)
-    boundary = piece.low.boundary[batch.chosen]
-    memory, communication = costs(piece.relative(batch.chosen), counts, boundary, batch.points, batch.setting)
-    flat = [np.where(one.fits, one.step_s, np.inf).reshape(-1, batch.points.dp.size) for one in results]
-    least = np.array([each.min(axis=0) for each in flat])  # [results, n]
-    for index, n, cost in gammas.wanted(memory, communication, np.isfinite(least.min(axis=0))):
-        place = int(least[:, n].argmin())
-        gammas.add(index, cost, results[place].prospect(int(flat[place][:, n].argmin()), n, cost))

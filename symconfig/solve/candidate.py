@@ -17,6 +17,7 @@ from symconfig.descriptor.job import Job, Limits
 from symconfig.format import gib
 from symconfig.graph.block import LAYER
 from symconfig.graph.model import sequence
+from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Batch, Candidate, Options, Overlap, Predicted, Recompute, Stage, Standing, Target
 from symconfig.solve.budget import device_budget, fitting
 from symconfig.solve.choice import complexity, unusual
@@ -288,8 +289,7 @@ def fullness(used_bytes: float, budget_bytes: float, limits: Limits, memory_byte
 def degrees(candidate: Candidate) -> str:
     """Return the degrees above one and the micro-batch as text: "tp 4, pp 2, dp 8, micro-batch 1"."""
     p = candidate.parallel
-    named = [("tp", p.tp), ("pp", p.pp), ("vpp", p.vpp), ("cp", p.cp), ("ep", p.ep), ("etp", p.etp), ("dp", p.dp)]
-    words = [f"{name} {value}" for name, value in named if value > 1]
+    words = [f"{name} {getattr(p, name)}" for name in DEGREES if getattr(p, name) > 1]
     return ", ".join([*words, f"micro-batch {candidate.batch.micro}"])
 
 
@@ -305,14 +305,8 @@ def binding(best: Candidate, prospect: Prospect, weighed: Incumbents) -> str:
     refused = f"{left:,} of {weighed.candidates:,} candidates do not fit" if left else "every candidate fits"
     parts = {name: value for name, value in best.predicted.time.items() if name != "compute"}
     name = max(parts, key=lambda part: parts[part])
-    gamma = weighed.gammas.chosen() if weighed.gammas else None
-    relative = (
-        f"ranked by relative cost, not by time (gamma {gamma[0]:.3g}, the largest at which fitting costs least). "
-        if gamma
-        else ""
-    )
     memory = fullness(used, limit, prospect.request.job.limits, prospect.machine.memory_bytes)
     return (
-        f"{relative}{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
+        f"{memory}; {refused}. After computation, {name.replace('_', ' ')} costs most "
         f"({100 * parts[name] / best.predicted.step_s:.1f} % of the step)"
     )

@@ -21,12 +21,13 @@ from symconfig.graph.scheme import CpComm
 from symconfig.install import VERSION
 from symconfig.plans.choices import ZERO_STAGES
 from symconfig.plans.degrees import Degrees
+from symconfig.plans.options import EXTRAS
 from symconfig.plans.pipeline_layout import expanded
 from symconfig.plans.plan import Candidate, Plan, Search
 from symconfig.solve.candidate import described
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
-from symconfig.solve.extras import EXTRAS
+from symconfig.solve.extras import values_of
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.predict import as_found
@@ -151,7 +152,7 @@ def configuration(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) 
     kind, _, modules = pins.words.get("recompute", "none").partition(":")
     framework = usual_of(cluster, job, precision)
     named = {
-        extra.name: next(value for word, value in extra.values(gpus).items() if pins.leaves(extra.pin, word))
+        extra.name: next(value for word, value in values_of(extra, gpus).items() if pins.leaves(extra.pin, word))
         for extra in EXTRAS
         if pins.fixes(extra.pin)
     }

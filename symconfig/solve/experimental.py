@@ -4,7 +4,7 @@ unless the job is without them; others where they are allowed, pinned, or nothin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count, takewhile
+from itertools import count
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from symconfig.errors import Problem, Right, among
 from symconfig.frameworks.constraint import Constraint
 from symconfig.frameworks.facts import Fixed
 from symconfig.frameworks.known import BACKENDS
-from symconfig.frameworks.maturity import ALL, Maturity, Option, Standing, closed
+from symconfig.frameworks.maturity import ALL, Maturity, Option, closed
 from symconfig.frameworks.tables import options
 from symconfig.plans.columns import Columns
 from symconfig.plans.plan import Candidate, Opened
@@ -47,28 +47,20 @@ def problems(job: Job) -> Iterator[Problem]:
 def needed(job: Job, fixed: Fixed, pins: Pins, fits: Callable[[Job], bool]) -> tuple[str, ...]:
     """Return the names of experimental options without which nothing fits.
 
-    They come from the best maturity with which something fits: each that is enough alone; else all better ones and each
-    that is enough beside them; else all of both. Returns all barred options if nothing fits even with them. fits:
+    They are those of the first maturities with which something fits; of the last of these only the options each of
+    which is enough beside the others, if there are any. All barred options if nothing fits even with them. fits:
     whether a job has any plan; called repeatedly.
     """
     release = BACKENDS[job.backend].releases.of(job)
     names = {constraint.name for constraint in excluded(job, fixed, pins)} - set(job.without)
     known = {one.name: one.standing(release) for one in options(job.backend) if one.name in names}
-    grades, better = list[tuple[tuple[str, ...], tuple[str, ...]]](), tuple[str, ...]()
+    better = tuple[str, ...]()
     for maturity in Maturity:
-        if own := tuple(name for name, standing in known.items() if standing and standing.maturity is maturity):
-            grades.append((better, own))
-            better = (*better, *own)
-    # With more options there are more plans. A search ends at the first plan that fits, and is long only if none does:
-    # starting from all options, only one search is long.
-    enough = list(takewhile(lambda grade: fits(allowing(job, *grade[0], *grade[1])), reversed(grades)))
-    if not enough:
-        return better
-    better, own = enough[-1]
-    for company in dict.fromkeys(((), better)):
-        if alone := tuple(name for name in own if fits(allowing(job, *company, name))):
-            return (*company, *alone)
-    return (*better, *own)
+        own = tuple(name for name, standing in known.items() if standing and standing.maturity is maturity)
+        if own and fits(allowing(job, *better, *own)):
+            return (*better, *(tuple(name for name in own if fits(allowing(job, *better, name))) or own))
+        better = (*better, *own)
+    return better
 
 
 def allowing(job: Job, *names: str) -> Job:
@@ -76,24 +68,17 @@ def allowing(job: Job, *names: str) -> Job:
     return job.model_copy(update={"allow": (*job.allow, *names)})
 
 
-def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> tuple[Opened, ...]:
-    """Return the experimental options that a plan uses and its job does not allow by name; pinned ones are marked."""
-    return tuple(
-        Opened(option.name, option.label, str(known.maturity), known.why, _is_pinned(option, job, fixed, pins))
-        for option, known in unstable(job, fixed, Columns.of(candidate))
-    )
+def used(job: Job, fixed: Fixed, pins: Pins, candidate: Candidate) -> Iterator[Opened]:
+    """Yield the experimental options that a plan uses and its job does not allow by name; pinned ones are marked.
 
-
-def unstable(job: Job, fixed: Fixed, point: Columns) -> Iterator[tuple[Option, Standing]]:
-    """Yield (option, standing) for experimental options that a point uses and that the job does not allow by name.
-
-    Nothing for options of unknown standing, or if the job allows all.
+    Nothing if the job allows all.
     """
-    release = BACKENDS[job.backend].releases.of(job)
+    release, point = BACKENDS[job.backend].releases.of(job), Columns.of(candidate)
     for option in options(job.backend):
         known = option.standing(release)
         if known is not None and not {option.name, ALL} & set(job.allow) and option.used(fixed, point):
-            yield option, known
+            is_pinned = _is_pinned(option, job, fixed, pins)
+            yield Opened(option.name, option.label, str(known.maturity), known.why, is_pinned)
 
 
 def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
@@ -104,7 +89,7 @@ def _is_pinned(option: Option, job: Job, fixed: Fixed, pins: Pins) -> bool:
 def _columns(job: Job, pins: Pins) -> Columns:
     """Return the columns that every plan with these pins has; a range of numbers becomes an array along its own axis.
 
-    Precision defaults to the job's, else bf16. A pinned layout counts as having empty and uneven chunks.
+    Precision defaults to the job's, else bf16.
     """
     most = max(int(job.gpus) if job.gpus != "auto" else 1, job.global_batch_size)
     axes, words = count(), dict[str, object](seq_length=job.seq_length)
@@ -113,8 +98,6 @@ def _columns(job: Job, pins: Pins) -> Columns:
         words[COLUMN.get(name, name)] = values.reshape(-1, *(1 for _ in range(axis)))
     for name in (*pins.words, "optimizer_offload"):
         words |= facts(pins, name)
-    if pins.layout is not None:
-        words["empty_chunks"] = words["uneven_chunks"] = True
     if words.get("precision", "auto") == "auto":
         words["precision"] = "bf16" if job.precision in (None, "auto") else job.precision
     return Columns(**{name: value for name, value in words.items() if value is not None})

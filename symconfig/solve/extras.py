@@ -3,77 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import product
 from typing import Any, NoReturn
 
 from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.frameworks.extras import NOTHING_ON, Extras
+from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.known import BACKENDS
 from symconfig.plans import pipeline_layout
 from symconfig.plans.columns import Columns
+from symconfig.plans.options import EXTRAS, Extra
 from symconfig.plans.plan import Candidate
 from symconfig.plans.searched import one_length
 from symconfig.solve.limits import Limits
-from symconfig.solve.pins import COLUMN, EXTRA_PINS, Pins
+from symconfig.solve.pins import COLUMN, Pins
 from symconfig.solve.space import Request, divisors
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """An option beside the degrees. name: its field in `Extras`; pin: its name among a job's pins.
+def values_of(extra: Extra, gpus: int) -> Mapping[str, Any]:
+    """Return the value of each word that an option's pin may have, the framework's default first.
 
-    fixed: columns that a point must have for the option to have an effect. alone: each value is at least as fast and
-    small as those before, so only the last that runs is tried, and the default if that may rule out something else.
-    whole: only the default and the last value that runs are tried. still: needs sequences of equal length.
+    Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
     """
-
-    name: str
-    pin: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    alone: bool = False
-    whole: bool = False
-    still: bool = False
-
-    @property
-    def usual(self) -> Any:
-        """Return the value that the framework has by default."""
-        return getattr(NOTHING_ON, self.name)
-
-    def values(self, gpus: int) -> Mapping[str, Any]:
-        """Return the value of each word that a pin may have, the framework's default first.
-
-        Options that are numbers take divisors of `gpus`, of groups of two GPUs or more, or 1.
-        """
-        counts = (count for count in divisors(gpus) if count == 1 or 2 * count <= gpus)
-        return EXTRA_PINS.get(self.pin) or {str(count): count for count in counts}
-
-    def pinned(self, plain: Request) -> list[Any]:
-        """Return the values that a job's pins allow; empty if a pin allows none."""
-        return [value for word, value in self.values(plain.gpus).items() if plain.pins.leaves(self.pin, word)]
-
-    def of(self, backend: str) -> bool:
-        """Return whether plans of a backend may have this option."""
-        return self.name in BACKENDS[backend].extras
-
-    def columns(self, value: Any) -> dict[str, Any]:
-        """Return the columns of a point with this value, with the columns in `fixed`."""
-        every = replace(NOTHING_ON, **{self.name: value}).columns
-        names = (self.name, "moe_dispatcher") if self.name == "flex_backend" else (self.name,)
-        return {**self.fixed, **{name: every[name] for name in names}}
+    return extra.values or {str(count): count for count in divisors(gpus) if count == 1 or 2 * count <= gpus}
 
 
-EXTRAS: tuple[Extra, ...] = (
-    Extra("grad_bytes", "grad_dtype", alone=True),
-    Extra("fp8_param_gather", "fp8_param_gather", {"zero": 1}, alone=True),
-    Extra("fused_loss", "fused_loss", alone=True),
-    Extra("tp_comm", "user_buffers", {"sequence_parallel": True}, still=True),
-    Extra("flex_backend", "dispatcher"),
-    Extra("graphs", "cuda_graphs", whole=True, still=True),
-    Extra("moe_overlap", "moe_overlap"),
-    Extra("instances", "instances"),
-)
+def _pinned(extra: Extra, plain: Request) -> list[Any]:
+    """Return the values of an option that a job's pins allow; empty if a pin allows none."""
+    return [value for word, value in values_of(extra, plain.gpus).items() if plain.pins.leaves(extra.pin, word)]
+
+
+def _columns(extra: Extra, value: Any) -> dict[str, Any]:
+    """Return the columns of a point with this value of an option, with the columns in `fixed`."""
+    dispatcher = {"moe_dispatcher": "flex" if value else "alltoall"} if extra.name == "flex_backend" else {}
+    return {**extra.fixed, extra.name: value, **dispatcher}
 
 
 def switched_on(request: Request, extras: Extras | None = None, architecture: str = "") -> Request:
@@ -99,7 +63,7 @@ def requests(plain: Request, architecture: str, usual: bool) -> tuple[Request, .
     """
     plain = replace(plain, limits=plain.whole or plain.limits)
     _refuse_pins(plain)
-    able = [extra for extra in EXTRAS if extra.of(plain.job.backend)]
+    able = [extra for extra in EXTRAS if plain.job.backend in extra.of]
     now, names = plain.extras, [extra.name for extra in able]
     every = product(*(tuple(_values(extra, plain)) for extra in able))
     wanted = [replace(now, **dict(zip(names, values, strict=True))) for values in every]
@@ -136,7 +100,7 @@ def _values(extra: Extra, plain: Request) -> Iterator[Any]:
     the last, and the default only if it may do better. An option that needs equal lengths has the default alone for
     packed sequences.
     """
-    usual, known = extra.usual, dict.fromkeys(extra.pinned(plain))
+    usual, known = extra.usual, dict.fromkeys(_pinned(extra, plain))
     if plain.pins.fixes(extra.pin):
         yield from known
         return
@@ -158,7 +122,7 @@ def _runs(extra: Extra, value: Any, plain: Request) -> bool:
     """Return whether the target supports a value of the option at some degrees and ZeRO stage that the pins allow."""
     zero = extra.fixed.get("zero")
     pinned_out = zero is not None and not any(plain.pins.allows("zero", stage) for stage in plain.limits.zero[zero:])
-    return not pinned_out and plain.limits.runs(**extra.columns(value), precision=plain.precision)
+    return not pinned_out and plain.limits.runs(**_columns(extra, value), precision=plain.precision)
 
 
 def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) -> bool:
@@ -166,7 +130,7 @@ def _rules_out_more(extra: Extra, value: Any, limits: Limits, precision: str) ->
 
     Compared are modules to recompute, full recompute, offloads, and the fewest stages and chunks.
     """
-    columns = {name: meaning for name, meaning in extra.columns(value).items() if name not in extra.fixed}
+    columns = {name: meaning for name, meaning in _columns(extra, value).items() if name not in extra.fixed}
     one, other = (limits.choosing({**chosen, "precision": precision}) for chosen in ({}, columns))
     fewest = extra.fixed.get("zero", 0)
     return one.offloads[fewest:] != other.offloads[fewest:] or any(
@@ -183,7 +147,7 @@ def facts(pins: Pins, name: str) -> dict[str, Any]:
     if word is None:
         return {name: pins.fraction} if name == "optimizer_offload" and pins.fraction is not None else {}
     if extra is not None:
-        columns = extra.columns(EXTRA_PINS[name][word])
+        columns = _columns(extra, extra.values[word])
         return {column: value for column, value in columns.items() if column not in extra.fixed}
     on = pins.switch(name)
     return {COLUMN.get(name, name): word.partition(":")[0] if on is None else on}
@@ -224,21 +188,21 @@ def _refuse_pins(plain: Request) -> None:
     for name, got in pinned.items():
         at = name if name not in plain.job.pins else f"pins.{name}"
         extra = next((one for one in EXTRAS if one.pin == name), None)
-        values = [] if extra is None else extra.pinned(plain)
+        values = [] if extra is None else _pinned(extra, plain)
         if extra is not None and not values:
-            need = " or ".join(extra.values(plain.gpus))
+            need = " or ".join(values_of(extra, plain.gpus))
             raise InputError(Problem(f"does not divide {plain.gpus} GPUs", field=at, got=got, need=need))
         if extra is None:
             ways = [facts(plain.pins, name) or (chosen if name == "precision" else {})]
         else:
-            ways = [] if extra.usual in values else [extra.columns(value) for value in values]
+            ways = [] if extra.usual in values else [_columns(extra, value) for value in values]
         if name == "optimizer_offload":
             ways = [{**ways[0], "param_offload": on} for on in (False, True)]
         lacks = [plain.limits.lacking(**{**chosen, **way}) for way in ways if way]
         if lacks and all(lacks):
             raise InputError(Problem(lacks[0][0].rule, field=at, got=got, hint=lacks[0][0].hint))
-        if extra is not None and ways and not extra.of(plain.job.backend):
-            hint = " or ".join(f"--backend {backend}" for backend in BACKENDS if extra.of(backend))
+        if extra is not None and ways and plain.job.backend not in extra.of:
+            hint = " or ".join(f"--backend {backend}" for backend in BACKENDS if backend in extra.of)
             raise InputError(Problem("is no option of this framework", field=at, got=got, hint=hint))
 
 

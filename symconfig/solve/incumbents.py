@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from symconfig.solve.choice import TIE, Family, complexity, family
-from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
 from symconfig.solve.tally import Tally
@@ -34,28 +33,18 @@ class Incumbents:
     leanest: Prospect | None = None
     candidates: int = 0
     feasible: int = 0
+    simulated: int = 0
     refused: Refused = field(default_factory=Refused)
-    gammas: Gammas | None = None  # for the objective symtensor
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
-    below_s: float = float("inf")  # upper bound on the score
     tally: Tally | None = None  # records every point; None: not recorded
 
     def __post_init__(self) -> None:
         self.refused.degrees = None if self.tally is None else {}
-        self.worst_s = self.below_s
 
     @property
     def cutoff_s(self) -> float:
         """Return the lower bound above which a branch is pruned; infinite for an exhaustive search."""
         return float("inf") if self.exhaustive else self.worst_s
-
-    @property
-    def counted(self) -> bool:
-        """Return whether every candidate must be evaluated, to report counts and by how much nothing fits.
-
-        False only if the search is not exhaustive and has an upper bound on the score or stops at the first plan.
-        """
-        return self.exhaustive or (self.below_s == float("inf") and not self.any_will_do)
 
     def add(self, prospect: Prospect) -> None:
         """Add a candidate unless its family has one that is at least as good and as simple; updates `worst_s`.
@@ -78,8 +67,7 @@ class Incumbents:
         last = scores[-1] if len(scores) >= self.top else float("inf")
         if len(scores) >= self.shown:
             last = min(last, max(scores[self.shown - 1], KEPT_WITHIN * scores[0]))
-        last = max(last, TIE * scores[0])  # all that may be taken for the best
-        self.worst_s = min(last, self.below_s)
+        self.worst_s = max(last, TIE * scores[0])  # all that may be taken for the best
 
     @property
     def best(self) -> list[Prospect]:
@@ -89,12 +77,6 @@ class Incumbents:
     def add_nearly(self, prospect: Prospect) -> None:
         """Add a candidate that does not fit with its layers per stage; only the MOST_NEARLY best are kept."""
         self.nearly = sorted([*self.nearly, prospect], key=_order)[:MOST_NEARLY]
-
-    def ranked(self) -> list[Prospect]:
-        """Return the best incumbent of each family, best first; for the objective symtensor the chosen gamma's."""
-        if self.gammas is not None and (chosen := self.gammas.chosen()) is not None:
-            return chosen[1]
-        return list({family(one): one for one in reversed(self.best)}.values())[::-1]
 
 
 def _best(each: dict[int, Prospect]) -> Prospect:

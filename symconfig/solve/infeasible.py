@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import islice, product
+from itertools import product
 
-import numpy as np
-
-from symconfig.cost.framework import device_bytes
 from symconfig.cost.step import HOST_SHARE
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InfeasibleError, Problem, SymconfigError
-from symconfig.graph.model import sequence
 from symconfig.solve import candidate
-from symconfig.solve.costed import costed
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.pieces import recompute_choices
-from symconfig.solve.pins import EQUAL, parse
-from symconfig.solve.prospect import Prospect
+from symconfig.solve.pins import parse
 from symconfig.solve.run import fits, precisions, requests
 from symconfig.solve.space import Request, blockers, divisors
-from symconfig.solve.split import splits
 from symconfig.units import GIB
 
-_MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 TRIED = 8  # most values of a degree that are tried for a hint
+_MESH = ("tp", "cp", "pp", "dp")  # degrees whose product is the number of GPUs
 
 
 def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> InfeasibleError:
@@ -48,7 +40,7 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     what = (
         f"{nothing}: the leanest of {weighed.candidates} candidates ({candidate.degrees(lean)}) needs "
         f"{need / GIB:.{digits}f} GiB on a GPU with {limit / GIB:.{digits}f} GiB usable, most of it {largest} "
-        f"({lean.predicted.memory[largest] / GIB:.1f} GiB)" + _stage_over(weighed.leanest, limit)
+        f"({lean.predicted.memory[largest] / GIB:.1f} GiB)"
     )
     if need <= limit:  # what it moves off the GPU is too much for the host
         room = HOST_SHARE * weighed.leanest.machine.host_memory_bytes_per_gpu
@@ -60,20 +52,10 @@ def infeasible(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, wei
     return InfeasibleError(what, hint=_nearest(model, cluster, job) or "a smaller sequence or fewer pins")
 
 
-def _stage_over(prospect: Prospect, limit_bytes: float) -> str:
-    """Return "; stage i of n exceeds …" for the fullest stage; empty for one stage or if it fits."""
-    if prospect.degrees.pp == 1:
-        return ""
-    peaks = costed(prospect).peaks
-    stage = int(np.argmax(peaks))
-    over = device_bytes(peaks[stage], prospect.machine, prospect.request.framework) - limit_bytes
-    return f"; stage {stage} of {len(peaks)} exceeds what is usable by {over / GIB:.1f} GiB" if over > 0 else ""
-
-
 def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, weighed: Incumbents) -> Problem:
     """Return the problem when no candidate was evaluated: pins that cannot hold, else the rules that refuse all points.
 
-    The hint has batch sizes or pinned values nearby with which there is a plan, found by searching.
+    The hint has batch sizes nearby with which there is a plan, or values of a pin, found by searching.
     """
     pins = parse(job.pins)
     wanted = requests(model, cluster, job, precisions(cluster, job, pins)[0], pins)[0]
@@ -84,9 +66,9 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
             got=job.pins.get("recompute"),
             need="none, full, or selective of " + ", ".join(wanted.limits.modules),
         )
-    if (unreachable := _unreachable(wanted) or _layers_not_split(wanted)) is not None:
-        named = [(unreachable.field or "").removeprefix("pins.")]
-        return replace(unreachable, hint=unreachable.hint or _nearest_values(model, cluster, wanted, job, named))
+    if (unreachable := _unreachable(wanted)) is not None:
+        name = (unreachable.field or "").removeprefix("pins.")
+        return replace(unreachable, hint=unreachable.hint or _nearest_pins(model, cluster, job, wanted, [name]))
     reasons = blockers(wanted) or _stages_refused(wanted)
     if not reasons:
         refused = weighed.refused
@@ -98,8 +80,8 @@ def _no_division(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, w
     return Problem(
         f"no division of {job.gpus} GPUs and a batch of {job.global_batch_size} can run{with_pins(job)}: "
         + ("; ".join(reasons) or "no choice of degrees has that product"),
-        hint=(" or ".join(f"--global-batch-size {size}" for size in able) or None)
-        or _nearest_values(model, cluster, wanted, job, job.pins)
+        hint=" or ".join(f"--global-batch-size {size}" for size in able)
+        or _nearest_pins(model, cluster, job, wanted, job.pins)
         or ("fewer pins, " if job.pins else "")
         + "another number of GPUs, a batch that divides by more, or the other backend",
     )
@@ -110,38 +92,36 @@ def with_pins(job: Job) -> str:
     return f" with the pins {', '.join(f'{name}={value}' for name, value in job.pins.items())}" if job.pins else ""
 
 
-def _nearest_values(
-    model: ModelDescriptor, cluster: ClusterDescriptor, request: Request, job: Job, names: Iterable[str]
-) -> str | None:
-    """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
-
-    names: degrees to try. At most TRIED values of each are tried, nearest first; the first degree that helps wins.
-    """
-
-    def able(pins: Mapping[str, str]) -> bool:
-        with suppress(SymconfigError):
-            return fits(model, cluster, job.model_copy(update={"pins": pins}))
-        return False
-
-    for name, (whole, _) in _divided_numbers(request).items():
-        bounds = request.pins.ranges.get(name, ()) if name in names else ()
-        close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
-        tried = [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]
-        working = list(islice((value for value in tried if able({**job.pins, name: str(value)})), 2))
-        if working:
-            return " or ".join(f"--pin {name}={value}" for value in sorted(working))
-    return None
-
-
-def _divided_numbers(request: Request) -> dict[str, tuple[int, str]]:
+def _divided(request: Request) -> dict[str, tuple[int, str]]:
     """Return by name of a degree the number that it must divide, and that number in words."""
     gpus, experts = request.gpus, request.model.experts
     wholes = dict.fromkeys(_MESH, (gpus, f"{gpus} GPUs"))
     wholes["mbs"] = (request.global_batch, f"a batch of {request.global_batch}")
     if experts is not None:
-        number = experts.num_experts
-        wholes["ep"] = (math.gcd(number, gpus), f"{number} experts and {gpus} GPUs")
+        wholes["ep"] = (math.gcd(experts.num_experts, gpus), f"{experts.num_experts} experts and {gpus} GPUs")
     return wholes
+
+
+def _nearest_pins(
+    model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, request: Request, names: Iterable[str]
+) -> str | None:
+    """Return up to two values of a pinned degree with which there is a plan, as "--pin tp=4 or …"; None if none works.
+
+    names: degrees to try; the first that helps wins. At most TRIED values of each are tried by a search, nearest first.
+    """
+    for name, (whole, _) in _divided(request).items():
+        bounds = request.pins.ranges.get(name, ()) if name in names else ()
+        close = sorted(divisors(whole), key=lambda value: min((abs(value - one) for one in bounds), default=0))
+        working = list[int]()
+        for value in [value for value in close if bounds and not request.pins.allows(name, value)][:TRIED]:
+            with suppress(SymconfigError):
+                if fits(model, cluster, job.model_copy(update={"pins": {**job.pins, name: str(value)}})):
+                    working.append(value)
+            if len(working) == 2:
+                break
+        if working:
+            return " or ".join(f"--pin {name}={value}" for value in sorted(working))
+    return None
 
 
 def _unreachable(request: Request) -> Problem | None:
@@ -153,11 +133,12 @@ def _unreachable(request: Request) -> Problem | None:
     for name in (name for name in written if name in ("ep", "etp") and experts is None):
         if not request.pins.allows(name, 1):
             return Problem("splits experts, and this model has none", field=f"pins.{name}", got=written[name], need="1")
-    for name, (whole, shown) in _divided_numbers(request).items():
-        if name in written and not _divisors_left(request, name, whole):
+    for name, (whole, shown) in _divided(request).items():
+        if name in written and not any(request.pins.allows(name, value) for value in divisors(whole)):
             return Problem(f"does not divide {shown}", field=f"pins.{name}", got=written[name])
     pinned = [name for name in _MESH if name in written]
-    products = {math.prod(values) for values in product(*(_divisors_left(request, name, gpus) for name in pinned))}
+    left = [[value for value in divisors(gpus) if request.pins.allows(name, value)] for name in pinned]
+    products = set(map(math.prod, product(*left)))
     if any(gpus % one == 0 for one in products):
         return None
     return Problem(
@@ -166,36 +147,6 @@ def _unreachable(request: Request) -> Problem | None:
         need=f"a divisor of {gpus}",
         hint="fewer pins",
     )
-
-
-def _layers_not_split(request: Request) -> Problem | None:
-    """Return the problem that no allowed pp can split the layers as `pins.dealt` asks; None if one can."""
-    pins, layers = request.pins, request.model.num_hidden_layers
-    left = [pp for pp in divisors(request.gpus) if pins.allows("pp", pp)]
-    if pins.dealt is None or any(map(partial(_can_split, request), left)):
-        return None
-    able = [pp for pp in divisors(request.gpus) if pp <= layers and _can_split(request, pp)]
-    closest = sorted(sorted(able, key=lambda pp: min(abs(pp - one) for one in left))[:2])
-    ways = [f"--pin pp={pp}" for pp in closest]
-    if pins.dealt == EQUAL:
-        ways.append("--pin layout=ends")
-    what = f"no such stages have as many of {layers} layers each" + (
-        "" if pins.dealt == EQUAL else ", but for the ends"
-    )
-    name = "pp" if "pp" in request.job.pins else "vpp"
-    return Problem(what, field=f"pins.{name}", got=request.job.pins.get(name), hint=" or ".join(ways))
-
-
-def _can_split(request: Request, pp: int) -> bool:
-    """Return whether `pp` stages can hold the model's layers, with any number of chunks that the pins allow."""
-    blocks, layouts = sequence(request.model), request.limits.layouts
-    equally = dict.fromkeys(blocks, 1.0)
-    chunks = (vpp for vpp in range(1, request.model.num_hidden_layers // pp + 2) if request.pins.allows("vpp", vpp))
-    return any(splits(blocks, pp, vpp, equally, layouts, request.pins.layout) for vpp in chunks)
-
-
-def _divisors_left(request: Request, name: str, whole: int) -> list[int]:
-    return [value for value in divisors(whole) if request.pins.allows(name, value)]
 
 
 def _stages_refused(request: Request) -> list[str]:

@@ -38,7 +38,7 @@ from symconfig.solve.unpriced import ACTIVATIONS_OF_ADAPTERS, narrowed
 # Columns that a search chooses apart from the lattice and checks separately.
 _CHOSEN = frozenset(
     ("vpp", "group", "zero", "precision", "optimizer_offload", "param_offload", "activation_offload", "recompute")
-) | {"recompute_method", "recompute_layers", "modules", "empty_chunks", "uneven_chunks"}
+) | {"recompute_method", "recompute_layers", "modules"}
 
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # shares of the optimizer state that a search tries to offload
@@ -219,20 +219,13 @@ def _limits(every: tuple[Constraint, ...], version: str, model: ModelDescriptor,
     plain = Limits(table=table, fixed=fixed, layouts=Layouts(any_cut=False))
     if not plain.pipeline:
         return plain
-    # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk; with a
-    # layout string a chunk may be empty ("Empty stages are allowed": docs/user-guide/features/
-    # pipeline_parallel_layout.md). Multi-token prediction stays with the loss, also from core_v0.16 on, where it need
-    # not: elsewhere it makes every message ask for its shape first and wait for the device (p2p_communication.py,
-    # _communicate_shapes).
+    # Layouts that Megatron-LM can express. An end that counts as a layer may be alone in its chunk. Multi-token
+    # prediction stays with the loss, also from core_v0.16 on, where it need not: elsewhere it makes every message ask
+    # for its shape first and wait for the device (p2p_communication.py, _communicate_shapes).
     any_cut = megatron_release(version) >= megatron_release(
         LAYOUT_MTP_SINCE if model.num_nextn_predict_layers else LAYOUT_SINCE
     )
-    layouts = Layouts(any_cut, empty_ends=True, empty=any_cut, mtp_with_head=True, first_last=True, account=True)
-    layouts = replace(
-        layouts,
-        empty=layouts.empty and plain.runs(empty_chunks=True),
-        uneven=plain.runs(pp=2, vpp=2, uneven_chunks=True),
-    )
+    layouts = Layouts(any_cut, empty_ends=True, mtp_with_head=True, first_last=True, account=True)
     whole = replace(plain, layouts=layouts, block_recompute=True)
     if model.adapter is not None:
         # Megatron-Bridge's. Only whole layers and the core of attention, which trains nothing, are recomputed: a

@@ -35,14 +35,6 @@ class Alike:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Routers:
-    """How uneven routers are, for memory. planned: quantile of runs whose load imbalance plans must fit."""
-
-    memory: Alike
-    planned: float
-
-
 # Words as frequent as their rank has them (Zipf-Mandelbrot, 100,000 words) are alike with 0.003; 0.009 is what
 # loss-balanced routers still show after training, MaxVio of 0.72 over 64 experts of which 6 are chosen (arXiv
 # 2408.15664, table 2). Recorded peaks of small models' first iterations show no more: most are as of 1.0 to 1.3 times
@@ -59,15 +51,10 @@ TRAINED = Alike(least=0.009, most=0.15)
 # Where a prediction's error has a risk of 5 % left with the planned share, of all draws of both 4.5 to 4.7 % run out
 # (DeepSeek-V3 on 64 ranks, Qwen3, others), and of tuned models 3.6 to 5.5 % where uneven loads take up to a fifth of
 # the memory.
-PRETRAINING = Routers(memory=UNTRAINED, planned=0.65)
-TUNING = Routers(memory=TRAINED, planned=0.75)
+PLANNED = {"pretrain": 0.65}  # quantile of runs whose load imbalance plans must fit, by task
+PLANNED_TUNING = 0.75  # of all other tasks
 EVERY = (np.arange(64) + 0.5) / 64  # quantiles of runs, equally probable, that represent all
 MIDDLE = 0.5  # quantile of runs whose load imbalance a step is priced with
-
-
-def routers(task: Task) -> Routers:
-    """Return the routers of a task: untrained ones for pre-training, else those of a checkpoint."""
-    return PRETRAINING if task == "pretrain" else TUNING
 
 
 def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float | None = None) -> dict[str, Array]:
@@ -76,10 +63,11 @@ def uneven(model: ModelDescriptor, ep: Array, task: Task, shares: Array | float 
     OF_LAYER: largest load of any layer and rank over the mean; OF_STAGE: excess of the fullest rank over the mean of
     all layers. ep: [n]. shares: quantile of runs, [n] or one number; None: the quantile that plans must fit.
     """
-    experts, layers, of_task = model.experts, sum(model.moe_layers), routers(task)
+    experts, layers = model.experts, sum(model.moe_layers)
     if experts is None or not layers:
         return {}
-    alike = of_task.memory.below(of_task.planned if shares is None else shares)
+    memory = UNTRAINED if task == "pretrain" else TRAINED
+    alike = memory.below(PLANNED.get(task, PLANNED_TUNING) if shares is None else shares)
     spread, most = _spread(experts, ep, alike) * np.sqrt(1 - 1 / ep), _most(experts, ep)  # all ranks' are what there is
     layer = np.minimum(1 + spread * _largest(ep * layers), most)
     return {OF_LAYER: layer, OF_STAGE: np.minimum(spread * _largest(ep) / np.sqrt(layers), most - 1)}

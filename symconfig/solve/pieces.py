@@ -18,16 +18,16 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import Machine
 from symconfig.cost.shapes import Pipelines
 from symconfig.cost.stages import Setting
-from symconfig.cost.symtensor import Relative, relative
 from symconfig.cost.table import Choice, OfKinds, Table, block_costs, bound_table, resolve, table
 from symconfig.cost.uneven import worked
 from symconfig.cost.work import block_flops, work_seconds
 from symconfig.frameworks.extras import Extras
 from symconfig.graph.block import LAYER, Place
-from symconfig.graph.model import blocks, derived, sequence
+from symconfig.graph.model import derived, sequence
 from symconfig.graph.operator import Leg
 from symconfig.graph.scheme import Scheme
 from symconfig.plans.columns import Columns
+from symconfig.plans.pipeline_layout import expanded
 from symconfig.solve.budget import peak_budget
 from symconfig.solve.limits import offloaded, policies
 from symconfig.solve.space import Refused, Request, admitted, among, constants, divisors, interleaved, lattice
@@ -75,13 +75,6 @@ class Piece:
         """Return (table, rows): costs under all policies at the distinct points of `chosen`, and the row of each."""
         some, rows = np.unique(chosen, return_inverse=True)
         return table(self.blocks(some), self.choices, self.policies, self.machine, self.request.framework), rows
-
-    def relative(self, chosen: NDArray[np.intp]) -> list[Relative]:
-        """Return the relative costs of every kind of block at some of the points."""
-        how = self.request.framework.implementation
-        plain = blocks(self.request.model, how, self.scheme.shared_heads)
-        where = lattice(self.request, self.candidates.at(chosen))
-        return [relative(plain[cost.derived.name], cost, self.scheme, where) for cost in self.blocks(chosen)]
 
 
 def pieces(
@@ -225,6 +218,8 @@ def pipelines_of(piece: Piece, refused: Refused) -> Iterator[tuple[int, int, NDA
         several = interleaved(request, piece.candidates, plain, pp, refused)
         fewest = max(request.limits.least_chunks if pp > 1 else 1, request.pins.ranges.get("vpp", (1,))[0])
         most = min(most_chunks(layers, pp, request.limits.layouts), fewest + MOST_CHUNKS - 1)
+        if request.pins.layout is not None:
+            fewest = most = len(expanded(request.pins.layout)) // pp
         for vpp in range(fewest, most + 1):
             chosen = plain if vpp == 1 else several
             if request.pins.allows("vpp", vpp) and chosen.size and request.limits.runs(vpp=vpp):

@@ -9,26 +9,16 @@ from typing import Any
 
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import InputError, Problem, among, nearest
+from symconfig.plans.options import EXTRAS, SWITCH
 
 DEGREES = ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "mbs", "zero", "instances")
-_SWITCHES = {"0": False, "off": False, "false": False, "1": True, "on": True, "true": True}
 COLUMN = {"mbs": "micro", "sp": "sequence_parallel"}  # column names of pins that differ from the pin's
-# Options beside the degrees (`frameworks.extras.Extras`): the value of each word, the framework's default first.
-EXTRA_PINS: Mapping[str, Mapping[str, Any]] = {
-    "user_buffers": _SWITCHES,
-    "dispatcher": {"alltoall": "", "deepep": "deepep", "hybridep": "hybridep"},
-    "cuda_graphs": {"none": "none", "router": "router", "outside_experts": "outside experts", "all": "all"},
-    "grad_dtype": {"fp32": 4, "bf16": 2},
-    "fp8_param_gather": _SWITCHES,
-    "fused_loss": _SWITCHES,
-    "moe_overlap": _SWITCHES,
-}
 WORDS: Mapping[str, tuple[str, ...]] = {
-    "sp": tuple(_SWITCHES),
-    "activation_offload": tuple(_SWITCHES),
+    "sp": tuple(SWITCH),
+    "activation_offload": tuple(SWITCH),
     "precision": ("bf16", "fp16", "fp8", "mxfp8", "nvfp4"),
     "cp_comm": ("p2p", "a2a"),
-    **{name: tuple(values) for name, values in EXTRA_PINS.items()},
+    **{extra.pin: tuple(extra.values) for extra in EXTRAS if extra.values},
 }
 MOST_ZERO = 3
 RECOMPUTE = ("none", "selective", "full")
@@ -68,7 +58,7 @@ class Pins:
     def switch(self, name: str) -> bool | None:
         """Return whether an on/off pin is on; None if it is not pinned or is no on/off pin."""
         word = self.words.get(name)
-        return _SWITCHES[word] if word is not None and WORDS.get(name) == tuple(_SWITCHES) else None
+        return SWITCH[word] if word is not None and WORDS.get(name) == tuple(SWITCH) else None
 
 
 def parse(pins: Mapping[str, str]) -> Pins:
@@ -138,7 +128,7 @@ def _intersection(name: str, one: str, another: str) -> str | None:
         return (
             None if first is None or second is None else _range_text(max(first[0], second[0]), min(first[1], second[1]))
         )
-    if one in _SWITCHES and _SWITCHES[one] == _SWITCHES.get(another):
+    if one in SWITCH and SWITCH[one] == SWITCH.get(another):
         return one
     if name == "optimizer_offload" and _fraction(one) == _fraction(another):
         return one

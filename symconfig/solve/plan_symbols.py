@@ -1,26 +1,171 @@
-"""A candidate's costs as SymPy expressions, their numbers, and what moves the step."""
+"""A candidate's costs as formulas: text, SymPy expressions, their numbers, and what moves the step."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
+from functools import cached_property
 from typing import Any
 
+from symconfig import install
 from symconfig.cost.machine import Machine
-from symconfig.cost.tape import Array, Term
+from symconfig.cost.tape import INPUT, NUMBER, Array, Tape, Term
 from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.formulas import Formula, Formulas, import_sympy
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
+
+_LONGEST = 40  # most operations of a formula: parts of longer ones get a name
+_SHARED = 6  # shared subexpressions with more operations get a name
+_SIGNS = {"add": (" + ", 1), "subtract": (" - ", 1), "multiply": (" * ", 2), "divide": (" / ", 2), "power": ("^", 3)}
+_SHORT = {"maximum": "max", "minimum": "min"}  # names of functions other than the operation's
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A named quantity. line: its line on the tape; value: in the plan."""
+
+    name: str
+    line: int
+    value: float
+
+
+class Formulas:
+    """The named quantities that some costs depend on, each after those that it depends on.
+
+    names: of lines of the tape: those that the tape has, and x0, x1, … for long or shared subexpressions. symbols: line
+    by name.
+    """
+
+    def __init__(self, tape: Tape, roots: Iterable[Any]) -> None:
+        reached = _below(tape, *(term.line for term in roots if isinstance(term, Term)))
+        self.tape, self.names = tape, {line: name for line, name in tape.names.items() if line in reached}
+        self.symbols = {name: line for name, line in tape.inputs.items() if line in reached}
+        self._symbol_at = {line: name for name, line in tape.inputs.items()}
+        used = Counter(at for line in reached for at in (tape.nodes[line].first, tape.nodes[line].second))
+        sizes = dict[int, int]()  # operations of a line's formula, 0 if it has a name
+        for line in sorted(reached):
+            node = tape.nodes[line]
+            inner = 0 if node.operation in (INPUT, NUMBER) else 1
+            sizes[line] = inner + sum(sizes[at] for at in (node.first, node.second) if at >= 0)
+            if line not in self.names and (sizes[line] > _LONGEST or (used[line] > 1 and sizes[line] > _SHARED)):
+                self.names[line] = f"x{len(self.names)}"
+            if line in self.names:
+                sizes[line] = 0
+
+    def __iter__(self) -> Iterator[Formula]:
+        for line in sorted(self.names):
+            yield Formula(self.names[line], line, self.tape.nodes[line].value)
+
+    def text(self, line: int) -> str:
+        """Return the formula of a line as plain text."""
+        return str(self._folded(line, lambda name: (name, 4), _number, _text)[0])
+
+    def sympy(self, line: int) -> Any:
+        """Return the formula of a line as a SymPy expression. Raises InputError if SymPy is not installed."""
+        sp = _import_sympy()
+
+        def number(value: float) -> Any:
+            return sp.Integer(int(value)) if value.is_integer() else sp.Float(value, 17)
+
+        return self._folded(line, lambda name: sp.Symbol(name, real=True), number, _sympy)
+
+    def _folded(
+        self, line: int, named: Callable[[str], Any], number: Callable[[float], Any],
+        made: Callable[[str, Any, Any], Any],
+    ) -> Any:  # fmt: skip
+        """Return a formula built bottom-up, without recursion.
+
+        named, number, made: build the part for a named quantity, for a number, and for an operation on one or two
+        parts.
+        """
+        results = dict[int, Any]()
+        for at in sorted(_below(self.tape, line, until=self.names)):
+            node = self.tape.nodes[at]
+            if node.operation == NUMBER:
+                results[at] = number(node.value)
+            elif node.operation == INPUT:
+                results[at] = named(self._symbol_at[at])
+            elif at != line and at in self.names:
+                results[at] = named(self.names[at])
+            else:
+                results[at] = made(node.operation, results[node.first], results.get(node.second))
+        return results[line]
+
+
+def _below(tape: Tape, *lines: int, until: Container[int] = ()) -> frozenset[int]:
+    """Return the lines given and all that they depend on; the walk does not pass other lines that are in `until`."""
+    below, left = set[int](), list(lines)
+    while left:
+        line = left.pop()
+        if line >= 0 and line not in below:
+            below.add(line)
+            if line in lines or line not in until:
+                left += (tape.nodes[line].first, tape.nodes[line].second)
+    return frozenset(below)
+
+
+def _text(operation: str, a: tuple[str, int], b: tuple[str, int] | None) -> tuple[str, int]:
+    """Return (text, precedence) of an operation; at precedence 4 it needs no brackets."""
+    if operation not in _SIGNS or b is None:
+        return f"{_SHORT.get(operation, operation)}({a[0] if b is None else f'{a[0]}, {b[0]}'})", 4
+    sign, level = _SIGNS[operation]
+    right = level if operation in ("add", "multiply") else level + 1
+    left, other = (text if own >= least else f"({text})" for (text, own), least in ((a, level), (b, right)))
+    return left + sign + other, level
+
+
+def _number(value: float) -> tuple[str, int]:
+    """Return (text, precedence) of a number, with six significant digits unless it is an integer below a million."""
+    return f"{int(value)}" if value.is_integer() and abs(value) < 1e6 else f"{value:.6g}", 4 if value >= 0 else 1
+
+
+def _import_sympy() -> Any:
+    """Return the module SymPy. Raises InputError if it is not installed."""
+    try:
+        import sympy
+    except ModuleNotFoundError:
+        raise InputError("SymPy is not installed", hint=install.SYMBOLIC) from None
+    return sympy
+
+
+def _sympy(operation: str, a: Any, b: Any) -> Any:
+    """Return the SymPy expression of an operation; max and min are not evaluated, which would compare all arguments."""
+    sp = _import_sympy()
+
+    made: dict[str, Callable[[], Any]] = {
+        "add": lambda: a + b,
+        "subtract": lambda: a - b,
+        "multiply": lambda: a * b,
+        "divide": lambda: a / b,
+        "power": lambda: a**b,
+        "maximum": lambda: sp.Max(a, b, evaluate=False),
+        "minimum": lambda: sp.Min(a, b, evaluate=False),
+        "above": lambda: sp.Piecewise((1, sp.Gt(a, b)), (0, True)),
+        "floor": lambda: sp.floor(a),
+        "ceiling": lambda: sp.ceiling(a),
+        "log": lambda: sp.log(a),
+    }
+    return made[operation]()
+
+
+class From(StrEnum):
+    """Where a symbol's number comes from."""
+
+    JOB = "job"
+    DEGREES = "degrees"
+    MODEL = "model"
+    CLUSTER = "cluster"
+    FRAMEWORK = "framework"
+    SIMULATION = "simulation"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A symbol with its value in the plan, unit, source and description.
+    """A symbol with its value in the plan, unit (empty for ratios and counts), source and description.
 
     elasticity: by how many percent the step grows if the value grows by one percent.
     """
@@ -37,16 +182,15 @@ class Known:
 class Symbolic:
     """A plan's step and memory as SymPy expressions, in SI units.
 
-    Expressions use symbols and named quantities, each of which has its own expression; `whole` expands them. What has
-    no closed form is a symbol with a number: the ratio of the event simulation's seconds to the formula's.
+    Expressions use symbols and named quantities, each of which has its own expression. What has no closed form is a
+    symbol with a number: the ratio of the event simulation's seconds to the formula's.
     """
 
     traced: Traced
-    _made: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
-    @property
+    @cached_property
     def formulas(self) -> Formulas:
-        """Return the named quantities of step and memory, each after those that it depends on."""
+        """Return the named quantities of step and memory, each after those that it depends on. Cached."""
         parts = (*self.traced.time.values(), *(term for stage in self.traced.memory for term in stage.values()))
         return Formulas(self.traced.tape, (*parts, self.traced.step))
 
@@ -68,29 +212,27 @@ class Symbolic:
     @property
     def definitions(self) -> dict[Any, Any]:
         """Return the expression of each named quantity by its SymPy symbol, each after those that it uses."""
-        sp = import_sympy()
-        formulas = self.formulas
-        symbol = {name: self._made.setdefault(name, sp.Symbol(name, real=True)) for name in formulas.names.values()}
-        return {symbol[one.name]: formulas.sympy(one.line, self._made) for one in formulas}
+        symbol = _import_sympy().Symbol
+        return {symbol(one.name, real=True): self.formulas.sympy(one.line) for one in self.formulas}
 
     @property
     def numbers(self) -> dict[Any, float]:
         """Return the plan's value of each SymPy symbol: the substitution that gives the plan's own numbers."""
-        sp = import_sympy()
-        return {
-            self._made.setdefault(name, sp.Symbol(name, real=True)): self.traced.tape.nodes[line].value
-            for name, line in self.formulas.symbols.items()
-        }
+        symbol, nodes = _import_sympy().Symbol, self.traced.tape.nodes
+        return {symbol(name, real=True): nodes[line].value for name, line in self.formulas.symbols.items()}
 
     @property
     def known(self) -> tuple[Known, ...]:
         """Return every symbol with its value, unit, source and elasticity, the largest effect on the step first."""
-        tape, step_s, slopes = self.traced.tape, self.step_s, self.derivatives()
-        every = []
+        slopes, every = self.derivatives(), []
         for name, line in self.formulas.symbols.items():
-            value = tape.nodes[line].value
-            moves = slopes.get(name, 0.0) * value / step_s
-            every.append(Known(name, value, unit(name), source(name), meaning(name), moves))
+            value = self.traced.tape.nodes[line].value
+            place = next((place for place, names in _MEANINGS.items() if name in names), From.MODEL)
+            if place is From.MODEL and name in Machine.__slots__:
+                place = From.CLUSTER
+            meaning = _MEANINGS.get(place, {}).get(name) or name.replace("_", " ")
+            unit = _UNITS.get(name) or next((shown for end, shown in _ENDS.items() if name.endswith(end)), "")
+            every.append(Known(name, value, unit, place, meaning, slopes.get(name, 0.0) * value / self.step_s))
         return tuple(sorted(every, key=lambda one: (-abs(one.elasticity), one.name)))
 
     @property
@@ -104,10 +246,6 @@ class Symbolic:
         step: Term = self.traced.step
         return step.value
 
-    def whole(self, term: Any) -> Any:
-        """Return a cost of `traced` as a SymPy expression of symbols alone; a plain number comes back as it is."""
-        return self.formulas.sympy(term.line, self._made, whole=True) if isinstance(term, Term) else term
-
     def derivatives(self) -> dict[str, float]:
         """Return the derivative of the step's seconds by each symbol at the plan; rounding counts as constant."""
         return self.traced.tape.slopes(self.traced.step.line)
@@ -117,9 +255,9 @@ class Symbolic:
 
         Raises InputError for names that are no symbols of this plan.
         """
-        known = self.formulas.symbols
+        known = sorted(self.formulas.symbols)
         wrong = [
-            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, sorted(known)))
+            Problem("is no symbol of this plan", field="symbol", got=name, **among(name, known))
             for name in numbers
             if name not in known
         ]
@@ -128,7 +266,7 @@ class Symbolic:
         return self.traced.at(numbers)
 
     def _of(self, term: Any) -> Any:
-        return self.formulas.sympy(term.line, self._made) if isinstance(term, Term) else float(term)
+        return self.formulas.sympy(term.line) if isinstance(term, Term) else float(term)
 
 
 def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
@@ -136,60 +274,40 @@ def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
     return Symbolic(traced(restore(plan, candidate)))
 
 
-def reached(formulas: Formulas, top: Formula, most: int) -> list[Formula]:
-    """Return the named quantities that a formula depends on within `most` levels, each once, nearest first."""
-    lines, wave = dict[int, None](), [top.line]
-    for _ in range(most):
-        wave = [at for line in wave for at in formulas.formula(line).uses if at in formulas.names and at not in lines]
-        lines |= dict.fromkeys(wave)
-    return [formulas.formula(line) for line in lines]
-
-
-class From(StrEnum):
-    """Where a symbol's number comes from."""
-
-    JOB = "job"
-    DEGREES = "degrees"
-    MODEL = "model"
-    CLUSTER = "cluster"
-    FRAMEWORK = "framework"
-    SIMULATION = "simulation"
-
-
-_LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("size", "bytes_per_s", "latency_s", "mesh"))
-_DEGREES = ("tp", "pp", "cp", "ep", "etp", "micro_batch")
-_JOB = ("gpus", "global_batch_size", "seq_length", LOAD, OF_STEP)
-_SIMULATION = ("simulated_pipeline", "simulated_exchange", "simulated_exchange_s")
-_CLUSTER = frozenset((*(one.name for one in fields(Machine)), *_LEVELS))
-_UNITS = ("bytes_per_s", "flops", "bytes", "s")
-_SHOWN = {"bytes_per_s": "B/s", "flops": "FLOP/s", "bytes": "B", "s": "s"}
-_OWN_UNITS: Mapping[str, str] = MappingProxyType(
-    {
-        "gpus": "GPUs",
-        "global_batch_size": "sequences",
-        "micro_batch": "sequences",
-        "seq_length": "tokens",
-        "keys_full": "tokens",
-        "keys_window": "tokens",
-        "keys_chosen": "tokens",
-        "host_memory_bytes_per_gpu": "B",
-        **dict.fromkeys(("adam_bytes", "copied_bytes", "cast_bytes"), "B/element"),
-        **dict.fromkeys(("transpose_bytes", "quantised_bytes"), "B/element"),
-        **{f"level{level}_size": "GPUs" for level in range(4)},
-    }
-)
-_MEANINGS: Mapping[str, str] = MappingProxyType(
-    {
+_LEVELS = tuple(f"level{level}_{what}" for level in range(4) for what in ("bytes_per_s", "latency_s"))
+_ENDS = {"_bytes_per_s": "B/s", "_flops": "FLOP/s", "_bytes": "B", "_s": "s"}  # unit by the end of a name
+_UNITS = {
+    "gpus": "GPUs",
+    **dict.fromkeys(("global_batch_size", "micro_batch"), "sequences"),
+    **dict.fromkeys(("seq_length", "keys_full", "keys_window", "keys_chosen"), "tokens"),
+    "host_memory_bytes_per_gpu": "B",
+    **dict.fromkeys(("adam_bytes", "copied_bytes", "cast_bytes", "transpose_bytes", "quantised_bytes"), "B/element"),
+    **{f"level{level}_size": "GPUs" for level in range(4)},
+}
+# What each symbol is, by where its number comes from; of other symbols the name says it. Those of the model are not
+# listed.
+_MEANINGS: Mapping[From, Mapping[str, str]] = {
+    From.DEGREES: {
         "tp": "ranks of tensor parallelism",
         "pp": "pipeline stages; the layers of each stay as they are",
         "cp": "ranks of context parallelism",
         "ep": "ranks that the experts are spread over",
-        "etp": "ranks that an expert is cut over",
+        "etp": "ranks that an expert is split over",
         "micro_batch": "sequences of a microbatch on one data rank",
+    },
+    From.JOB: {
         "global_batch_size": "sequences of a step",
         "seq_length": "tokens of a sequence",
         "gpus": "GPUs of the run",
+        LOAD: "",
         OF_STEP: "tokens of the rank that each layer waits for over the mean, at the plan's ep",
+    },
+    From.SIMULATION: {
+        "simulated_pipeline": "pipeline by the event simulation of the schedule, over the formula's",
+        "simulated_exchange": "exchange beside the pipeline by the simulation, over the formula's",
+        "simulated_exchange_s": "exchange beside the pipeline by the simulation",
+    },
+    From.CLUSTER: {
         "peak_flops": "dense peak of most matrix products, of the slowest GPU",
         "high_peak_flops": "dense peak in 16 bits, of the slowest GPU",
         "efficiency": "of the peak, one full wave of tiles",
@@ -202,49 +320,29 @@ _MEANINGS: Mapping[str, str] = MappingProxyType(
         "compute_units": "of a GPU, over which tiles are dealt out",
         "host_bytes_per_s": "link to the host",
         "launching": "of the launching thread, over an x86 server's",
+        **{f"level{level}_bytes_per_s": f"of a GPU at network level {level}, innermost 0" for level in range(4)},
+        **{f"level{level}_latency_s": f"of a message at network level {level}" for level in range(4)},
+        **{f"level{level}_size": f"in one domain of network level {level}" for level in range(4)},
+        **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
+    },
+    From.FRAMEWORK: dict.fromkeys(FRAMEWORK, "")
+    | {
         "low_rate": "of the framework's products in low precision, over those with one scale for a tensor",
         "attention_rate": "of the framework's attention, over the newest kernels'",
         "host_kernel_s": "of the host to launch an operator",
         "adam_bytes": "moved by a step of Adam",
         "step_overhead_s": "once a step: data, logging, Python",
         "microbatch_overhead_s": "once a microbatch",
-        "simulated_pipeline": "pipeline by the event simulation of the schedule, over the formula's",
-        "simulated_exchange": "exchange beside the pipeline by the simulation, over the formula's",
-        "simulated_exchange_s": "exchange beside the pipeline by the simulation",
-        **{f"level{level}_bytes_per_s": f"of a GPU at network level {level}, innermost 0" for level in range(4)},
-        **{f"level{level}_latency_s": f"of a message at network level {level}" for level in range(4)},
-        **{f"level{level}_size": f"in one domain of network level {level}" for level in range(4)},
-        **{f"level{level}_mesh": f"1: level {level} links pairs and has no switch" for level in range(4)},
-    }
-)
-# Constants that can be changed independently: rates and times. The number of compute units, say, is tied
-# to the peak.
+    },
+}
+# Constants that can be changed independently: rates and times. The number of compute units, say, is tied to the peak.
 MOVED = frozenset(
     (
         *("peak_flops", "high_peak_flops", "efficiency", "low_efficiency", "k_half", "hbm_bytes_per_s", "launch_s"),
         *("attention_flops", "attention_backward_flops", "host_bytes_per_s", "launching"),
-        *(name for name in _LEVELS if name.endswith("_s")),
+        *_LEVELS,
         *FRAMEWORK,
         "global_batch_size",
         "seq_length",
     )
 )
-
-
-def source(name: str) -> From:
-    """Return where a symbol's number comes from; names that are not listed belong to the model."""
-    places = {From.DEGREES: _DEGREES, From.JOB: _JOB, From.SIMULATION: _SIMULATION}
-    places |= {From.CLUSTER: tuple(_CLUSTER), From.FRAMEWORK: FRAMEWORK}
-    return next((place for place, names in places.items() if name in names), From.MODEL)
-
-
-def unit(name: str) -> str:
-    """Return a symbol's unit, such as "B/s"; empty for ratios and plain counts."""
-    if name in _OWN_UNITS:
-        return _OWN_UNITS[name]
-    return next((_SHOWN[each] for each in _UNITS if name.endswith(f"_{each}")), "")
-
-
-def meaning(name: str) -> str:
-    """Return the description of a symbol; for unlisted ones its name with spaces."""
-    return _MEANINGS.get(name) or name.replace("_", " ")

@@ -40,7 +40,7 @@ def refine(weighed: Incumbents) -> int:
     """
     simulated, every = 0, [*weighed.best, *weighed.nearly]
     weighed.families.clear()
-    weighed.worst_s = weighed.below_s
+    weighed.worst_s = np.inf
     for prospect in every:
         parts = costed(prospect)
         own = [(prospect, parts)] if _fits(prospect, parts) else []

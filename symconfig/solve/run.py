@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from symconfig.cost.framework import Framework
 from symconfig.cost.machine import machine
@@ -30,7 +29,6 @@ from symconfig.solve import extras
 from symconfig.solve.branch_and_bound import branch_and_bound
 from symconfig.solve.budget import NO_LIMIT, surprise
 from symconfig.solve.experimental import NOTHING_KNOWN, excluded
-from symconfig.solve.gamma import Gammas
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
@@ -42,15 +40,6 @@ from symconfig.solve.usual import usual as usual_layouts
 EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
 KEPT = 16  # families with a micro-batch, near the best, that are kept for simulation
 Progress = Callable[[str, float], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a search. seconds: of wall time since `start`; simulated: number of simulated candidates."""
-
-    weighed: Incumbents
-    seconds: float
-    simulated: int
 
 
 def precisions(cluster: ClusterDescriptor, job: Job, pins: Pins) -> list[Precision]:
@@ -72,32 +61,17 @@ def run(
     cluster: ClusterDescriptor,
     job: Job,
     top: int,
-    progress: Progress | None,
-    start: float,
+    progress: Progress | None = None,
     exhaustive: bool = False,
-    any_will_do: bool = False,
     framework: Framework | None = None,
-    below_s: float = float("inf"),
-) -> Outcome:
-    """Search all that the job leaves open, then simulate the incumbents, and return the outcome.
+) -> Incumbents:
+    """Search all that the job leaves open, then simulate the incumbents and return them.
 
-    top: number of plans to show. any_will_do: stop at the first plan that fits. exhaustive: no pruning by bounds.
-    below_s: only faster steps count. framework: None: its defaults on this GPU. The relative cost (symtensor) is not
-    simulated.
+    top: number of plans to show. exhaustive: no pruning by bounds. framework: None: its defaults on this GPU.
     """
-    weighed = weigh_all(
-        model,
-        cluster,
-        job=job,
-        top=top,
-        progress=progress,
-        exhaustive=exhaustive,
-        any_will_do=any_will_do,
-        framework=framework,
-        below_s=below_s,
-    )
-    enough = weighed.gammas is not None or (any_will_do and weighed.families)
-    return Outcome(weighed, time.perf_counter() - start, 0 if enough else refine(weighed))
+    weighed = weigh_all(model, cluster, job, top, progress, exhaustive, framework=framework)
+    weighed.simulated = refine(weighed)
+    return weighed
 
 
 def weigh_all(
@@ -109,7 +83,6 @@ def weigh_all(
     exhaustive: bool = False,
     any_will_do: bool = False,
     framework: Framework | None = None,
-    below_s: float = float("inf"),
     tally: Tally | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
@@ -117,17 +90,7 @@ def weigh_all(
     tally: records every point; is mutated. Raises InputError if every precision contradicts the pins.
     """
     pins = parse(job.pins)
-    relative = job.objective == "symtensor"
-    # The bounds are on seconds and do not bound the relative cost.
-    weighed = Incumbents(
-        max(top, KEPT),
-        top,
-        exhaustive or relative,
-        any_will_do,
-        gammas=Gammas(top) if relative else None,
-        below_s=below_s,
-        tally=tally,
-    )
+    weighed = Incumbents(max(top, KEPT), top, exhaustive, any_will_do, tally=tally)
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)
     for precision in every:
@@ -137,9 +100,7 @@ def weigh_all(
             refused.append(error)
             continue
         ways = tuple(replace(each, uneven=weighs_loads(job)) for each in wanted)
-        # The relative cost depends on partitions only, which all requests share.
-        gpu = machine(cluster, precision, gpus=ways[0].gpus)
-        branch_and_bound(ways[:1] if relative else ways, gpu, weighed, progress)
+        branch_and_bound(ways, machine(cluster, precision, gpus=ways[0].gpus), weighed, progress)
     if refused and len(refused) == len(every):
         raise refused[0]
     return weighed
@@ -244,7 +205,10 @@ def fits(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> bool:
     """
     if too_large(model, cluster, job):
         return False
-    return bool(run(model, cluster, job, 1, None, time.perf_counter(), any_will_do=True).weighed.families)
+    weighed = weigh_all(model, cluster, job, 1, any_will_do=True)
+    if not weighed.families:  # some may fit with other layers per stage
+        refine(weighed)
+    return bool(weighed.families)
 
 
 def too_large(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, framework: Framework | None = None) -> bool:

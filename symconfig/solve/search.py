@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import log2
 from typing import Any
@@ -16,18 +17,22 @@ from symconfig.descriptor.task import WITH_OR_WITHOUT
 from symconfig.errors import InfeasibleError, InputError, Problem, SymconfigError
 from symconfig.frameworks.facts import NO_FLASH
 from symconfig.frameworks.known import BACKENDS
+from symconfig.graph.model import sequence
 from symconfig.install import VERSION
+from symconfig.plans import pipeline_layout
 from symconfig.plans.plan import Candidate, MeasuredRun, Opened, OtherPlans, Plan, Search
-from symconfig.solve import candidate, experimental, pinned
+from symconfig.solve import candidate, experimental
 from symconfig.solve.budget import MEMORY_RISK, NO_LIMIT
 from symconfig.solve.choice import ranked
 from symconfig.solve.extras import check_pins
+from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import infeasible
-from symconfig.solve.pins import parse
+from symconfig.solve.limits import Limits
+from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.run import Outcome, Progress, facts_of, fits, space, too_large, weigh_all
-from symconfig.solve.run import run as run_job
+from symconfig.solve.run import Progress, facts_of, fits, run, space, too_large, weigh_all
 from symconfig.solve.space import divisors
+from symconfig.solve.split import laid_out, most_chunks, plainest
 from symconfig.solve.usual import UNPROVEN, Best, measured_runs, real_data_ratios
 from symconfig.solve.whole import filled
 
@@ -59,19 +64,9 @@ def search(
         weighed = None
         if too_large(model, cluster, relaxed, framework):
             continue
-        outcome = run_job(
-            model,
-            cluster,
-            job=relaxed,
-            top=top,
-            progress=progress,
-            start=start,
-            exhaustive=exhaustive,
-            framework=framework,
-        )
-        weighed = outcome.weighed
+        weighed = run(model, cluster, relaxed, top, progress, exhaustive, framework)
         if weighed.families:
-            return _plan(model, cluster, job, outcome, top)
+            return _plan(model, cluster, job, weighed, top, time.perf_counter() - start)
     weighed = weighed or weigh_all(model, cluster, relaxed, 1, progress, framework=framework)
     raise infeasible(model, cluster, relaxed, weighed)
 
@@ -106,33 +101,21 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
     Raises InputError with every contradiction between job, cluster and model, and InfeasibleError if the backend does
     not support the model's adapter.
     """
-    problems = []
+    problems, each = list[Problem](), cluster.gpus_per_node
     if cluster.max_gpus is not None and job.gpus != "auto" and job.gpus > cluster.max_gpus:
-        problems.append(
-            Problem("is more than the cluster has", field="gpus", got=str(job.gpus), need=f"at most {cluster.max_gpus}")
-        )
-    if job.gpus != "auto" and job.gpus > cluster.gpus_per_node and job.gpus % cluster.gpus_per_node:
-        problems.append(
-            Problem(
-                "does not fill whole nodes",
-                field="gpus",
-                got=str(job.gpus),
-                need=f"a multiple of {cluster.gpus_per_node}",
-                hint=_whole_nodes(job.gpus, cluster.gpus_per_node),
-            )
-        )
+        what, need = "is more than the cluster has", f"at most {cluster.max_gpus}"
+        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need))
+    if job.gpus != "auto" and job.gpus > each and job.gpus % each:
+        what, need, hint = "does not fill whole nodes", f"a multiple of {each}", _whole_nodes(job.gpus, each)
+        problems.append(Problem(what, field="gpus", got=str(job.gpus), need=need, hint=hint))
     task = job.task or ("lora" if model.adapter else "pretrain")
     if task not in WITH_OR_WITHOUT and (task == "lora") != (model.adapter is not None):
-        hint = (
-            "a model with adapters, or the section lora"
-            if task == "lora"
-            else "--task lora, or the model without its adapter"
-        )
+        hint = "--task lora, or the model without its adapter"
+        hint = "a model with adapters, or the section lora" if task == "lora" else hint
         problems.append(Problem("does not go with this model", field="task", got=task, hint=hint))
     if job.attention == "flash" and cluster.gpu.architecture in NO_FLASH:
-        problems.append(
-            Problem("is not there for this GPU", field="attention", got="flash", need="unfused, or none said")
-        )
+        what = "is not there for this GPU"
+        problems.append(Problem(what, field="attention", got="flash", need="unfused, or none"))
     if reasons := BACKENDS[job.backend].refused_adapters(model, job.target):
         others = [f"--backend {name}" for name, other in BACKENDS.items() if other.adapters and name != job.backend]
         raise InfeasibleError(
@@ -140,42 +123,121 @@ def resolved(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Jo
         )
     problems += experimental.problems(job)
     pins = parse(job.pins)
-    problems += pinned.problems(model, job, pins, space(model, cluster, job, pins))
+    problems += _pinned(model, job, pins, space(model, cluster, job, pins))
     if problems:
         raise InputError(problems)
     return filled(model, cluster, job)
+
+
+def _pinned(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
+    """Return the problems of a job's pinned stages, chunks and layout; empty if there are none."""
+    if not limits.pipeline:
+        pinned = ["layout"] * (pins.layout is not None)
+        pinned += [name for name in ("pp", "vpp") if name in job.pins and not pins.allows(name, 1)]
+        what = "needs a pipeline, which this target has not"
+        return [Problem(what, field=f"pins.{name}", got=job.backend, hint="--backend megatron") for name in pinned]
+    return [*_pinned_counts(model, pins, limits), *_pinned_layout(model, job, pins, limits)]
+
+
+def _pinned_counts(model: ModelDescriptor, pins: Pins, limits: Limits) -> Iterator[Problem]:
+    """Yield a problem if stages or chunks are more than the layers allow, or chunks are pinned for a single stage."""
+    layers, any_number = model.num_hidden_layers, (1, 2**31)
+    (pp, most_pp), (vpp, _) = pins.ranges.get("pp", any_number), pins.ranges.get("vpp", any_number)
+    if pp > layers:
+        yield Problem("is more stages than the model has layers", field="pins.pp", got=str(pp), need=f"up to {layers}")
+    elif vpp > 1 and most_pp < 2:
+        yield Problem("is several chunks of one stage", field="pins.vpp", got=str(vpp), need="1, or pp from 2 on")
+    elif vpp > 1 and vpp > (most := most_chunks(layers, max(pp, 2), limits.layouts)):
+        yield Problem(
+            f"is more chunks of a stage than {layers} layers are for",
+            field="pins.vpp",
+            got=str(vpp),
+            need=f"up to {most} with pp {max(pp, 2)}",
+        )
+
+
+def _pinned_layout(model: ModelDescriptor, job: Job, pins: Pins, limits: Limits) -> list[Problem]:
+    """Return the problems of a pinned layout string; empty without one or if some pp allows it.
+
+    Checked in turn: its syntax and layers, its number of chunks against pp, vpp and GPUs, what the target can express.
+    """
+    layout = pins.layout
+    if layout is None:
+        return []
+    faults = list(
+        pipeline_layout.problems(layout, model.num_hidden_layers, model.num_nextn_predict_layers, "pins.layout")
+    )
+    if faults:
+        return faults
+    chunks = len(pipeline_layout.expanded(layout))
+    degrees = [
+        pp
+        for pp in divisors(chunks)
+        if pins.allows("pp", pp)
+        and pins.allows("vpp", chunks // pp)
+        and (pp > 1 or chunks == 1)
+        and (job.gpus == "auto" or job.gpus % pp == 0)
+    ]
+    if not degrees:
+        pinned = [f"{name}={job.pins[name]}" for name in ("pp", "vpp") if name in job.pins]
+        return [
+            Problem(
+                "has a number of chunks that no such stages have",
+                field="pins.layout",
+                got=f"{chunks} chunks",
+                need=" and ".join(("pp x vpp of them", f"a pp that divides {job.gpus} GPUs", *pinned)),
+            )
+        ]
+    splits = [split for pp in degrees if (split := laid_out(sequence(model), pp, layout)) is not None]
+    if not any(plainest(split.pp, split.chunks, limits.layouts) for split in splits):
+        return [
+            Problem(
+                f"cannot be expressed in {job.backend} {job.megatron_version}",
+                field="pins.layout",
+                got=repr(layout),
+                need=_expressible(limits),
+            )
+        ]
+    return []
+
+
+def _expressible(limits: Limits) -> str:
+    """Return in words which layouts of stages the target can express."""
+    if limits.layouts.any_cut:
+        where = "" if limits.layouts.mtp_with_head else " or in the last chunk of a later stage"
+        return f"multi-token prediction in the loss's chunk{where}"
+    return "equal stages, the embedding or loss in a layer's place, or other counts on the first and last stage only"
 
 
 def _plan(
     model: ModelDescriptor,
     cluster: ClusterDescriptor,
     job: Job,
-    outcome: Outcome,
+    weighed: Incumbents,
     top: int,
+    seconds: float,
 ) -> Plan:
-    """Return the plan of an outcome, with up to `top` candidates. job: as given, before its limits were relaxed.
+    """Return the plan of a search, with up to `top` candidates. job: as given, before its limits were relaxed.
 
     Relaxed limits and experimental options are recorded in `search.opened`. Raises InfeasibleError if a candidate
     misses a pin.
     """
-    weighed = outcome.weighed
-    by_time = weighed.gammas is None
-    picks = ranked(weighed.best, top) if by_time else weighed.ranked()[:top]
+    picks = ranked(weighed.best, top)
     best = picks[0]
 
     def shown(prospect: Prospect) -> Candidate:
         described = candidate.described(prospect, cluster, job, best=prospect is best)
-        return replace(described, standing=candidate.standing(prospect, cluster)) if by_time else described
+        return replace(described, standing=candidate.standing(prospect, cluster))
 
     chosen = [shown(prospect) for prospect in picks]
     check_pins(job, best.request.pins, chosen)
-    fastest = min(weighed.best, key=lambda each: (each.step_s, each.order)) if by_time else best
+    fastest = min(weighed.best, key=lambda each: (each.step_s, each.order))
     is_faster = all(fastest.step_s < each.step_s for each in picks)
     search = Search(
         candidates=weighed.candidates,
         feasible=weighed.feasible,
-        seconds=outcome.seconds,
-        simulated=outcome.simulated,
+        seconds=seconds,
+        simulated=weighed.simulated,
         opened=(
             *_at_risk(best, cluster, job),
             *experimental.used(job, facts_of(model, cluster, job), parse(job.pins), chosen[0]),
@@ -217,29 +279,23 @@ def _measured(
         doubled = abs(log2(run.gpus / best.parallel.world_size)), abs(log2(run.seq_length / best.batch.seq_length))
         return sum(doubled) + 2 * (run.precision != best.options.precision), -run.tokens_per_s_per_gpu
 
-    run = fastest if unproven else min(runs, key=distance)
-    degrees = {name: getattr(run, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
+    nearest = fastest if unproven else min(runs, key=distance)
+    degrees = {name: getattr(nearest, name) for name in ("tp", "pp", "vpp", "cp", "ep")}
     words = " ".join(f"{name} {size}" for name, size in degrees.items() if size > 1) or "data parallel"
     measured = MeasuredRun(
-        job=f"{run.model}, {run.gpus:,} GPUs, {run.seq_length:,} tokens, {run.precision}",
-        layout=f"{words}, micro-batch {run.micro}",
-        tokens_per_s_per_gpu=run.tokens_per_s_per_gpu,
-        source=run.source,
+        job=f"{nearest.model}, {nearest.gpus:,} GPUs, {nearest.seq_length:,} tokens, {nearest.precision}",
+        layout=f"{words}, micro-batch {nearest.micro}",
+        tokens_per_s_per_gpu=nearest.tokens_per_s_per_gpu,
+        source=nearest.source,
         unproven=unproven,
     )
-    pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(run.micro), **job.pins}
-    pinned = job.model_copy(update={"pins": pins})
-    laid_out = fastest_with(model, cluster, pinned) if unproven else ""
-    return {**further, "measured": measured, "published": None if isinstance(laid_out, str) else shown(laid_out)}
-
-
-def fastest_with(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job) -> Prospect | str:
-    """Return the best candidate of a job with these pins, or a sentence why there is none. Runs a search."""
-    try:
-        best = run_job(model, cluster, resolved(model, cluster, job), top=1, progress=None, start=0.0).weighed.best
-    except SymconfigError as error:
-        return f"cannot run: {error.problems[0]}".rstrip(".")
-    return ranked(best, 1)[0] if best else "has no plan that runs and fits"
+    pins = {**{name: str(size) for name, size in degrees.items()}, "mbs": str(nearest.micro), **job.pins}
+    published = list[Prospect]()
+    if unproven:
+        with suppress(SymconfigError):  # the run's layout need not run here
+            pinned = resolved(model, cluster, job.model_copy(update={"pins": pins}))
+            published = ranked(run(model, cluster, pinned, 1).best, 1)
+    return {**further, "measured": measured, "published": shown(published[0]) if published else None}
 
 
 def _at_risk(prospect: Prospect, cluster: ClusterDescriptor, job: Job) -> Iterator[Opened]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from symconfig.graph.block import Place
 from symconfig.graph.parts import is_layer, place_of
-from symconfig.plans.pipeline_layout import dealt, expanded, is_uneven, letters, written
+from symconfig.plans.pipeline_layout import dealt, expanded, letters, written
 from symconfig.solve.stages import Blocks, Chunks, Layouts, StageProblem, cut, fastest_cut, layers
 
 MOST_REPEATED = 128  # most numbers of recomputed first layers that are tried: neighbours differ by 1 % of the work
@@ -76,8 +76,6 @@ def plainest(pp: int, chunks: Chunks, layouts: Layouts) -> Split | None:
 
     In order: equal chunks, ends that count as layers, layers of the first and last stage, a layout string.
     """
-    if len(chunks) > pp and not layouts.uneven and is_uneven(chunks):
-        return None
     for split in _without_string(pp, chunks, layouts):
         if split.chunks == chunks:
             return split
@@ -103,14 +101,13 @@ def _without_string(pp: int, chunks: Chunks, layouts: Layouts) -> Iterator[Split
 
 
 def _refused(pp: int, chunks: Chunks, layouts: Layouts) -> bool:
-    """Return whether the target's layout string cannot express some chunk: empty ones, ends, multi-token prediction."""
+    """Return whether the target's layout string cannot express some chunk: ends, multi-token prediction."""
     places = [[place_of(kind) for kind in chunk] for chunk in chunks]
     bare = [chunk for chunk in places if Place.LAYER not in chunk]
     predicting = [number for number, chunk in enumerate(places) if Place.FURTHER in chunk]
     return (
         Place.FIRST not in places[0]
         or Place.LAST not in places[-1]
-        or (not layouts.empty and [] in bare)
         or (not layouts.empty_ends and any(bare))
         or len(predicting) > 1
         or not all(_mtp_place(pp, place, len(chunks), layouts) for place in predicting)
@@ -180,8 +177,7 @@ def most_chunks(layers: int, pp: int, layouts: Layouts) -> int:
     """Return the most chunks per stage to try; 1 for a single stage, 0 if there are more stages than layers."""
     if pp == 1 or pp > layers:
         return int(pp == 1)
-    most = (layers + 2 * layouts.empty_ends) // pp
-    return max(most, -(-(layers + 2) // pp)) if layouts.empty else most
+    return (layers + 2 * layouts.empty_ends) // pp
 
 
 def splits(

@@ -5,9 +5,7 @@ the slowest stage takes least and no stage's peak is above its memory.
 
 - One chunk a stage: exact. best[j, e] = min over b of max(best[j - 1, b], seconds of blocks b to e on stage j), where
   spans that do not fit are infinite. Of cuts that are as fast, a second pass takes the one whose stages differ least.
-- Several chunks a stage: the same over chunks, without memory, is the first cut; then one block at a time moves out of
-  the slowest stage, or of the fullest while one does not fit, as long as that helps.
-- Targets that can say a few families of cuts only: all of them are compared.
+- Several chunks a stage, and targets that can express a few families of cuts only: all cuts of the family are compared.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ Bools = NDArray[np.bool_]
 Chunks = tuple[tuple[str, ...], ...]  # kinds of the blocks of every chunk, chunk j on stage j mod pp
 NEAREST = 128  # uneven cuts on each side of the even one that are compared
 MOST_CUTS = 4096  # most cuts of a family that are compared
-MOST_MOVES = 64  # most moves of a block to another chunk
 MOST_BLOCKS = 600  # most blocks of a model: tables have the square of their number
 ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 
@@ -38,25 +35,19 @@ ROUNDING = 1e-9  # relative: sums of the same seconds or bytes in another order
 class Layouts:
     """The cuts into chunks that a target can express. Layers are all blocks but embedding, mtp and head.
 
-    any_cut: every contiguous cut with a layer in each chunk. Without it, only equally many layers per chunk and the
-    cuts that first_last and account add.
+    any_cut: every contiguous cut with a layer in each chunk; with several chunks a stage those of `even_cuts`. Without
+    it, only equally many layers per chunk and the cuts that first_last and account add.
     """
 
     any_cut: bool
     empty_ends: bool = False  # with any_cut: a chunk may hold ends and no layer
-    empty: bool = False  # with any_cut: a chunk may hold no block at all
     mtp_with_head: bool = True  # with any_cut: mtp lies in the head's chunk
     first_last: bool = False  # the number of layers on the first and/or last stage, the rest evenly over the others
     account: bool = False  # an even split in which the embedding and/or the loss takes the place of a layer
-    uneven: bool = True  # with several chunks a stage: also cuts that are uneven (`plans.pipeline_layout.is_uneven`)
 
     def dealt(self, ends: bool) -> Layouts:
         """Return the layouts with equally many layers per chunk; ends: first and last stage may have other numbers."""
-        return replace(self, any_cut=False, empty=False) if ends else Layouts(any_cut=False)
-
-    def free(self, vpp: int) -> bool:
-        """Return whether any contiguous cut is allowed, so that there are too many to enumerate."""
-        return self.any_cut and (self.uneven or vpp == 1)
+        return replace(self, any_cut=False) if ends else Layouts(any_cut=False)
 
     def in_last_chunk(self, place: Place) -> bool:
         """Return whether blocks of this place must lie in the last chunk."""
@@ -126,50 +117,47 @@ class StageProblem:
     def allowed(self, chunk: int | Ints, start: Ints, end: Ints) -> Bools:
         """Return whether a chunk may hold blocks start to end, in the shape of the indices.
 
-        Embedding and head must lie where the target builds them; empty chunks or chunks without a layer only as
-        `layouts` says.
+        Embedding and head must lie where the target builds them; no chunk is empty, and one without a layer is allowed
+        only as `layouts` says.
         """
         places, rules = [place_of(kind) for kind in self.sequence], self.layouts
         begins = sum(place.begins for place in places)
         last = next((at for at, place in enumerate(places) if rules.in_last_chunk(place)), len(places))
         full = (end > start) if rules.empty_ends else self.layers_before[end] > self.layers_before[start]
-        result: Bools = (end >= start) & (full | ((end == start) & rules.empty))
+        result: Bools = (end > start) & full
         result &= np.where(np.equal(chunk, 0), end >= begins, start >= begins)
         result &= np.where(np.equal(chunk, self.pp * self.vpp - 1), end == len(places), end <= last)
         return result
 
 
 def fastest_cut(problem: StageProblem) -> Chunks | None:
-    """Return the chunks that fit and whose slowest stage is fastest; with one chunk per stage the optimum.
+    """Return the chunks that fit and whose slowest stage is fastest, of all cuts that `layouts` allows.
 
-    None if none is found or the model has more than MOST_BLOCKS blocks. With several chunks per stage a local search.
+    None if no cut fits or the model has more than MOST_BLOCKS blocks.
     """
-    chunks = problem.pp * problem.vpp
     if len(problem.sequence) > MOST_BLOCKS:
         return None
-    if not problem.layouts.free(problem.vpp):
+    if problem.vpp > 1 or not problem.layouts.any_cut:
         cuts = islice(family(problem.sequence, problem.pp, problem.vpp, problem.layouts), MOST_CUTS)
         every = np.array([[*accumulate(map(len, cut), initial=0)] for cut in cuts], dtype=np.int64)
         if not len(every):
             return None
-        best, (excess, _) = _best_cut(*_excess_and_seconds(problem, every))
-        return _chunks(problem, every[best]) if excess <= 0 else None
+        excess, seconds = _excess_and_seconds(problem, every)
+        most = excess.max(axis=1)
+        # The mean of the slowest stage's seconds and the sum of each round's slowest chunk.
+        each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
+        best = int(np.lexsort((each, most))[0])
+        return _chunks(problem, every[best]) if most[best] <= 0 else None
     start, end = np.ogrid[: len(problem.sequence) + 1, : len(problem.sequence) + 1]
     costs = []
     seconds_of = [problem.sums("seconds", kind, start, end) for kind in range(len(problem.blocks))]
-    for chunk in range(chunks):
-        stage = chunk % problem.pp
-        cost = np.where(
-            problem.allowed(chunk, start, end),
-            seconds_of[problem.on[stage]] + problem.wait_s[stage] / problem.vpp,
-            np.inf,
-        )
-        if problem.vpp == 1 and np.isfinite(limit := problem.blocks[problem.on[stage]].limit_bytes):
+    for stage in range(problem.pp):
+        wait_s = problem.wait_s[stage]
+        cost = np.where(problem.allowed(stage, start, end), seconds_of[problem.on[stage]] + wait_s, np.inf)
+        if np.isfinite(limit := problem.blocks[problem.on[stage]].limit_bytes):
             cost[_span_peaks(problem, stage, start, end) > limit * (1 + ROUNDING)] = np.inf
         costs.append(cost)
     ends = _least_largest(costs)
-    if ends is not None and problem.vpp > 1:
-        ends = _improved(problem, ends)
     return None if ends is None else _chunks(problem, ends)
 
 
@@ -234,53 +222,15 @@ def _excess_and_seconds(problem: StageProblem, ends: Ints) -> tuple[Array, Array
     return excess, seconds
 
 
-def _best_cut(excess: Array, seconds: Array) -> tuple[int, tuple[float, float]]:
-    """Return (index of the best cut, (excess in bytes of its fullest stage, its seconds)).
-
-    The least excess wins, then the least mean of the slowest stage's seconds and the sum of each round's slowest chunk.
-    excess, seconds: as from `_excess_and_seconds`.
-    """
-    most = excess.max(axis=1)
-    each = (seconds.sum(axis=1).max(axis=1) + seconds.max(axis=2).sum(axis=1)) / 2
-    best = int(np.lexsort((each, most))[0])
-    return best, (float(most[best]), float(each[best]))
-
-
-def _improved(problem: StageProblem, ends: Ints) -> Ints | None:
-    """Return the boundaries after up to MOST_MOVES moves of one block that help; None if they still do not fit."""
-    chunks = problem.pp * problem.vpp
-    number, places = np.arange(chunks), np.arange(1, chunks)
-    excess, seconds = _excess_and_seconds(problem, ends[None])
-    _, value = _best_cut(excess, seconds)
-    for _ in range(MOST_MOVES):
-        worst = int((excess[0] if value[0] > 0 else seconds[0].sum(axis=0)).argmax())
-        givers = np.unique([*number[worst :: problem.pp], *(seconds[0].argmax(axis=1) + number[:: problem.pp])])
-        giver, taker = (each.ravel()[:, None] for each in np.meshgrid(givers, number, indexing="ij"))
-        # A block leaves the giver: the boundaries between the two chunks move by one.
-        others = np.repeat(ends[None], len(giver), axis=0)
-        others[:, 1:-1] -= (places > giver) & (places <= taker)
-        others[:, 1:-1] += (places > taker) & (places <= giver)
-        others = others[problem.allowed(number, others[:, :-1], others[:, 1:]).all(axis=1)]
-        if not len(others):
-            break
-        each_excess, each_seconds = _excess_and_seconds(problem, others)
-        best, other = _best_cut(each_excess, each_seconds)
-        less = other[0] < value[0] * (1 - ROUNDING)
-        if not less and (other[0] > value[0] or other[1] >= value[1] * (1 - ROUNDING)):
-            break
-        ends, value, excess, seconds = others[best], other, each_excess[[best]], each_seconds[[best]]
-    return None if value[0] > 0 else ends
-
-
 def _chunks(problem: StageProblem, ends: Sequence[int] | Ints) -> Chunks:
     return tuple(problem.sequence[start:end] for start, end in pairwise(ends))
 
 
 def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iterator[Chunks]:
-    """Yield every cut that a target without free cuts can express; some come twice."""
+    """Yield every cut of the families that are compared; some come twice."""
     total, chunks = layers(sequence), pp * vpp
     least = 0 if rules.empty_ends else 1
-    if rules.any_cut and not rules.free(vpp):
+    if rules.any_cut:
         yield from (cut(sequence, sizes) for sizes in even_cuts(total, chunks, least))
         return
     for at_start, at_end in ((0, 0), (1, 1), (1, 0), (0, 1)) if rules.account and pp > 1 else ((0, 0),):
@@ -290,9 +240,9 @@ def family(sequence: tuple[str, ...], pp: int, vpp: int, rules: Layouts) -> Iter
         sizes[-1] -= at_end
         if not rest and each > 0 and min(sizes[0], sizes[-1]) >= least:
             yield cut(sequence, sizes)
-    if rules.first_last and pp > 1 and (vpp == 1 or rules.uneven) and total % vpp == 0:
-        for first, middle, last in _first_last(total // vpp, pp):
-            yield cut(sequence, ([first] + [middle] * (pp - 2) + [last]) * vpp)
+    if rules.first_last and pp > 1 and vpp == 1:
+        for first, middle, last in _first_last(total, pp):
+            yield cut(sequence, [first, *[middle] * (pp - 2), last])
 
 
 def even_cuts(total: int, chunks: int, least: int) -> Iterator[tuple[int, ...]]:

@@ -19,8 +19,7 @@ from symconfig.descriptor.job import Backend
 from symconfig.errors import InputError, Problem, SymconfigError
 from symconfig.frameworks.deepspeed.releases import DEEPSPEED_RELEASE
 from symconfig.frameworks.megatron.flags import resolve
-from symconfig.plans import shape as plan_shape
-from symconfig.plans.file import MAX_BYTES, read_plan
+from symconfig.plans.file import MAX_BYTES, load_plan
 from symconfig.plans.plan import Plan, Target
 from symconfig.render import manifest, own_target, render
 from symconfig.resources import content
@@ -128,12 +127,10 @@ def verify(
     """
     if not folder.is_dir():
         raise InputError("is not a folder", file=str(folder), need="the folder that plan --out wrote")
-    written = read_plan(folder)
+    written = load_plan(folder)
     plan = as_rendered(written, folder)
     known = manifest.read_manifest(folder)
-    wrong = [str(problem) for problem in plan_shape.problems(plan, str(folder / "plan.json"))]
-    whole = not wrong  # ranks of a plan that loses layers are nothing to be built
-    options = Options(megatron, timeout_s, progress, whole and (build or trace), whole and trace)
+    options = Options(megatron, timeout_s, progress, build or trace, trace)
     if trace and plan.best.target.backend != "megatron":
         raise InputError(
             "runs the modules of Megatron-LM only",
@@ -152,21 +149,15 @@ def verify(
             got=f"files for {other}",
             hint=f"symconfig render DIR/plan.json --target {own} --out NEW" if own in _FILES else None,
         )
-    checks = [Check("stages of plan.json", "failed", " ".join(wrong), 0.0)] if wrong else []
     with TemporaryDirectory(prefix="symconfig-") as scratch:
         if not run_edited:
-            if whole:
-                refused = _copied(folder, written, known, plan.best.target.backend, Path(scratch))
-            else:
-                why = f"symconfig writes nothing from such a plan.json, and runs none of it: {RUN_EDITED}"
-                refused = Refused("skipped", why)
+            refused = _copied(folder, written, known, plan.best.target.backend, Path(scratch))
             if refused is not None and options.build:
                 raise InputError(
                     "runs programs of the folder", field="--trace" if trace else "--build", hint=refused.why
                 )
             options = replace(options, programs=Path(scratch), refused=refused)
-        checks += _checked(folder, plan, options, other)
-    return checks
+        return list(_checked(folder, plan, options, other))
 
 
 def _copied(

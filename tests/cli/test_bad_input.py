@@ -99,7 +99,6 @@ def test_all_problems_of_a_command_come_together(run: Run, asked: Asked, tmp_pat
         (("--task", "orpo"), "--task: is a loss of task dpo: a section preference of the job's file"),
         (("llama3.1-8b",), "llama3.1-8b: is a model of the zoo, and no file of a job. Try: --model llama3.1-8b."),
         (("--precision", "int4"), "--precision: "),
-        (("--objective", "speed"), "--objective: "),
         (("--cluster", "a100-80g"), "Try: a100-80gb"),
         (("--cluster", ""), "--cluster: "),
         (("--model", "../../etc/passwd"), "error: "),

@@ -74,8 +74,6 @@ def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
         "sft",
         "--precision",
         "fp16",
-        "--objective",
-        "symtensor",
         "--pin",
         "tp=2..8",
         "--pin",
@@ -94,7 +92,7 @@ def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
     assert job is not None
     assert (job.model, job.cluster, job.gpus, job.global_batch_size) == ("llama2-13b", "a100-80gb", 64, 1024)
     assert (job.seq_length, job.backend, job.task, job.precision) == (2048, "deepspeed", "sft", "fp16")
-    assert (job.objective, job.limits.memory_margin, job.limits.expert_imbalance) == ("symtensor", 0.1, 1.5)
+    assert (job.limits.memory_margin, job.limits.expert_imbalance) == (0.1, 1.5)
     assert job.pins == {"tp": "2..8", "zero": "1", "recompute": "full"}
     assert asked.top == 7
 

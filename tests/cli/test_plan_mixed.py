@@ -121,7 +121,6 @@ def test_a_node_is_told_by_its_rank(folder: Path) -> None:
         (("--backend", "deepspeed"), "--backend: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--target", "transformers"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
         (("--model", "qwen2.5-7b-lora"), "--target: only Megatron-LM's pipelines go over two kinds of GPUs"),
-        (("--objective", "symtensor"), "--objective: knows nothing of speed"),
         (("--launcher", "slurm"), "--launcher: is not written for two kinds of GPUs"),
         (("--set", "network=4x200Gb/s"), "--cluster: cannot stand behind two kinds"),
         (("--cluster", "h100*12 + a100-80gb*16"), "--cluster: h100 does not fill whole nodes"),

@@ -198,7 +198,7 @@ def test_a_job_is_read_and_its_pins_are_text(tmp_path: Path) -> None:
 
 def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
     text = (
-        "model: 3\ngpus: many\nglobal_batch_size: 1e3\npins: {tq: 8}\nobjective: tim\n"
+        "model: 3\ngpus: many\nglobal_batch_size: 1e3\npins: {tq: 8}\nprecision: bf61\n"
         "limits: {memory_margin: 2}\ntraining:\n  lr: 3e-4\n  steps: 5\n"
     )
     with pytest.raises(InputError) as caught:
@@ -210,7 +210,8 @@ def test_all_problems_of_a_job_come_at_once(tmp_path: Path) -> None:
         "job.yaml:2:7: gpus: wrong value (got \"many\", need a whole number or 'auto').",
         "job.yaml:3:20: global_batch_size: wrong value (got 1000.0, need a whole number).",
         "job.yaml:4:12: pins.tq: cannot be pinned, need one of " + ", ".join(PIN_NAMES) + ".",
-        "job.yaml:5:12: objective: wrong value (got \"tim\", need 'time' or 'symtensor'). Try: time.",
+        "job.yaml:5:12: precision: wrong value (got \"bf61\", need 'bf16', 'fp16', 'fp8', 'mxfp8', 'nvfp4' "
+        "or 'auto'). Try: bf16.",
         "job.yaml:6:25: limits.memory_margin: out of range (got 2, need < 0.9).",
         "job.yaml:9:3: training.steps: unknown field (need one of "
         + ", ".join(sorted(Training.model_fields))

@@ -16,7 +16,6 @@ from symconfig.plans.columns import Columns
 FLAGS = {
     "activation_offload": ("--fine-grained-activation-offloading",),
     "optimizer_offload": ("--optimizer-cpu-offload",),
-    "empty_chunks": ("--pipeline-model-parallel-layout",),
     "user_buffers": ("--tp-comm-overlap",),
     "deepep": ("--moe-enable-deepep",),
     "hybridep": ("--moe-flex-dispatcher-backend",),

@@ -6,19 +6,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from symconfig.cost.framework import device_bytes
-from symconfig.cost.lattice import Lattice
 from symconfig.cost.machine import Machine, machine
 from symconfig.cost.stages import Offload
-from symconfig.cost.symtensor import costs, relative
 from symconfig.cost.work import flops_per_token
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.frameworks.megatron.behaviour import MEGATRON, beside_another
 from symconfig.graph.derived import Phase
-from symconfig.graph.model import blocks, sequence
+from symconfig.graph.model import sequence
 from symconfig.plans.degrees import Degrees
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import Costed, costed, sizes
@@ -188,27 +184,6 @@ def model_flops(model: Model, run: Run) -> float:
     found = _found(model, run)
     kinds = {block.derived.name: block.derived for block in judged(model, run).parts.table.blocks}
     return flops_per_token(kinds, sequence(found.request.model), constants(found.request))
-
-
-def relative_communication(model: Model, run: Run, kind: str) -> float:
-    """Elements that the source paper's relative cost says a block's collectives move on a rank."""
-    found = _found(model, run)
-    where: Lattice = sizes(found, 1)
-    block = judged(model, run).block(kind)
-    plain = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)[kind]
-    return float(relative(plain, block, found.scheme, where).communication[0])
-
-
-def relative_costs(model: Model, run: Run) -> tuple[float, float]:
-    """The source paper's relative cost of a whole plan: memory, and communication."""
-    found, parts = _found(model, run), judged(model, run).parts
-    where = sizes(found, 1)
-    plain = blocks(found.request.model, found.request.framework.implementation, found.scheme.shared_heads)
-    each = [relative(plain[block.derived.name], block, found.scheme, where) for block in parts.table.blocks]
-    kinds = sequence(found.request.model)
-    counts = np.array([float(kinds.count(kind)) for kind in parts.table.kinds])
-    memory, communication = costs(each, counts, parts.table.boundary, parts.points, parts.setting)
-    return float(memory[0]), float(communication[0])
 
 
 def _found(model: Model, run: Run) -> Prospect:

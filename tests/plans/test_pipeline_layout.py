@@ -71,10 +71,6 @@ def test_what_is_wrong_with_a_layout_is_named(layout: str, words: str) -> None:
     assert any(words in sentence for sentence in found), found
 
 
-def test_layers_behind_a_prediction_are_named() -> None:
-    assert "behind" in str(next(problems("Ett|m|ttL", 4, 1, "layout")))
-
-
 @given(
     st.integers(1, 40),
     st.integers(1, 6),

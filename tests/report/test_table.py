@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from symconfig.plans.beside import comparisons
-from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Recompute, Stage, Standing
+from symconfig.plans.plan import Candidate, Opened, Plan, Recompute, Stage, Standing
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
@@ -87,15 +86,6 @@ def test_what_is_not_stable_is_said_before_all_else(plan: Plan) -> None:
     assert str(shown[2]).endswith("(a known defect: weights can be stale). Nothing fits without it.")
 
 
-def test_what_stands_beside_says_what_it_costs(plan: Plan) -> None:
-    step_s = plan.best.predicted.step_s
-    faster = replace(plan.best, predicted=replace(plan.best.predicted, step_s=0.9 * step_s))
-    shown = replace(plan, beside=OtherPlans(free=faster, free_uses=("activation_offload",)))
-    (free,) = comparisons(shown)
-    assert "10.0 % faster" in free
-    assert "--allow activation_offload" in free
-
-
 def test_the_answer_says_why_the_first_plan_is_the_first(plan: Plan) -> None:
     assert next(summary(plan)) == "Plan 2 is 5.0 % slower: no part by more than 0.1 % of a step."
     faster = with_time(plan.best, **{"pipeline bubble": 0.3, "tp communication": 1.3})
@@ -150,13 +140,6 @@ def test_a_part_that_only_one_of_them_has_counts(plan: Plan) -> None:
 def test_equal_time_tells_the_difference_in_memory(plan: Plan) -> None:
     other = replace(plan.best, predicted=replace(plan.best.predicted, device_bytes=55e9 + 2**30))
     assert loss(plan.best, other) == ("+0.0 %", "no part by more than 0.1 % of a step; memory +1.00 GiB")
-
-
-def test_a_faster_one_that_another_objective_ranks_below_names_what_it_saves(plan: Plan) -> None:
-    faster = with_time(plan.best, **{"pipeline bubble": 0.3})
-    percent, because = loss(plan.best, faster)
-    assert percent.startswith("-")
-    assert because == "pipeline bubble -0.500 s"
 
 
 def test_losses_are_numbered_as_in_the_ranking(plan: Plan) -> None:
@@ -246,8 +229,3 @@ def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:
     found = replace(plan, search=replace(plan.search, simulated=9))
     assert said in footer(found)
     assert any(said in sentence for sentence in searched(found))
-
-
-def test_a_relative_cost_is_not_called_better_under_the_model(plan: Plan) -> None:
-    text = footer(replace(plan, job=plan.job.model_copy(update={"objective": "symtensor"})))
-    assert "No other plan that fits has a lower relative cost." in text

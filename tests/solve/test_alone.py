@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from symconfig.cost.machine import constants, without_network
+from symconfig.cost.machine import constants
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.costed import costed
 from symconfig.solve.predict import Timer, alone, as_found
@@ -26,19 +24,6 @@ def test_one_gpu_does_all_of_its_step_by_itself() -> None:
     overhead = float(np.ravel(whole.time["overhead"])[0])
     assert float(mine.step_s[0]) + overhead == pytest.approx(float(np.ravel(whole.step_s)[0]), rel=1e-12)
     assert sum(mine.memory.values()) == pytest.approx(float(whole.stage_bytes[0, 0, 0, 0]), rel=1e-12)
-
-
-def test_no_stage_works_longer_than_the_step_takes() -> None:
-    found = as_found(sample_model("llama2-13b"), sample_cluster("a100-80gb"), asked(tp=2, pp=4, dp=2))
-    step = float(np.ravel(costed(found).cost.step_s)[0])
-    assert max(float(alone(found, stage).step_s[0]) for stage in range(4)) < step
-
-
-def test_without_a_network_no_collective_takes_time() -> None:
-    found = as_found(sample_model("mixtral-8x7b"), sample_cluster("a100-80gb"), asked(tp=2, dp=8, ep=8))
-    time = costed(replace(found, machine=without_network(found.machine))).cost.time
-    assert float(np.ravel(time["layer communication"])[0]) == pytest.approx(0.0, abs=1e-12)
-    assert float(np.ravel(time["data-parallel communication"])[0]) == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("tied", [False, True], ids=["two tables", "a table on both ends"])

@@ -120,30 +120,3 @@ def test_both_of_two_pins_hold_in_one(name: str, one: str, another: str, value: 
     both = narrowed({name: one}, f"{name}={another}")
     each = [parse({name: text}).allows(name, value) for text in (one, another)]
     assert all(each) == (both is not None and parse(both).allows(name, value))
-
-
-@given(st.sampled_from(["tp", "zero"]), st.integers(0, 9), st.integers(0, 9))
-def test_every_other_value_has_one_of_the_pins(name: str, value: int, another: int) -> None:
-    least = 0 if name == "zero" else 1
-    if value < least or another < least or max(value, another) > (3 if name == "zero" else 9):
-        return
-    pins = [dict([pin.split("=")]) for pin in other(name, value) if not pin.startswith("zero=4")]
-    assert any(parse(pin).allows(name, another) for pin in pins) == (value != another)
-
-
-@pytest.mark.parametrize(
-    ("one", "another", "both"),
-    [
-        ("recompute=selective", "recompute=selective:core_attn", "selective:core_attn"),
-        ("sp=on", "sp=1", "on"),
-        ("optimizer_offload=0", "optimizer_offload=0.0", "0"),
-        ("recompute=full", "recompute=none", None),
-        ("precision=fp8", "precision=bf16", None),
-        ("layout=Et|tL", "layout=equal", None),
-        ("layout=ends", "layout=equal", "equal"),
-        ("sp=0", "sp=1", None),
-    ],
-)
-def test_words_that_are_pinned_twice(one: str, another: str, both: str | None) -> None:
-    name, _, value = one.partition("=")
-    assert narrowed({name: value}, another) == (None if both is None else {name: both})

@@ -9,7 +9,6 @@ import pytest
 import symconfig
 from symconfig.api.planning import PlanResult
 from symconfig.errors import InfeasibleError, InputError
-from symconfig.render.deepspeed import attention
 
 PINS = {"pp": 1, "cp": 1, "mbs": 1, "recompute": "none", "activation_offload": "false"}
 
@@ -36,14 +35,6 @@ def test_scores_in_memory_cost_time_and_memory(backend: str, tp: int, zero: int,
     assert unfused.predicted.step_s > 1.04 * flash.predicted.step_s
     scores = 40 * 40 / tp * 2048**2 * element_bytes  # of 40 layers and 40 heads over tp
     assert unfused.predicted.peak_bytes - flash.predicted.peak_bytes == pytest.approx(scores, rel=0.35)
-
-
-def test_each_framework_is_told() -> None:
-    pins = {**PINS, "tp": 4}
-    assert "--attention-backend unfused" in " ".join(planned(attention="unfused", pins=pins).megatron_args())
-    assert "--attention-backend" not in planned(pins=pins).megatron_args()
-    assert attention(planned(backend="deepspeed", attention="unfused").plan) == "eager"
-    assert attention(planned(backend="deepspeed").plan) == "sdpa"
 
 
 @pytest.mark.parametrize("backend", ["megatron", "deepspeed"])

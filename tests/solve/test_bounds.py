@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from symconfig.cost.stages import stages
-from symconfig.cost.step import apart_s, bound_bytes, bound_s, host_bytes, time_s
+from symconfig.cost.step import bound_bytes, bound_s, host_bytes, time_s
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.solve import branch_and_bound as search
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[ModelDescriptor, Job]] = {
     "deepspeed": (DENSE, job(4, 8, backend="deepspeed")),
     "deepspeed with an adapter": (tiny("llama2-13b-lora"), job(4, 8, backend="deepspeed")),
 }
-TIMES = ("computed", "piece", "even stages", "stages", "with optimizer")
+TIMES = ("computed", "piece", "even stages", "stages")
 SHARE = {**dict.fromkeys(TIMES, 0.985), "bytes": 0.92, "host bytes": 0.92}  # of the exact cost that a bound reaches
 
 
@@ -69,7 +69,6 @@ def _ratios(batch: search.Batch, results: list[search.Result], first: Any) -> It
             "piece": piece.least_s[chosen] / passes,
             "even stages": search._even_s(piece, pp, vpp, chosen) / passes,
             "stages": bound / passes,
-            "with optimizer": (bound + apart_s(low, points, setting)) / step.min(axis=0),
             "bytes": bound_bytes(low, points, setting) / np.where(finite, result.peak_bytes, np.inf).min(axis=0),
         }
         sums = batch.sums if mine == slice(None) else batch.sums.policy(row)

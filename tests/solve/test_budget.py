@@ -9,8 +9,6 @@ import pytest
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError
-from symconfig.format import gib
-from symconfig.report.table import footer
 from symconfig.solve.budget import NO_LIMIT, fitting, surprise
 from symconfig.solve.interval import chance, interval, quantile
 from symconfig.solve.restore import restore
@@ -62,17 +60,3 @@ def test_where_nothing_meets_the_risk_the_plan_says_first_that_it_may_not_fit() 
     plan = at(fits)
     assert plan.search.opened[0].name == "memory_risk"
     assert plan.may_not_fit
-
-
-@pytest.mark.parametrize(("risk", "by_risk"), [(0.05, True), (NO_LIMIT, False)])
-def test_what_a_risk_leaves_of_what_is_usable_is_called_a_budget(risk: float, by_risk: bool) -> None:
-    plan = _search(tight(MODEL, 0.9), memory_risk=risk)
-    used, usable = gib(plan.best.predicted.device_bytes), f"{gib(plan.usable_bytes)} GiB usable"
-    assert f"{used} of {'a budget of ' if by_risk else usable}" in plan.binding
-    assert ("usable" in plan.binding) is not by_risk
-    assert f"{used} of {usable}" in footer(plan)
-
-
-def test_less_risk_never_makes_the_fastest_plan_faster() -> None:
-    steps = [_search(tight(MODEL, 0.9), memory_risk=risk).best.predicted.step_s for risk in (0.01, 0.05, 0.2, NO_LIMIT)]
-    assert steps == sorted(steps, reverse=True)

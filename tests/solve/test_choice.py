@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import time
 from dataclasses import replace
 from functools import cache
 
@@ -13,19 +12,19 @@ import pytest
 import symconfig
 from benchmarks.robust import robustness
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import load_cluster, load_model, zoo_clusters
+from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import SymconfigError
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report.table import summary
 from symconfig.resources import data_dir
-from symconfig.solve.choice import TIE, Family, complexity, family, first, scored, unusual
+from symconfig.solve.choice import TIE, Family, complexity, family, first, scored
 from symconfig.solve.costed import costed
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.run import run
 from symconfig.solve.search import resolved, search
 from symconfig.solve.timeline import refined_s
-from symconfig.solve.usual import REAL_DATA, measured, usual
+from symconfig.solve.usual import REAL_DATA, usual
 from tests.solve.naive import tight
 from tests.solve.test_brute_force import CASES, nested_loops
 
@@ -33,13 +32,14 @@ NAMES = ("dense", "experts", "uneven stages", "deepspeed")
 DENSE = ("llama2-7b", "llama3.1-8b", "qwen3-8b", "llama2-13b", "qwen3-32b", "llama3.1-70b", "qwen2.5-72b")
 SPARSE = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b")
 CLUSTERS = ("h100", "a100-80gb", "b200", "gb200-nvl72", "mi300x", "h200")
-# Every job of these once: zoo x clusters x sizes x tasks.
-JOBS = [
+# A third of zoo x clusters x sizes x tasks.
+EVERY_JOB = [
     (model, cluster, gpus, task)
     for model in (*DENSE, *SPARSE)
     for cluster in CLUSTERS
     for gpus, task in ((16, "sft"), (32, "pretrain"), (64, "pretrain"), (256, "pretrain"))
 ]
+JOBS = EVERY_JOB[::3]
 
 
 @cache
@@ -83,7 +83,7 @@ def better(one: Candidate, other: Candidate) -> bool:
 
 @pytest.mark.parametrize("model", [*DENSE, *SPARSE])
 def test_no_row_stands_above_one_that_is_faster_and_no_less_plain(model: str) -> None:
-    """Over 240 jobs, of which some have no plan."""
+    """Over 80 jobs, of which some have no plan."""
     for asked in (each for each in JOBS if each[0] == model):
         plan = solved(*asked)
         if plan is None:
@@ -128,20 +128,13 @@ def test_the_pick_does_not_depend_on_how_many_are_shown(name: str) -> None:
     assert planned(name, 3).alternatives == planned(name).alternatives[:2]
 
 
-@pytest.mark.parametrize("name", ["dense", "experts", "deepspeed"])
-def test_every_plan_shown_is_of_another_family(name: str) -> None:
-    shown = [family(found) for found in prospects(planned(name))]
-    assert len(shown) > 1
-    assert len(set(shown)) == len(shown)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_loops(name: str) -> None:
     model, gib, asked = CASES[name]
     cluster = tight(model, gib)
-    outcome = run(model, cluster, resolved(model, cluster, asked), 100, None, time.perf_counter())
-    fronts = {family(found): found.score for found in outcome.weighed.ranked()}
-    shown = outcome.weighed.ranked()[0]
+    weighed = run(model, cluster, resolved(model, cluster, asked), 100)
+    fronts = {family(found): found.score for found in reversed(weighed.best)}
+    shown = weighed.best[0]
     layouts = shown.request.usual
     best: dict[Family, tuple[float, Prospect]] = {}
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -157,7 +150,7 @@ def test_the_best_score_of_a_family_is_no_worse_than_of_its_candidates_of_the_lo
         assert fronts[name_] <= scored(same, refined_s(same, costed(same)), 0.0).score * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("asked", JOBS[::20], ids=str)
+@pytest.mark.parametrize("asked", JOBS[::8], ids=str)
 def test_an_option_less_never_improves_the_score_and_one_more_never_worsens_it(
     asked: tuple[str, str, int, str],
 ) -> None:
@@ -165,7 +158,7 @@ def test_an_option_less_never_improves_the_score_and_one_more_never_worsens_it(
     if plan is None:
         pytest.skip("nothing fits")
     score = plan.best.standing.score_s
-    for name in ("user_buffers", "fused_loss", "uneven_chunks"):
+    for name in ("user_buffers", "fused_loss"):
         less = solved(*asked, without=(name,))
         assert less is None or score <= TIE * less.best.standing.score_s, name
     more = solved(*asked, allow=("all",))
@@ -187,18 +180,8 @@ def test_published_layouts_say_what_is_unusual() -> None:
     assert longer.beyond(tp=1, **{**sizes, "cp": 2 * most})["cp"]
 
 
-def test_every_measured_run_is_of_a_gpu_of_the_zoo() -> None:
-    products = {load_cluster(name).gpu.product for name in zoo_clusters()}
-    assert all(run.tokens_per_s_per_gpu > 0 and run.gpu in products for run in measured())
-
-
 def test_robustness_says_what_is_lost_where_something_is_otherwise() -> None:
     shaken = robustness(planned("dense"))
     assert len(shaken) == 4
     assert all(0 <= one.loss < 0.5 for one in shaken)
     assert len({one.what for one in shaken}) == 4
-
-
-def test_a_plan_of_usual_choices_alone_has_its_step_as_score() -> None:
-    for found in prospects(planned("dense")):
-        assert (found.score == found.step_s) == (not unusual(found))

@@ -52,23 +52,6 @@ def test_there_and_back(changes: dict[str, Any]) -> None:
     assert Configuration.of(described(found, cluster, found.request.job), MEGATRON) == asked
 
 
-@pytest.mark.parametrize(("pp", "vpp", "schedule"), [(1, 1, "none"), (2, 1, "1f1b"), (2, 2, "interleaved")])
-def test_the_schedule_is_named(pp: int, vpp: int, schedule: str) -> None:
-    cluster = sample_cluster()
-    found = as_found(tiny(), cluster, changed(pp=pp, vpp=vpp))
-    options = described(found, cluster, found.request.job).options
-    assert options.schedule == schedule
-    assert options.overlap.pp_p2p is (vpp > 1)
-
-
-def test_every_zero_stage_is_in_the_space() -> None:
-    for backend in ("megatron", "deepspeed"):
-        asked = changed(tp=1, pp=1, backend=backend, version=None)
-        limits = as_found(tiny(), sample_cluster(), asked).request.limits
-        assert limits.zero == (0, 1, 2, 3)
-        assert (True in limits.tensor_with_sequence) is (backend == "megatron")
-
-
 @pytest.mark.parametrize("changes", [{}, {"pp": 1, "zero": 1}, {"cp": 2}])
 def test_rates_are_those_of_all_gpus(changes: dict[str, Any]) -> None:
     asked, cluster = changed(**changes), sample_cluster()

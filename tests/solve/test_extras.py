@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from symconfig.cost.framework import Framework
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
@@ -45,15 +44,6 @@ def test_what_is_put_on_is_what_is_read(architecture: str) -> None:
         framework = extras.put_on(MEGATRON, architecture)
         assert Extras.of(framework) == extras
         assert Extras().put_on(framework, architecture) == MEGATRON
-
-
-def test_what_somebody_runs_otherwise_stays() -> None:
-    from dataclasses import replace
-
-    slow = replace(MEGATRON, hide=replace(MEGATRON.hide, data=0.0, pp=0.0), gathers_apart=True)
-    on = Extras(tp_comm=True, moe_overlap=True).put_on(slow, "hopper")
-    assert (on.hide.data, on.hide.pp, on.gathers_apart) == (0.0, 0.0, True)
-    assert Extras().put_on(on, "hopper") == slow
 
 
 def every(plan: Plan) -> tuple[Candidate, ...]:
@@ -106,15 +96,6 @@ def test_every_choice_of_degrees_has_the_fastest_choice_of_options(monkeypatch: 
     assert expected.feasible < expected.candidates
 
 
-def test_a_site_that_lacks_one_never_gets_it() -> None:
-    model, cluster = load_model("mixtral-8x7b"), load_cluster("h100")
-    lacking = ("user_buffers", "deepep", "hybridep", "cuda_graphs")
-    plan = search(model, cluster, job(64, 256, 4096, allow=(), without=lacking, pins={"etp": "1"}))
-    for one in every(plan):
-        extras = Extras.planned(one)
-        assert (extras.tp_comm, extras.flex_backend, extras.graphs) == (False, "", "none")
-
-
 def test_what_changes_numbers_or_is_defect_is_not_used_unasked_and_a_pin_asks() -> None:
     fields: dict[str, Any] = {"pins": {"tp": "2", "pp": "1", "cp": "1", "mbs": "2"}}
     plain = search(DENSE, sample_cluster("h100"), job(8, 32, 4096, **OPEN, **fields))
@@ -141,11 +122,6 @@ def test_a_pin_that_no_plan_can_have_is_refused_by_its_name(pins: dict[str, str]
         search(DENSE, sample_cluster("h100"), job(8, 16, 4096, **OPEN, pins=pins))
 
 
-def test_a_framework_without_options_refuses_their_pins() -> None:
-    with pytest.raises(InputError, match=r"pins\.dispatcher"):
-        search(DENSE, sample_cluster("h100"), job(8, 16, backend="deepspeed", pins={"dispatcher": "deepep"}))
-
-
 def pinned(model: str, cluster: str, gpus: int, batch: int, **pins: str) -> Plan:
     where, asked = load_cluster(cluster), {"etp": "1", "recompute": "none", **pins}
     return search(load_model(model), where, job(gpus, batch, 4096, **OPEN, pins=asked), top=1)
@@ -168,11 +144,6 @@ def test_hybridep_has_a_place_for_every_token_of_every_rank() -> None:
     assert working_set(far) - working_set(near) == 2 * 4096 * 8 * 4096
 
 
-def test_one_frameworks_options_are_no_others() -> None:
-    assert isinstance(Extras().put_on(MEGATRON, "hopper"), Framework)
-    assert Extras.of(MEGATRON) == Extras()
-
-
 def on(model: str, cluster: str, gpus: int, **fields: Any) -> set[tuple[str, ...]]:
     """What is weighed on top of a framework, of each request."""
     known, where = load_model(model), load_cluster(cluster)
@@ -189,24 +160,9 @@ def test_what_wants_sequences_of_one_length_is_weighed_where_they_are() -> None:
     assert ("tp_comm",) in on("qwen2.5-7b", "h100", 8, task="sft", pins={"user_buffers": "on"})
 
 
-def test_other_vendors_get_no_kernels_that_they_lack() -> None:
-    assert on("llama3.1-8b", "ascend-910b", 16) == {()}
-    assert {"graphs", "tp_comm"}.isdisjoint(name for names in on("llama3.1-8b", "mi300x", 16) for name in names)
-    deepep = [names for names in on("qwen3-30b-a3b", "gb200-nvl72", 8) if "flex_backend" in names]
-    assert deepep  # HybridEP's: DeepEP is not for racks
-
-
 def test_what_weights_in_8_bits_cannot_have_is_weighed_without_them() -> None:
     every = on("llama3.1-8b", "h100", 16, precision="fp8", without=("cuda_graphs",))
     assert every == {(), ("tp_comm",), ("fp8_param_gather",), ("tp_comm", "fp8_param_gather")}
-
-
-def test_what_a_run_has_is_weighed_with_what_it_has_not() -> None:
-    framework = Extras(grad_bytes=2).put_on(MEGATRON, "hopper")
-    known, where = load_model("llama3.1-8b"), load_cluster("h100")
-    asked = resolved(known, where, job(16, 64, 4096, **OPEN))
-    every = {each.extras.on for each in requests(known, where, asked, "bf16", parse({}), framework)}
-    assert {("grad_bytes",), ("tp_comm", "grad_bytes")} <= every
 
 
 def test_a_pin_of_one_precision_is_tried_in_the_one_that_has_it() -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 
 import pytest
 
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InfeasibleError, InputError, Problem
-from symconfig.solve.pins import parse
-from symconfig.solve.run import request
-from symconfig.solve.search import resolved, search
-from symconfig.solve.space import blockers
+from symconfig.solve.search import search
 from tests.sample_models import sample_cluster
 from tests.solve.naive import job, tight, tiny
 
@@ -61,19 +57,6 @@ def test_pins_that_no_division_has_are_named_with_the_next_ones(pins: dict[str, 
     assert str(refusal(MODEL, sample_cluster(), job(8, 8, pins=pins))) == sentence
 
 
-def test_stages_that_cannot_have_the_layers_are_named() -> None:
-    odd, pins = MODEL.model_copy(update={"num_hidden_layers": 7}), {"pp": "2..4", "layout": "equal"}
-    said = "pins.pp: no such stages have as many of 7 layers each (got 2..4). Try: --pin pp=1 or --pin layout=ends."
-    assert str(refusal(odd, sample_cluster(), job(8, 8, pins=pins))) == said
-    assert search(odd, sample_cluster(), job(8, 8, pins={**pins, "layout": "ends"})).best.options.stage_layout
-
-
-def test_pins_that_leave_nothing_are_named() -> None:
-    problem = refusal(MODEL, sample_cluster(), job(8, 8, pins={"tp": "2", "ep": "1", "mbs": "8", "dp": "4"}))
-    assert "with the pins tp=2, ep=1, mbs=8, dp=4" in problem.what
-    assert problem.hint == "--pin dp=1"
-
-
 def test_a_batch_that_no_replicas_share_is_named_with_the_next_ones_that_run() -> None:
     """DeepSpeed's ZeRO has a replica on every GPU."""
     asked = job(8, 30, backend="deepspeed", pins={"tp": "1", "cp": "1"})
@@ -83,17 +66,6 @@ def test_a_batch_that_no_replicas_share_is_named_with_the_next_ones_that_run() -
             search(MODEL, sample_cluster(), asked.model_copy(update={"global_batch_size": size})).best.parallel.dp == 8
         )
     assert "--global-batch-size" not in str(refusal(MODEL, sample_cluster(), job(MOST_GPUS, 8)).hint)
-
-
-def test_without_pins_none_are_spoken_of() -> None:
-    problem = refusal(MODEL, sample_cluster(), job(MOST_GPUS, 8))
-    assert "pins" not in str(problem)
-
-
-def test_context_parallelism_needs_a_gpu_with_flash_attention() -> None:
-    volta = load_cluster("v100-16gb")
-    assert "flash attention" in refusal(MODEL, volta, job(8, 8, 2048, pins={"cp": "2"})).what
-    assert search(MODEL, volta, job(8, 8, 2048), top=20).best.parallel.cp == 1
 
 
 @pytest.mark.parametrize(("gib", "gpus", "seq_length"), [(0.5, 1, 2048), (0.5, 1, 4096), (0.2, 2, 8192)])
@@ -110,36 +82,10 @@ def test_the_change_that_is_proposed_fits(gib: float, gpus: int, seq_length: int
     assert search(MODEL, cluster, changed).best.predicted.device_bytes <= gib * 2**30
 
 
-@pytest.mark.parametrize(("gib", "seq_length"), [(0.7, 2048), (0.6, 2048), (0.7, 8192), (0.7, 16384), (0.46, 1024)])
-def test_a_sequence_no_shorter_than_need_be_is_proposed_where_there_are_no_more_gpus(
-    gib: float, seq_length: int
-) -> None:
-    cluster, asked = tight(MODEL, gib).model_copy(update={"max_gpus": 1}), job(1, 4, seq_length)
-    fitting = []
-    for shorter in (seq_length // 2, seq_length // 4, seq_length // 8):
-        with suppress(InfeasibleError):
-            fitting.append(search(MODEL, cluster, asked.model_copy(update={"seq_length": shorter})).job.seq_length)
-    assert refusal(MODEL, cluster, asked).hint == (
-        f"--seq-length {fitting[0]}" if fitting else "a smaller sequence or fewer pins"
-    )
-
-
 def test_a_degree_that_does_not_divide_is_named() -> None:
     older = job(8, 8, pins={"tp": "8"}, megatron_version="core_v0.15.3")
     assert "key/value heads" in refusal(MODEL, sample_cluster(), older).what
     assert "batch" in refusal(MODEL, sample_cluster(), job(8, 7, pins={"dp": "8"})).what
-
-
-def test_nothing_blocks_all_where_some_plan_runs() -> None:
-    """Some rule refuses all points of a scheme: of key/value heads that ranks share, of all-to-all."""
-    cluster = sample_cluster()
-    for asked in (job(16, 16, backend="deepspeed"), job(16, 16, megatron_version="core_v0.15.3")):
-        whole = resolved(MODEL, cluster, asked)
-        assert blockers(request(MODEL, cluster, whole, "bf16", parse({}))) == []
-    pinned = {"tp": "8"}
-    whole = resolved(MODEL, cluster, job(16, 16, megatron_version="core_v0.15.3", pins=pinned))
-    (reason,) = blockers(request(MODEL, cluster, whole, "bf16", parse(pinned)))
-    assert "key/value heads" in reason
 
 
 def test_more_than_the_cluster_has_and_half_a_node_are_wrong_input() -> None:
@@ -176,31 +122,8 @@ def test_auto_is_the_smallest_size_that_has_a_plan(gib: float, seq_length: int) 
     assert plan.job.gpus == plan.best.parallel.world_size == smallest
 
 
-def test_auto_says_when_no_size_fits() -> None:
-    problem = refusal(MODEL, tight(MODEL, 0.101), job("auto", 8, 4096))
-    assert problem.field == "gpus"
-    assert problem.hint
-
-
 def test_a_pin_of_modules_that_the_model_does_not_have_names_those_that_it_has() -> None:
     """The norms of dense layers are part of Transformer Engine's linear ones, which recompute none alone."""
     problem = refusal(MODEL, sample_cluster("a100-80gb"), job(1, 4, pins={"recompute": "selective:layernorm"}))
     assert problem.field == "pins.recompute"
     assert problem.need == "none, full, or selective of core_attn, mlp"
-
-
-@pytest.mark.parametrize("vpp", ["1", "2"])
-def test_of_a_pipeline_the_stage_that_exceeds_is_named(vpp: str) -> None:
-    what = refusal(MODEL, tight(MODEL, 0.1), job(4, 4, 4096, pins={"pp": "2", "vpp": vpp})).what
-    words = r"needs ([\d.]+) GiB on a GPU with ([\d.]+) .*stage [01] of 2 exceeds what is usable by ([\d.]+)"
-    found = re.search(words, what)
-    assert found, what
-    need, usable, over = map(float, found.groups())
-    assert 0 < over <= need - usable + 0.1
-
-
-def test_what_bounds_rule_out_is_weighed_only_where_somebody_asks() -> None:
-    asked = job(8, 8, 4096)
-    usual, whole = search(MODEL, sample_cluster(), asked), search(MODEL, sample_cluster(), asked, exhaustive=True)
-    assert usual.best == whole.best
-    assert usual.search.candidates < whole.search.candidates

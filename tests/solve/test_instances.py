@@ -8,7 +8,6 @@ import pytest
 
 import symconfig
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.errors import InputError
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.solve.configuration import Configuration
 from symconfig.solve.predict import predict
@@ -52,17 +51,3 @@ def test_several_groups_keep_more_and_say_so() -> None:
     parts = [each.predicted.memory["optimizer state"] for each in (one, four)]
     assert parts[1] == pytest.approx(4 * parts[0])
     assert (one.shard_ranks, four.shard_ranks) == (None, 16)
-
-
-@pytest.mark.parametrize(
-    ("pins", "backend", "what"),
-    [
-        ({"instances": "3"}, "fsdp", "does not divide 16 GPUs"),
-        ({"instances": "2"}, "deepspeed", "one group of all ranks.*backend fsdp"),
-        ({"instances": "2"}, "megatron", "no option of this.*backend fsdp"),
-        ({"user_buffers": "on"}, "fsdp", "no option of this.*backend megatron"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(pins: dict[str, str], backend: str, what: str) -> None:
-    with pytest.raises(InputError, match=what):
-        symconfig.plan("llama3.1-8b", "h100", 16, global_batch_size=64, seq_length=4096, backend=backend, pins=pins)

@@ -15,13 +15,6 @@ def test_a_member_that_is_known_is_what_it_is_and_a_stranger_is_the_roots() -> N
     assert posterior(("a",), [], (2,)) == pytest.approx((0.0, 2.0))
 
 
-def test_nearer_relatives_tell_more() -> None:
-    seen = [Relative(("a", "b", "c"), 0.6, 0.0)]
-    sister, cousin = (posterior(path, seen, (1, 1, 1)) for path in (("a", "b", "x"), ("a", "x", "y")))
-    assert sister == pytest.approx((0.6 * 2 / 3, 3 - 4 / 3))
-    assert cousin == pytest.approx((0.6 / 3, 3 - 1 / 3))
-
-
 def test_it_is_what_drawing_many_families_gives() -> None:
     """Members of two branches, observed with noise; the conditional mean by least squares over many draws."""
     rng = np.random.default_rng(3)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from symconfig.frameworks.constraint import Verdict
-from symconfig.frameworks.extras import NOTHING_ON
 from symconfig.graph.block import LAYER
-from symconfig.plans.columns import Columns
 from symconfig.solve.limits import policies
 from tests.sample_models import sample_model
 from tests.solve.naive import limits_of
@@ -68,48 +63,3 @@ def test_low_precision_keeps_what_it_has_quantised() -> None:
         "fp8",
     )
     assert set().union(*found) - WHOLE == {"core_attn", "mlp", "moe", "shared_experts"}
-
-
-def test_a_pin_may_ask_for_what_low_precision_leaves_alone() -> None:
-    limits, asked = limits_of("megatron", "core_v0.19.0", sample_model("deepseek-v3")), frozenset({"layernorm", "moe"})
-    assert asked in policies(limits, "fp8", asked)
-    assert asked not in policies(limits, "fp8")
-    assert set(policies(limits, "fp8")) < set(policies(limits, "fp8", asked))
-
-
-@pytest.mark.parametrize("model", ["llama2-13b", "deepseek-v3", "llama2-13b-lora"])
-@pytest.mark.parametrize(
-    ("backend", "version"), [("megatron", "core_v0.12.0"), ("megatron", "core_v0.19.0"), ("deepspeed", "0.19.8")]
-)
-def test_answers_are_those_of_each_constraint_asked_by_itself(backend: str, version: str, model: str) -> None:
-    whole = limits_of(backend, version, sample_model(model))
-    graphs = NOTHING_ON.columns | {"graphs": "all", "precision": "fp8"}
-    told: list[dict[str, Any]] = [
-        {},
-        {"pp": 2},
-        {"pp": 2, "vpp": 1},
-        {"recompute": "full"},
-        {"zero": 3, "optimizer_offload": 0.5},
-        {"precision": "fp16", "ep": 2},
-        {"graphs": "none"},
-        {"recompute": "selective", "modules": ("moe",)},
-    ]
-    for limits in (whole, whole.choosing(NOTHING_ON.columns), whole.choosing(graphs)):
-        for facts in (*told, *told[::-1]):
-            point = Columns(**{**limits.chosen, **facts})
-            said = {one: one.verdict(limits.fixed, point) for one in limits.table}
-            failing = tuple(one for one in limits.table if said[one] is Verdict.FAILS)
-            assert limits.lacking(**facts) == failing
-            assert limits.runs(**facts) is not bool(failing)
-        point = Columns(**limits.chosen)
-        assert limits.left == tuple(
-            one for one in limits.table if one.verdict(limits.fixed, point) is not Verdict.HOLDS
-        )
-
-
-def test_limits_of_one_model_on_one_release_are_made_once() -> None:
-    model = sample_model("mixtral-8x7b")
-    found = limits_of("megatron", "core_v0.19.0", model)
-    assert limits_of("megatron", "core_v0.19.0", model) is found
-    assert limits_of("megatron", "core_v0.18.2", model) is not found
-    assert found.choosing({"graphs": "all"}) is found.choosing({"graphs": "all"})

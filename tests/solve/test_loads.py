@@ -15,11 +15,9 @@ from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.report.table import footer
-from symconfig.solve.candidate import fits, under_loads
-from symconfig.solve.configuration import Configuration
+from symconfig.solve.candidate import under_loads
 from symconfig.solve.costed import costed
 from symconfig.solve.loads import TRAINED, UNTRAINED, uneven, waited
-from symconfig.solve.predict import predict
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
@@ -81,15 +79,6 @@ def test_every_plan_shown_survives_what_an_untrained_router_does() -> None:
         assert drawn is None or drawn[0].min() >= max(costed(restore(plan(), one)).peaks)
 
 
-def test_a_router_that_is_forced_to_balance_leaves_more_room() -> None:
-    even = plan(expert_imbalance=1.0)
-    assert even.best.predicted.untrained is None
-    assert even.best.predicted.step_s <= plan().best.predicted.step_s
-    found = restore(even, even.best)
-    assert under_loads(found) is None
-    assert fits(found, even.cluster) >= 1 - RISK
-
-
 def test_a_plan_says_what_the_fullest_gpu_holds_meanwhile() -> None:
     what = plan().best.predicted
     assert what.untrained is not None
@@ -131,35 +120,6 @@ def test_a_layer_waits_as_long_as_for_ranks_whose_experts_were_drawn() -> None:
         expected = float((ranks.max(axis=-1) / ranks.mean(axis=-1)).mean())
         found = float(waited(model, np.array([float(ep)]), share)[OF_STEP][0])
         assert found - 1 == pytest.approx(expected - 1, rel=0.08)
-
-
-def test_a_step_takes_longer_on_more_ranks() -> None:
-    model, ranks = load_model(MODEL), np.array([1.0, 2.0, 8.0, 32.0])
-    loads = waited(model, ranks)[OF_STEP]
-    assert loads[0] == 1.0
-    assert (np.diff(loads) > 0).all()
-    assert waited(load_model("llama3.1-8b"), ranks) == {}
-
-
-def test_a_step_of_a_run_that_was_measured_has_even_loads() -> None:
-    """Nearly all published runs of mixtures of experts force their routers to balance, or drop what is too much."""
-    even = plan(expert_imbalance=1.0)
-    found = predict(even.model, even.cluster, Configuration.of(even.best, restore(even, even.best).request.framework))
-    assert found.predicted.step_s == pytest.approx(even.best.predicted.step_s)
-
-
-def test_a_job_states_no_more_than_all_tokens() -> None:
-    """With all experts on one rank nothing is uneven, whatever the job says."""
-    steps = {load: plan(expert_imbalance=load, ep=1).best.predicted.step_s for load in (1.0, 2.0)}
-    assert steps[1.0] == steps[2.0]
-
-
-def test_a_rank_has_no_more_than_all_tokens() -> None:
-    model = load_model(MODEL)
-    assert model.experts is not None
-    few = model.experts.model_copy(update={"num_experts": 8, "num_experts_per_tok": 4})
-    of = uneven(model.model_copy(update={"experts": few}), np.array([8.0]), "rl", 1.0)
-    assert of[OF_LAYER][0] <= 2.0
 
 
 def test_a_job_that_begins_with_a_checkpoint_says_so() -> None:

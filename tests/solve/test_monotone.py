@@ -1,7 +1,6 @@
 """More memory or fewer pins never make the fastest plan under the model slower.
 
-With every option open, layouts with empty chunks among them, a search says by how much a layout that it did not try
-could be faster: as much at most another search may find.
+With every option open another search may find what is a tie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The second objective, precisions, packing and expert imbalance: what changes a plan besides its degrees."""
+"""Precisions, packing and expert imbalance: what changes a plan besides its degrees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from symconfig.descriptor.job import Job, Packing
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.errors import InputError
 from symconfig.plans.plan import Plan
-from symconfig.solve.gamma import GRID, Gammas
 from symconfig.solve.search import search
 
 
@@ -21,38 +20,10 @@ def plan(model: str = "llama3.1-8b", cluster: str = "h100", gpus: int = 16, batc
     return search(load_model(model), load_cluster(cluster), job)
 
 
-def test_the_relative_cost_gives_a_plan_that_fits_and_names_its_gamma() -> None:
-    result = plan(objective="symtensor")
-    usable = result.cluster.gpu.memory_bytes.value * (1 - result.job.limits.memory_margin)
-    assert result.best.predicted.device_bytes <= usable
-    assert "gamma" in result.binding
-    assert result.to_json() == plan(objective="symtensor").to_json()
-
-
-def test_the_fastest_plan_is_never_slower_than_the_relative_costs_plan() -> None:
-    assert plan().best.predicted.step_s <= plan(objective="symtensor").best.predicted.step_s
-
-
-def test_a_large_gamma_asks_for_communication_and_a_small_one_for_memory() -> None:
-    import numpy as np
-
-    gammas = Gammas(top=1)
-    memory, communication = np.array([100.0, 1.0]), np.array([1.0, 100.0])
-    wanted = {index: point for index, point, _ in gammas.wanted(memory, communication, np.array([True, True]))}
-    assert wanted[0] == 0  # the largest gamma takes the point that communicates least
-    assert wanted[len(GRID) - 1] == 1
-
-
 def test_low_precision_is_faster_and_is_refused_where_the_gpu_has_none() -> None:
     assert plan(precision="fp8").best.predicted.step_s < plan(precision="bf16").best.predicted.step_s
     with pytest.raises(InputError, match=r"has no fp8 .*need one of bf16, fp16\)"):
         plan(cluster="a100-80gb", precision="fp8")
-
-
-def test_auto_takes_the_fastest_precision_of_the_gpu() -> None:
-    chosen = plan(precision="auto").best
-    assert chosen.options.precision != "bf16"
-    assert chosen.predicted.step_s <= plan(precision="fp8").best.predicted.step_s
 
 
 def test_a_gpu_without_bf16_trains_in_fp16() -> None:

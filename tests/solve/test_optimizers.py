@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 import symconfig
-from symconfig.errors import SymconfigError
-from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate
 
 PINS: dict[str, Any] = {
@@ -76,24 +74,3 @@ def test_narrow_moments_are_half_of_the_state() -> None:
     assert narrow.memory["optimizer state"] == adam.memory["optimizer state"] / 2
     assert narrow.time["optimizer"] < adam.time["optimizer"]
     assert planned("sgd", 1).predicted.memory["optimizer state"] == adam.memory["optimizer state"] * 8 / 12
-
-
-def test_a_job_that_names_adam_is_planned_as_one_that_names_nothing() -> None:
-    said: dict[str, Any] = {"model": "llama3.1-8b", "cluster": "h200", "gpus": 16, "global_batch_size": 128}
-    plain, named = symconfig.plan(**said), symconfig.plan(**said, optimizer="adam")
-    assert plain.plan.to_json() == named.plan.to_json()
-    assert "optimizer" not in plain.plan.to_dict()["inputs"]["job"]
-    muon = symconfig.plan(**said, optimizer="muon").plan
-    assert parse_plan(muon.to_json()).job.optimizer.name == "muon"
-
-
-def test_muon_never_runs_where_megatron_refuses_it() -> None:
-    said: dict[str, Any] = {"model": "llama3.1-8b", "cluster": "h200", "gpus": 16, "global_batch_size": 128}
-    assert symconfig.plan(**said, optimizer="muon").best.options.zero_stage <= 1
-    for more, words in (
-        ({"pins": {"zero": 3}}, "Megatron-FSDP"),
-        ({"megatron_version": "core_v0.17"}, "from core_v0.18"),
-        ({"backend": "deepspeed"}, "DeepSpeed's Muon"),
-    ):
-        with pytest.raises(SymconfigError, match=words):
-            symconfig.plan(**said, optimizer="muon", **more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -11,21 +10,17 @@ import pytest
 from symconfig.cost import formulas
 from symconfig.cost.pipeline import chunk_times
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.errors import InfeasibleError, InputError
-from symconfig.plans.file import parse_plan
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.schedule.schedules import PAIRED_INTERLEAVED
 from symconfig.schedule.simulate import simulate
-from symconfig.solve import candidate
 from symconfig.solve.costed import costed
-from symconfig.solve.explain import explain
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.search import search
 from symconfig.solve.timeline import stage_memory, timeline
 from tests.sample_models import sample_cluster, sample_model
 from tests.solve.naive import job
-from tests.solve.test_brute_force import DENSE, LATENT, MIXTURE
+from tests.solve.test_brute_force import MIXTURE
 
 GPUS = 8
 H100 = sample_cluster("h100")
@@ -74,40 +69,6 @@ def test_plans_with_it_are_what_megatron_takes() -> None:
         assert found.options.zero_stage < 2
 
 
-def test_the_plan_gives_its_candidate_again() -> None:
-    plan = planned(cluster=slow(), pins={"moe_overlap": "on"})
-    again = parse_plan(json.dumps(plan.to_dict()))
-    found = restore(again, again.best)
-    assert found.beside_another
-    assert candidate.described(found, again.cluster, again.job, best=True) == replace(plan.best, standing=None)
-
-
-@pytest.mark.parametrize(("version", "stages"), [("core_v0.17.1", 2), ("core_v0.18.2", 1)])
-def test_a_prediction_layer_needs_stages_before_0_18(version: str, stages: int) -> None:
-    plan = planned(LATENT, pins={"moe_overlap": "on", "tp": "1"}, megatron_version=version)
-    assert min(found.parallel.pp for found in every(plan)) == stages
-
-
-@pytest.mark.parametrize(
-    ("model", "fields", "need"),
-    [
-        (DENSE, {"pins": {"ep": "1"}}, "needs expert parallelism"),
-        (MIXTURE, {"megatron_version": "core_v0.13.0"}, "needs core_v0.14.0 or later"),
-        (MIXTURE, {"backend": "deepspeed"}, "--backend megatron"),
-        (LATENT.model_copy(update={"num_nextn_predict_layers": 2}), {}, "goes with one multi-token"),
-    ],
-)
-def test_a_pin_that_the_target_lacks_is_named(model: Any, fields: dict[str, Any], need: str) -> None:
-    pins = {**fields.pop("pins", {}), "moe_overlap": "on"}
-    with pytest.raises(InputError, match=need):
-        planned(model, pins=pins, **fields)
-
-
-def test_a_pin_that_no_candidate_can_follow_is_named() -> None:
-    with pytest.raises(InfeasibleError, match="hiding the experts' all-to-all needs expert parallelism"):
-        planned(pins={"moe_overlap": "on", "ep": "1"})
-
-
 @pytest.mark.parametrize("vpp", [2, 4, 12])
 def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     """Of equal chunks; and of the plan's own what every stage holds."""
@@ -127,11 +88,3 @@ def test_the_simulated_step_is_the_formulas(vpp: int) -> None:
     formula = formulas.pipeline_s(m, seconds, 4 * seconds + 3 * hidden, vpp) + formulas.alone_s(hidden, m, vpp, 4)
     simulated = simulate(replace(made, gather=None, reduce=None), m, paired=True)
     assert simulated.step_s == pytest.approx(float(formula), rel=0.01)
-
-
-def test_explain_says_what_it_hides_and_what_shows() -> None:
-    plan = planned(cluster=slow(), pins={"moe_overlap": "on", "mbs": "1"})
-    told = explain(plan)
-    sent = [line for line in told.collectives if line.kind == "all-to-all"]
-    assert len(sent) == 4
-    assert all(0 < line.exposed_s < line.seconds for line in sent)

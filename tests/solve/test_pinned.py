@@ -7,7 +7,6 @@ import re
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plans import shape as plan_shape
 from symconfig.plans.file import parse_plan
 from symconfig.plans.pipeline_layout import compact, expanded, letters
 from symconfig.solve.costed import costed
@@ -57,7 +56,6 @@ def test_every_plan_has_the_pinned_layout(layout: str, pp: int, told: str) -> No
 def test_a_plan_read_back_has_the_same_stages(layout: str) -> None:
     plan = search(MODEL, sample_cluster(), job(8, 16, pins={"layout": layout}))
     again = parse_plan(plan.to_json())
-    assert list(plan_shape.problems(again, "plan.json")) == []
     found = restore(again, again.best)
     assert found.split == plainest(again.best.parallel.pp, found.split.chunks, found.request.limits.layouts)
     assert costed(found).peaks == pytest.approx([stage.peak_bytes for stage in plan.best.stages])
@@ -107,7 +105,7 @@ def test_more_stages_than_layers_are_refused(pins: dict[str, str], words: str) -
 
 def test_a_layout_that_the_target_cannot_say_is_refused() -> None:
     found = asked("Et|ttt|t|tL", megatron_version="core_v0.12.1")
-    assert "cannot be said to megatron core_v0.12.1" in found
+    assert "cannot be expressed in megatron core_v0.12.1" in found
     assert "other counts on the first and last stage only" in found
     assert "--backend megatron" in asked("Ettt|tttL", backend="deepspeed")
 

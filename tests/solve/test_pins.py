@@ -49,33 +49,6 @@ def test_every_plan_lies_within_the_pins(bounds: dict[str, list[int]]) -> None:
             assert low <= value(candidate, name) <= high
 
 
-@pytest.mark.parametrize("name", ["tp", "pp", "cp", "dp", "mbs", "zero"])
-def test_a_pinned_degree_is_that_degree(name: str) -> None:
-    for number in (1, 2):
-        plan = search(DENSE, sample_cluster(), job(8, 16, pins={name: str(number)}), top=10)
-        assert {value(candidate, name) for candidate in (plan.best, *plan.alternatives)} == {number}
-
-
-@pytest.mark.parametrize(
-    ("pin", "text", "read"),
-    [
-        ("sp", "1", lambda c: c.options.sequence_parallel is True),
-        ("sp", "0", lambda c: c.options.sequence_parallel is False),
-        ("recompute", "full", lambda c: c.options.recompute.granularity == "full"),
-        ("recompute", "none", lambda c: c.options.recompute.granularity == "none"),
-        ("recompute", "selective:core_attn", lambda c: c.options.recompute.modules == ("core_attn",)),
-        ("optimizer_offload", "0.5", lambda c: c.options.optimizer_offload == 0.5),
-        ("activation_offload", "1", lambda c: c.options.activation_offload),
-        ("cp_comm", "a2a", lambda c: c.options.cp_comm in ("a2a", None)),
-        ("precision", "fp16", lambda c: c.options.precision == "fp16"),
-    ],
-)
-def test_a_pinned_switch_is_set_in_every_plan(pin: str, text: str, read: object) -> None:
-    plan = search(DENSE, sample_cluster(), job(4, 8, pins={pin: text}), top=10)
-    assert callable(read)
-    assert all(read(candidate) for candidate in (plan.best, *plan.alternatives))
-
-
 def test_pinning_the_best_plan_gives_it_again() -> None:
     cluster = tight(DENSE, 1.0)
     best = search(DENSE, cluster, job(8, 8, 4096)).best
@@ -84,18 +57,6 @@ def test_pinning_the_best_plan_gives_it_again() -> None:
     again = search(DENSE, cluster, job(8, 8, 4096, pins={name: str(number) for name, number in fixed.items()}))
     assert replace(again.best, standing=None) == replace(best, standing=None)
     assert again.search.candidates <= search(DENSE, cluster, job(8, 8, 4096), exhaustive=True).search.candidates
-
-
-def test_a_pin_never_makes_the_plan_faster() -> None:
-    cluster = tight(DENSE, 1.0)
-    free = search(DENSE, cluster, job(8, 8, 4096)).fastest.predicted.step_s
-    for name in ("tp", "pp", "cp"):
-        for number in ("1", "2", "4"):
-            try:
-                pinned = search(DENSE, cluster, job(8, 8, 4096, pins={name: number}))
-            except InfeasibleError:
-                continue
-            assert pinned.fastest.predicted.step_s >= free
 
 
 @pytest.mark.parametrize(

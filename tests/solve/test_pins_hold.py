@@ -11,20 +11,19 @@ import pytest
 import symconfig
 from symconfig.api.mixed import plan_mixed
 from symconfig.api.planning import plan
-from symconfig.api.replan import replan
 from symconfig.descriptor.job import PIN_NAMES
 from symconfig.errors import SymconfigError
 from symconfig.frameworks.known import BACKENDS
-from symconfig.plans.beside import caveats
+from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import own_target, render
 from symconfig.render.files import write
-from symconfig.solve.pins import EXTRA_PINS, number_range
+from symconfig.solve.pins import number_range
 
 VALUES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "dp"), ("1", "2", "4", "3", "2..4")),
     **dict.fromkeys(("vpp", "etp", "mbs", "instances"), ("1", "2")),
-    **{name: tuple(words) for name, words in EXTRA_PINS.items()},
+    **{extra.pin: tuple(extra.values) for extra in EXTRAS if extra.values},
     "zero": ("0", "1", "2", "3", "1..2"),
     "sp": ("true", "off"),
     "recompute": ("none", "selective", "full", "selective:core_attn"),
@@ -143,36 +142,3 @@ def test_what_a_refusal_proposes_works(backend: str, pin: str) -> None:
     assert proposed
     for other, number in proposed:
         assert has(planned("llama2-13b", backend, {other: number}, gpus=64, global_batch_size=256), other, number)
-
-
-def test_names_are_matched_without_case() -> None:
-    made = plan("Llama3.1-8B", "H100", 8, 64, 4096, backend="megatron", target="MEGATRON", pins={"TP": "2", "SP": "On"})
-    assert made.plan.best.parallel.tp == 2
-    assert made.plan.best.options.sequence_parallel
-
-
-def test_the_beginning_of_a_name_is_completed() -> None:
-    with pytest.raises(SymconfigError, match=r"llama3\.1-8b"):
-        plan("llama3", "h100", 8, 64, 4096)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_gradients_are_added_up_in_fp32_unless_bf16_is_allowed(backend: Any) -> None:
-    def bytes_of(**more: Any) -> int:
-        return planned("llama3.1-8b", backend, {}, **more).options.grad_bytes
-
-    assert bytes_of() == 4
-    assert bytes_of(allow=["bf16_gradients"]) == (4 if backend == "fsdp" else 2)  # FSDP's shards are in fp32
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_plan_says_where_gradients_are_reduced_in_another_type_than_they_are_added_up_in(backend: Any) -> None:
-    made = plan("llama3.1-8b", "h100", 8, 64, 4096, backend=backend, top=1).plan
-    assert any("in bf16 between the" in text for text in caveats(made)) == (backend != "megatron")
-
-
-def test_a_pin_that_is_released_and_given_anew_holds() -> None:
-    old = plan("llama3.1-8b", "h100", 8, 64, 4096, backend="megatron", pins={"pp": "2"}, top=1).plan
-    new = replan(old, release=["pp"], pins={"pp": "1"}, top=1).new.plan
-    assert new.best.parallel.pp == 1
-    assert new.job.pins == {"pp": "1"}

@@ -8,7 +8,6 @@ import pytest
 
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model
-from symconfig.errors import InputError
 from symconfig.frameworks.extras import Extras
 from symconfig.frameworks.kernels import changed
 from symconfig.frameworks.megatron.behaviour import MEGATRON
@@ -78,59 +77,3 @@ def test_measured_memory_with_tensor_parallelism() -> None:
         configuration(tp=8, micro=1, global_batch=4, seq_length=4096, sequence_parallel=True, zero=1, framework=FUSED),
     )
     assert prediction.predicted.peak_bytes / GIB == pytest.approx(28.29, rel=0.015)
-
-
-def test_habits_change_what_is_predicted() -> None:
-    model, cluster = load_model("llama2-7b"), load_cluster("a100-80gb")
-    usual = configuration(dp=8, micro=1, global_batch=64, seq_length=2048, zero=1)
-    slow = changed(MEGATRON.implementation, attention="torch", fused_norm=False, loss="torch")
-    eager = replace(usual, framework=replace(MEGATRON, implementation=slow))
-    a, b = predict(model, cluster, usual).predicted, predict(model, cluster, eager).predicted
-    assert b.step_s > 1.2 * a.step_s
-    assert b.peak_bytes > a.peak_bytes
-
-
-def test_counts_of_the_first_and_last_stage_are_a_layout() -> None:
-    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
-    even = configuration(tp=2, pp=4, dp=4, micro=1, global_batch=64, seq_length=4096)
-    found = [
-        predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
-        for given in ({"first_layers": 13, "last_layers": 7}, {"layout": "Et*13|t*10|t*10|t*7L"}, {"first_layers": 7})
-    ]
-    assert found[0] == found[1]
-    assert found[2] == predict(model, cluster, replace(even, layout="Et*7|t*11|t*11|t*11L")).stage_bytes
-
-
-def test_ends_may_take_the_place_of_layers_where_there_are_stages() -> None:
-    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
-    even = configuration(tp=2, pp=6, dp=4, micro=1, global_batch=48, seq_length=4096)
-    found = [
-        predict(model, cluster, replace(even, **given)).stage_bytes  # type: ignore[arg-type]
-        for given in ({"ends_as_layers": (1, 1)}, {"layout": "Et*6|t*7|t*7|t*7|t*7|t*6L"})
-    ]
-    assert found[0] == found[1]
-    alone = configuration(tp=8, micro=1, global_batch=48, seq_length=4096)
-    assert (
-        predict(model, cluster, replace(alone, ends_as_layers=(1, 1))).stage_bytes
-        == predict(model, cluster, alone).stage_bytes
-    )
-
-
-def test_what_is_said_of_a_layer_is_said_of_one_that_is_not_among_the_recomputed_first() -> None:
-    model, cluster = load_model("llama2-13b"), load_cluster("a100-80gb")
-    plain = configuration(tp=2, pp=4, dp=4, micro=1, global_batch=64, seq_length=4096)
-    without, some, every = (
-        predict(model, cluster, replace(plain, **given))  # type: ignore[arg-type]
-        for given in ({}, {"block_layers": 3}, {"modules": frozenset({"layer"})})
-    )
-    assert some.layer_backward_s == without.layer_backward_s
-    assert every.layer_backward_s == pytest.approx(without.layer_backward_s + without.layer_forward_s)
-
-
-def test_too_few_layers() -> None:
-    with pytest.raises(InputError, match="too few layers"):
-        predict(
-            load_model("llama2-7b"),
-            load_cluster("a100-80gb"),
-            configuration(pp=8, micro=1, global_batch=64, seq_length=2048, vpp=8),
-        )

@@ -104,22 +104,6 @@ def test_no_cut_of_one_chunk_a_stage_has_a_faster_slowest_stage(seed: int) -> No
         assert max(judge(problem, found)[0]) == pytest.approx(least)
 
 
-def test_cuts_of_several_chunks_a_stage_fit_and_are_near_the_best() -> None:
-    """The first cut and its moves prove nothing; measured over the samples."""
-    lost, missed, able = [], 0, 0
-    for seed in range(80):
-        problem = sample(seed, vpp=2)
-        found, least = fastest_cut(problem), least_slowest_s(problem)
-        able += least < INFINITE
-        missed += found is None and least < INFINITE
-        if found is not None:
-            assert fits(problem, found)
-            lost.append(max(judge(problem, found)[0]) / least - 1)
-    assert able >= 40
-    assert missed <= 0.1 * able
-    assert float(np.mean(lost)) < 0.03
-
-
 @pytest.mark.parametrize("seed", range(30))
 def test_no_fewer_first_layers_recomputed_fit(seed: int) -> None:
     most = len(SEQUENCE)

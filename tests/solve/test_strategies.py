@@ -9,8 +9,6 @@ import pytest
 
 import symconfig
 from symconfig.plans.plan import Plan
-from symconfig.report.explanation import strategy_tables
-from symconfig.report.grid import plain
 from symconfig.solve.explain import Strategies, StrategyLine, explain, strategies
 from symconfig.solve.restore import restore
 
@@ -92,14 +90,6 @@ def test_bytes_that_wait_for_the_backward_are_the_tensor_over_its_parts(dense: P
         assert layer[name] == prod(sizes[dim] for dim in line.dims) / prod(line.made.parts) * 2
 
 
-def test_experts_are_cut_on_their_own_grid() -> None:
-    found = of(planned("mixtral-8x7b", tp=2, ep=4, etp=1, pp=1, zero=1))
-    moe = lines(found, "moe")
-    assert moe["expert_up"].made.axes == (("ep",), ("edp",), ())
-    assert told(moe["expert_in"]) == {"forward all-to-all ep", "backward all-to-all ep"}
-    assert moe["expert_down_proj.weight"].made.flat == ("edp",)
-
-
 @pytest.mark.parametrize(
     ("zero", "expected"),
     [
@@ -114,15 +104,3 @@ def test_the_stage_of_zero_says_how_gradients_travel(zero: int, expected: set[st
     line = lines(of(plan), "dense")["o_proj.weight"]
     assert told(line) == expected
     assert line.made.flat == (("dp",) if zero else ())
-
-
-def test_the_tables_share_rows_and_say_the_levels_once(dense: Plan) -> None:
-    text = plain(strategy_tables(of(dense)))
-    assert text.count("tp 4 over nvlink, cp 2 over nvlink, dp 2 over rail") == 1
-    assert "gate, up, mlp_hidden" in text
-    assert "batch dp 2, sequence cp 2, hidden_size; a sum over tp" in text
-    assert len(text.splitlines()) < 45
-
-
-def test_one_gpu_has_nothing_to_tell() -> None:
-    assert strategy_tables(of(planned("qwen2.5-7b", 1))) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +14,12 @@ import sympy as sp
 
 import symconfig
 from symconfig.api.planning import PlanResult
-from symconfig.cost.machine import Machine, machine
+from symconfig.cost.machine import Machine
 from symconfig.errors import InputError
 from symconfig.solve.costed import costed, sizes
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import Traced, traced
-from symconfig.solve.timeline import timeline
 
 JOBS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama3.1-8b", "cluster": "h100", "gpus": 8, "global_batch_size": 64},
@@ -184,22 +182,3 @@ def test_a_name_that_is_no_symbol_is_refused() -> None:
         planned("dense").symbolic().at({"colour": 1.0})
     with pytest.raises(InputError, match="out of range"):
         planned("dense").symbolic(99)
-
-
-def test_what_a_simulation_adds_is_a_symbol_that_says_so() -> None:
-    found = planned("1f1b").symbolic()
-    (ratio,) = (one for one in found.known if one.name == "simulated_pipeline")
-    assert ratio.source == "simulation"
-    candidate = next(founds("1f1b"))
-    parts = costed(candidate)
-    simulated = timeline(candidate, parts).step_s
-    assert math.isclose(ratio.value, 1.0, abs_tol=0.2)
-    assert simulated > 0
-
-
-def test_a_machine_of_the_cluster_is_what_the_symbols_are_now() -> None:
-    result = planned("dense")
-    gpu = machine(result.plan.cluster, result.best.options.precision, gpus=8)
-    now = {one.name: one.value for one in result.symbolic().known}
-    assert now["efficiency"] == gpu.efficiency
-    assert now["peak_flops"] == gpu.peak_flops

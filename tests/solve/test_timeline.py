@@ -13,12 +13,11 @@ from symconfig.cost.lattice import Array
 from symconfig.cost.machine import constants
 from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.frameworks.megatron.behaviour import MEGATRON
-from symconfig.solve import candidate
 from symconfig.solve.costed import costed
 from symconfig.solve.pieces import WHOLE
 from symconfig.solve.predict import Timer, as_found, predict
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.timeline import EXCHANGE, STAGES, refined_s, refined_time, stage_seconds, timeline, times
+from symconfig.solve.timeline import EXCHANGE, refined_s, refined_time, timeline, times
 from tests.sample_configurations import configuration
 from tests.sample_models import sample_cluster
 from tests.solve.naive import tiny
@@ -55,39 +54,6 @@ def test_the_chunks_of_a_stage_take_what_the_stage_takes(vpp: int, how: dict[str
         expected += (whole - expected) * vpp / layers  # of embedding and head nothing runs again
     np.testing.assert_allclose(stages, expected, rtol=1e-12)
     assert all((array >= 0).all() for array in (made.forward, made.recompute, made.backward, made.weight))
-
-
-@pytest.mark.parametrize("how", [{}, {"block_layers": 1}, {"pp": 1, "vpp": 1}])
-def test_the_slowest_stage_takes_the_parts_that_are_its_own(how: dict[str, Any]) -> None:
-    one = found(**how)
-    parts = costed(one)
-    seconds = stage_seconds(parts, times(one, parts))
-    own = sum(float(part[0, 0, 0]) for name, part in parts.cost.time.items() if name in STAGES)
-    assert seconds.max() * parts.points.num_microbatches[0] == pytest.approx(own, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("pp", "vpp", "dp", "zero", "beside"),
-    [(1, 1, 2, 1, True), (4, 1, 2, 1, False), (4, 2, 2, 1, True), (4, 2, 2, 0, False), (4, 2, 1, 1, False)],
-)
-def test_weights_are_gathered_beside_work_where_stages_need_not_wait_for_each_other(
-    pp: int, vpp: int, dp: int, zero: int, beside: bool
-) -> None:
-    one = found(pp=pp, vpp=vpp, dp=dp, zero=zero)
-    assert candidate.described(one, sample_cluster(), one.request.job).options.overlap.param_gather is beside
-
-
-@pytest.mark.parametrize("vpp", [1, 2])
-@pytest.mark.parametrize("zero", [0, 1])
-def test_the_parts_of_a_refined_step_sum_to_it(vpp: int, zero: int) -> None:
-    one = found(vpp=vpp, zero=zero)
-    assert sum(refined_time(one, costed(one)).values()) == pytest.approx(refined_s(one, costed(one)), rel=1e-12)
-
-
-def test_without_a_pipeline_nothing_is_refined() -> None:
-    one = found(pp=1, vpp=1)
-    parts = costed(one)
-    assert refined_s(one, costed(one)) == pytest.approx(float(parts.cost.step_s[0, 0, 0]), rel=1e-12)
 
 
 ALIKE = [  # of equal stages but for the ends: model, tp, pp, vpp, microbatches, dp

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from symconfig.errors import InputError
-from symconfig.plans.file import read_plan
+from symconfig.plans.file import load_plan
 from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import manifest
 from symconfig.render import render as render_for
@@ -166,7 +166,7 @@ def test_an_edited_program_is_not_run_unless_it_is_asked_for(tmp_path: Path, tar
 def test_what_is_not_symconfig_s_in_the_folder_is_not_run(tmp_path: Path) -> None:
     """Scripts run where no module of another can stand in Python's way."""
     folder, place = _plan_folder(tmp_path), tmp_path / "ran"
-    plan = read_plan(folder)
+    plan = load_plan(folder)
     files = render_for(plan, "megatron", ("ray", "slurm"))
     write(Files((*files, manifest.manifest(files, "megatron", ("ray", "slurm"), None))), folder, force=True)
     for name in ("json.py", "os.py", "sitecustomize.py", "yaml.py"):

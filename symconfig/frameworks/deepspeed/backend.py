@@ -19,7 +19,6 @@ DEEPSPEED = Backend(
     adapters=True,
     refused_adapters=lambda model, target=None: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
-    extras=frozenset({"grad_bytes"}),
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,

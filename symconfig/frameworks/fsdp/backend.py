@@ -20,7 +20,6 @@ FSDP = Backend(
     adapters=False,
     refused_adapters=lambda model, target=None: tuple(adapters.refusals(model)),
     fuses=adapters.fuses,
-    extras=frozenset({"instances"}),
     gradient_buckets=False,
     pads_vocabulary=False,
     generators_by_replica=lambda release: False,

@@ -69,9 +69,6 @@ MEGATRON = Backend(
     adapters=False,
     refused_adapters=_refused_adapters,
     fuses=lambda model: frozenset(FUSED_TARGETS),  # transformer/attention.py and mlp.py: linear_qkv, linear_fc1
-    extras=frozenset(
-        ("grad_bytes", "fp8_param_gather", "fused_loss", "tp_comm", "flex_backend", "graphs", "moe_overlap")
-    ),
     gradient_buckets=True,
     pads_vocabulary=True,
     generators_by_replica=_generators_by_replica,

@@ -60,27 +60,6 @@ STALE_OFFLOAD = Option(
         until="core_v0.12.1",
     ),
 )
-EMPTY_CHUNKS = Option(
-    name="empty_chunks",
-    label="pipeline chunks without a layer",
-    uses=lambda f, p: p.empty_chunks,
-    about="pipeline_layout",
-    example={"empty_chunks": True},
-    doubt=Standing(
-        maturity=Maturity.YOUNG,
-        why="its page calls layouts experimental, and one recipe has chunks without a layer",
-        source="docs/user-guide/features/pipeline_parallel_layout.md of core_v0.19.0",
-        since="core_v0.13.0",
-    ),
-)
-UNEVEN_CHUNKS = Option(
-    name="uneven_chunks",
-    label="several chunks a stage, and not as many layers in all but the first and the last",
-    uses=lambda f, p: p.uneven_chunks,
-    about="pipeline_layout",
-    example={"uneven_chunks": True},
-    doubt=_unusual("11 of 992 layouts have them, none of a dense model"),
-)
 MEGATRON_FSDP = Option(
     name="megatron_fsdp",
     label="Megatron-FSDP",

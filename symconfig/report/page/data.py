@@ -192,10 +192,10 @@ def _limits(model: ModelDescriptor, job: Job) -> dict[str, Any]:
 
 
 def _shown(plan: Plan) -> Iterator[tuple[str, Candidate]]:
-    """Yield (names, candidate) of the ranked plans, the fastest one and the one with all options; equal ones once."""
+    """Yield (names, candidate) of the ranked plans and the fastest one; equal ones once."""
     named = [(str(number), one) for number, one in enumerate((plan.best, *plan.alternatives), 1)]
-    others = {"fastest": plan.beside.fastest, "all options": plan.beside.free}
-    named += [(name, one) for name, one in others.items() if one is not None]
+    if plan.beside.fastest is not None:
+        named.append(("fastest", plan.beside.fastest))
     names = grouped(((one.parallel, one.batch, one.options), name) for name, one in named)
     first = {every[0]: ", ".join(every) for every in names.values()}
     yield from ((first[name], one) for name, one in named if name in first)

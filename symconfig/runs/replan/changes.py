@@ -18,7 +18,6 @@ from symconfig.frameworks.megatron.option_constraints import GATHERED_FORMATS
 from symconfig.frameworks.tables import options
 from symconfig.graph.block import LAYER
 from symconfig.plans.choices import Precision
-from symconfig.plans.pipeline_layout import is_uneven
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.render import target_of
 from symconfig.solve import candidate as candidates
@@ -167,7 +166,7 @@ def _refused(prospect: Prospect) -> str:
 
     Experimental options are not counted, because a pin may enable them.
     """
-    limits, modules, chunks = prospect.request.limits, prospect.choice.modules, prospect.split.chunks
+    limits, modules = prospect.request.limits, prospect.choice.modules
     point = replace(
         prospect.columns().at(0),
         zero=prospect.zero,
@@ -176,8 +175,6 @@ def _refused(prospect: Prospect) -> str:
         activation_offload=bool(prospect.choice.offload),
         recompute="full" if LAYER in modules else "selective" if modules else "none",
         modules=() if LAYER in modules else tuple(sorted(modules)),
-        empty_chunks=not all(chunks),
-        uneven_chunks=prospect.split.vpp > 1 and is_uneven(chunks),
     )
     young = {option.name for option in options(prospect.request.job.backend)}
     more = (one for one in failing(limits.table, limits.fixed, point) if one.name not in young)

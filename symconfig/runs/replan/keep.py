@@ -15,9 +15,10 @@ from itertools import combinations
 
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.frameworks.extras import Extras
+from symconfig.plans.options import EXTRAS, Extra
 from symconfig.plans.plan import Candidate, Plan, Recompute
 from symconfig.runs.checkpoint import Loadable, Verdict
-from symconfig.solve.extras import EXTRAS, Extra
+from symconfig.solve.extras import values_of
 
 # What decides which rank holds which part of which weight: where these stay, every rank reads what it wrote.
 LAYOUT = ("tp", "pp", "vpp", "ep", "etp")
@@ -33,9 +34,9 @@ def _degree(name: str, candidate: Candidate) -> str:
 def _extra(extra: Extra, candidate: Candidate) -> str | None:
     """Return the pin's value of a framework option; None if no pin of this backend can express it."""
     value = getattr(Extras.planned(candidate), extra.name)
-    if value != extra.usual and not extra.of(candidate.target.backend):
+    if value != extra.usual and candidate.target.backend not in extra.of:
         return None
-    return next(word for word, meant in extra.values(candidate.parallel.world_size).items() if meant == value)
+    return next(word for word, meant in values_of(extra, candidate.parallel.world_size).items() if meant == value)
 
 
 _VALUES: Mapping[str, Callable[[Candidate], str | None]] = {

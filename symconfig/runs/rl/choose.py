@@ -15,7 +15,7 @@ from symconfig.descriptor.job import Job
 from symconfig.errors import InfeasibleError, InputError, Problem
 from symconfig.existing.recover.rl.step import Packed, in_a_row, padded
 from symconfig.format import gib, picked
-from symconfig.frameworks.known import BACKENDS
+from symconfig.plans.options import EXTRAS
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.plans.rl import PlannedPhase, PlannedRl
 from symconfig.render.learning import ALWAYS
@@ -251,7 +251,7 @@ def _critic(
     else:
         alike |= {"zero": o.zero_stage, "tp": p.tp, "recompute": o.recompute.granularity}
         alike |= {"optimizer_offload": f"{o.optimizer_offload:g}"}
-        if "instances" in BACKENDS[actor.target.backend].extras:
+        if any(one.name == "instances" and actor.target.backend in one.of for one in EXTRAS):
             alike["instances"] = o.instances
     pins = {name: str(value) for name, value in alike.items()}
     if (key := tuple(pins.values())) not in solved:

@@ -6,12 +6,14 @@ both kinds in both orders, each stage priced and its memory judged on its own ki
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd
+from typing import Any
 
-from symconfig.cost.machine import machine
+from symconfig.cost.machine import Machine, Number, machine
 from symconfig.cost.table import Choice
+from symconfig.descriptor.cluster import NETWORK, ClusterDescriptor
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import MixedCluster
 from symconfig.descriptor.model import ModelDescriptor
@@ -22,19 +24,24 @@ from symconfig.solve.choice import Family, family
 from symconfig.solve.incumbents import Incumbents
 from symconfig.solve.infeasible import with_pins
 from symconfig.solve.mixed.across import Across
-from symconfig.solve.mixed.layers import best_layers
-from symconfig.solve.mixed.machines import border, mean
-from symconfig.solve.pieces import WHOLE, recompute_choices
+from symconfig.solve.pieces import PLAIN, WHOLE, recompute_choices
 from symconfig.solve.pins import Pins, parse
 from symconfig.solve.prospect import Prospect
-from symconfig.solve.refine import refine
+from symconfig.solve.refine import fewest_recomputed, refine, stages_of
 from symconfig.solve.run import Progress, precisions, requests
 from symconfig.solve.search import resolved
 from symconfig.solve.space import Request, divisors
+from symconfig.solve.split import plainest
+from symconfig.solve.stages import ROUNDING, fastest_cut, layers
 
 FAMILIES = 6  # families per number of stages that are distributed over both kinds
 FAR = 1.15  # times the best step: slower candidates are dropped
 CHUNKS = ((1, 1), (2, 2**31))  # ranges of chunks per stage; single chunks apart, as they can be the most uneven
+TRIES = 4  # solver runs per policy, each with less memory where the last result exceeded it
+_LEVELS = 4  # network levels of a machine
+_OF_PEAK = {"efficiency": "high_peak_flops", "low_efficiency": "peak_flops"}  # shares of a rate
+_MOST = ("memory_bytes", "host_memory_bytes_per_gpu")
+_LEAST = ("size", "bytes_per_s")  # suffixes of numbers of a level of which less is worse
 ORDERS = ((0, 1), (1, 0))  # of the cluster's kinds along the pipeline
 
 
@@ -239,3 +246,121 @@ def _nothing(mixed: MixedCluster, solving: _Solving, pinned: str) -> InfeasibleE
     what = f"no pipeline of {stages} stages fits in the memory of both kinds{pinned}"
     hint = "each kind by itself, more GPUs, or --memory-risk 1"
     return InfeasibleError(what, field="cluster", got=mixed.name, hint=hint)
+
+
+def best_layers(across: Across, below_s: float) -> Across | None:
+    """Return the candidate with the fastest layers per stage that fit on both kinds.
+
+    None if no step is below `below_s` seconds. A pinned layout is the only one tried.
+    """
+    if across.floor_s >= below_s:
+        return None
+    own = across.laid(across.split, across.candidates[0].block_layers)
+    best = _fastest(across, [own], below_s)
+    if across.candidates[0].request.pins.layout is not None:
+        return best
+    return _fastest(across, _proposed(across), below_s if best is None else best.step_s) or best
+
+
+def _fastest(across: Across, layouts: Iterable[Across], below_s: float) -> Across | None:
+    """Return the layout with the fastest step that fits; None if none is below `below_s` seconds.
+
+    across: priced with the same degrees and policy, which gives the lower bounds.
+    """
+    best = None
+    for one in layouts:
+        if across.least_s(one.split) < below_s and one.fits and one.step_s < below_s:
+            best, below_s = one, one.step_s
+    return best
+
+
+def _proposed(across: Across) -> Iterator[Across]:
+    """Yield up to TRIES layouts of the stage solver, until one fits.
+
+    Each time the solver has less memory where the last layout exceeded it. Stops if it finds none or the target cannot
+    express it.
+    """
+    into, back = across.arrivals_s
+    problem = stages_of(across.candidates, across.parts, across.kinds, (into + back).sum(axis=1))
+    if problem.first:
+        least = int(PLAIN not in recompute_choices(across.candidates[0].request))
+        problem = fewest_recomputed(replace(problem, first=layers(problem.sequence)), least)
+    for _ in range(TRIES):
+        chunks = fastest_cut(problem)
+        split = None if chunks is None else plainest(across.pp, chunks, problem.layouts)
+        if split is None:
+            return
+        laid = across.laid(split, problem.first)
+        yield laid
+        if laid.fits:
+            return
+        blocks = tuple(
+            replace(each, limit_bytes=each.limit_bytes - max(excess, 0.0) * (1 + ROUNDING))
+            for each, excess in zip(problem.blocks, laid.excess, strict=True)
+        )
+        problem = replace(problem, blocks=blocks)
+
+
+def mean(machines: Sequence[Machine], gpus: Sequence[int]) -> Machine:
+    """Return a machine of mean rates, weighted by the numbers of GPUs of both kinds.
+
+    Memory of GPU and host is the larger of both; network levels are the worse of both.
+    """
+    one, other = machines
+    shares = [number / sum(gpus) for number in gpus]
+
+    def of(name: str) -> Any:
+        """Return the mean of one number of both machines; the larger one for memory."""
+        first, second = (getattr(machine, name) for machine in machines)
+        if first == second:
+            return first
+        if name in _MOST:
+            return max(first, second)
+        weights = shares
+        if name in _OF_PEAK:
+            rates = [share * getattr(machine, _OF_PEAK[name]) for share, machine in zip(shares, machines, strict=True)]
+            weights = [rate / sum(rates) for rate in rates]
+        return weights[0] * first + weights[1] * second
+
+    numbers: dict[str, Any] = {
+        name: of(name) for name in Machine.__slots__ if isinstance(getattr(one, name), int | float)
+    }
+    return replace(one, **numbers, levels=_worse(one.levels, other.levels))
+
+
+def border(mixed: MixedCluster, machines: Sequence[Machine]) -> Machine:
+    """Return a machine for messages between the kinds: the worse of both networks, and no faster links inside a node.
+
+    Bandwidth is capped by `over_bytes_per_s` of the mixed cluster, if given, times the network efficiency.
+    """
+    clusters = [share.cluster for share in mixed.shares]
+    one, other = (_between_nodes(*each) for each in zip(clusters, machines, strict=True))
+    levels = _worse(one, other)
+    if mixed.over_bytes_per_s is not None:
+        rate = mixed.over_bytes_per_s * min(map(_efficiency, clusters))
+        levels = {name: min(value, rate) if name.endswith("bytes_per_s") else value for name, value in levels.items()}
+    return replace(machines[0], levels=levels)
+
+
+def _between_nodes(cluster: ClusterDescriptor, machine: Machine) -> dict[str, Number]:
+    """Return the levels of a machine, with those inside a node as slow as the first one between nodes."""
+    names = [level.name for level in cluster.levels]
+    first = next((place for place, name in enumerate(names) if name in NETWORK), len(names) - 1)
+    levels = dict(machine.levels)
+    for place in range(min(first, _LEVELS)):
+        for end in ("bytes_per_s", "latency_s", "mesh"):
+            levels[f"level{place}_{end}"] = machine.levels[f"level{min(first, _LEVELS - 1)}_{end}"]
+    return levels
+
+
+def _worse(one: dict[str, Number], other: dict[str, Number]) -> dict[str, Number]:
+    """Return level by level the smaller domain, the lower bandwidth and the longer latency of both."""
+    return {
+        name: min(value, other[name]) if name.endswith(_LEAST) else max(value, other[name])
+        for name, value in one.items()
+    }
+
+
+def _efficiency(cluster: ClusterDescriptor) -> float:
+    """Return the share of the wire's bandwidth that collectives reach between nodes, from 0 to 1."""
+    return (cluster.kernels.network_efficiency or cluster.kernels.link_efficiency).value

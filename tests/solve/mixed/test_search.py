@@ -17,8 +17,7 @@ from symconfig.plans.degrees import Degrees
 from symconfig.solve import search as one_kind
 from symconfig.solve.costed import costed
 from symconfig.solve.mixed.across import Across
-from symconfig.solve.mixed.machines import mean
-from symconfig.solve.mixed.search import Placed, pipelines, search
+from symconfig.solve.mixed.search import Placed, mean, pipelines, search
 from symconfig.solve.split import plainest
 from symconfig.solve.stages import cut
 
