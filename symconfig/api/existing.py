@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from symconfig.api.clusters import AnyCluster
 from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, Problems
+from symconfig.api.planning import AnyPlan, Problems, Wanted, page_files
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model
@@ -90,6 +90,13 @@ def audit(
 
         done = completed(done, known, kept, plan=plan, progress=progress)
     return done
+
+
+def audit_page(audit: Audit, source: str) -> str:
+    """Return the HTML page of an audit, with the files of the better plan if there is one."""
+    from symconfig.report import page
+
+    return page.audit_page(audit, source, {} if audit.better is None else page_files(audit.better, Wanted()))
 
 
 def adapt(

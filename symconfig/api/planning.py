@@ -52,14 +52,14 @@ _MAX_TOP = 1000
 class PlanResult:
     """A plan, with methods to write, draw and convert it.
 
-    instead: why it is for another target than its framework's own; None if it is not. untold: why its files cannot be
-    written, with the targets that can; None if they can. other: the best plan of the other fine-tuning framework, if
-    searched and found.
+    instead: why it is for another target than its framework's own; None if it is not. inexpressible: why its files
+    cannot be written, with the targets that can; None if they can. other: the best plan of the other fine-tuning
+    framework, if searched and found.
     """
 
     plan: Plan
     instead: str | None = None
-    untold: UnsupportedError | None = None
+    inexpressible: UnsupportedError | None = None
     other: Candidate | None = None
 
     @property
@@ -135,23 +135,21 @@ class PlanResult:
         return every[candidate - 1]
 
     def html(self) -> str:
-        """Return the HTML page of `symconfig plan --html`. Runs a search for a comparison."""
-        from symconfig.report.page.data import plan_data
-        from symconfig.report.page.page import drawn
-        from symconfig.runs.compared import with_every_option
+        """Return the HTML page of `symconfig plan --html`."""
+        from symconfig.report.page import plan_page
 
-        return drawn(plan_data(with_every_option(self.plan), page_files(self.plan, Wanted())))
+        return plan_page(self.plan, page_files(self.plan, Wanted()))
 
     def __repr__(self) -> str:
         """Return a line with model, GPUs, cluster and the best candidate; all fields would be some 20 kB."""
-        from symconfig.report.page.data import sentence
+        from symconfig.report.page import sentence
 
         job = self.plan.job
         return f"<PlanResult of {self.plan.model.name} on {job.gpus} x {self.plan.cluster.name}: {sentence(self.plan)}>"
 
     def _repr_html_(self) -> str:
         """Return the page in a frame, for a notebook's cell."""
-        from symconfig.report.page.page import framed
+        from symconfig.report.page import framed
 
         return framed(self.html())
 
@@ -168,10 +166,11 @@ class PlanResult:
         plan; () if none applies.
         """
         sentences = [] if self.instead is None else [self.instead]
-        if self.untold is not None:
-            fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.untold.problems[:-1]))
-            able = f" Try: --target {' or '.join(self.untold.able)}" if self.untold.able else ""
-            sentences.append(f"{self.untold.problems[-1].got} cannot be told this model's {fields}: no files.{able}")
+        if self.inexpressible is not None:
+            fields = ", ".join(dict.fromkeys(problem.field or "" for problem in self.inexpressible.problems[:-1]))
+            able = f" Try: --target {' or '.join(self.inexpressible.able)}" if self.inexpressible.able else ""
+            target = self.inexpressible.problems[-1].got
+            sentences.append(f"{target} does not support this model's {fields}: no files.{able}")
         if self.other is not None:
             label, step_s = BACKENDS[self.other.target.backend].label, self.other.predicted.step_s
             more = step_s / self.best.predicted.step_s - 1
@@ -256,7 +255,7 @@ def solve(
 
     writes: the plan's files are wanted. compares: whether to search the other fine-tuning framework, too. problems: the
     caller's, raised with those found here. If no target can express the model, the result is still planned and has
-    `untold`. Raises InputError with all problems, InfeasibleError when nothing fits.
+    `inexpressible`. Raises InputError with all problems, InfeasibleError when nothing fits.
     """
     gathered = Problems(problems)
     gathered.collect(lambda: check_top(top))
@@ -266,7 +265,7 @@ def solve(
             plan = best_plan(job.model, job.cluster, job.job, top=top, writes=writes, progress=progress)
         except UnsupportedError as error:
             plan = best_plan_anyway(job.model, job.cluster, job.job, error, top=top, progress=progress)
-            return PlanResult(plan, untold=error)
+            return PlanResult(plan, inexpressible=error)
         other = other_backend(job.model, job.cluster, job.job, plan) if compares else None
         return PlanResult(plan, other_target(plan.model, plan.cluster, job.job, plan.job.target), other=other)
 

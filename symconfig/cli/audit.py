@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     0: nothing known prevents a run; 1: one cannot run (with --strict: or has any finding). Raises InputError, after all
     sources, if one could not be read.
     """
+    from symconfig.api.existing import audit_page
     from symconfig.api.planning import Problems
     from symconfig.report.audit import blocks
     from symconfig.report.audit_json import to_dict
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             say([source])
         show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
-            _page(done, html, source, arguments.force)
+            write_page(html, audit_page(done, source), arguments.force)
     if audits:
         _write(audits, outputs, arguments.force)
     if failed.all:
@@ -146,14 +147,6 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
         "arguments": arguments.extra,
         "root": arguments.root,
     }
-
-
-def _page(done: Audit, path: Path, source: str, force: bool) -> None:
-    """Write an audit's HTML page, with the better plan if there is one."""
-    from symconfig.api.page import audited_data
-    from symconfig.report.page.page import drawn
-
-    write_page(path, drawn(audited_data(done, source)), force)
 
 
 def _limits(margin: str | None) -> Limits:

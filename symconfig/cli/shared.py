@@ -228,9 +228,10 @@ def answer(
     written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
     show(arguments, data, lambda: shown)
     if outputs.html is not None:
-        from symconfig.api.page import plan_page
+        from symconfig.api.planning import Wanted, page_files
+        from symconfig.report.page import plan_page
 
-        write_page(outputs.html, plan_page(plan, files, before), arguments.force)
+        write_page(outputs.html, plan_page(plan, page_files(plan, files or Wanted()), before), arguments.force)
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 

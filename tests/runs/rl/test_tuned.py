@@ -27,7 +27,7 @@ from symconfig.plans.plan import Plan
 from symconfig.render import llamafactory, openrlhf, render, target_of
 from symconfig.runs.rl.trained import EXCHANGE
 from symconfig.runs.rl.tuned import _budget
-from symconfig.serve.description import description
+from symconfig.serve.app import description
 from symconfig.solve.lengths import documents, longest_of
 
 LENGTHS = {"mean": 700.0, "p95": 1500.0, "max": 2048}
