@@ -237,7 +237,7 @@ def _sharded(
 
     A batch holds points that may fit in memory under some policy and offload and whose bound is within the cutoff. If
     none may fit, no family is kept and candidates are counted, the point with the least memory alone is yielded. Points
-    removed are counted in `found.refused` and `found.tally`.
+    removed are counted in `found.refused`.
     """
     request = piece.request
     pipelines = Pipelines.of([pipeline(split, piece.low.kinds) for split in every], which)
@@ -250,8 +250,6 @@ def _sharded(
         may, floor = _may_fit(piece, low, where, setting, runs)
         fits = np.asarray(may.any(axis=0))
         found.refused.add("memory", "even full recompute and offload leave too little memory", where, ~fits & runs)
-        if found.tally is not None:
-            found.tally.add_bounds(piece, setting, where, ~fits & runs, floor)
         # Lower bound per offload, [o, n]; where candidates are counted, the point's own bound for every offload.
         apart, able = (0.0, fits | np.zeros_like(may)) if found.counted else (apart_s(low, where, setting), may)
         least = np.where(able, (bound + apart) * (1 - ROUNDING), np.inf)
@@ -299,7 +297,7 @@ def _may_fit(
 
 
 def _evaluate(batch: Batch, found: Incumbents) -> None:
-    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts, gammas and tally.
+    """Evaluate a batch and add its candidates to `found`, which is mutated: incumbents, counts and gammas.
 
     Every policy is evaluated; where full recompute of the first layers of each chunk is allowed, also with the fewest
     layers that fit.
@@ -340,9 +338,6 @@ def _evaluate(batch: Batch, found: Incumbents) -> None:
                 leanest = result.prospect(int(row), int(n), float("inf"))
                 if found.leanest is None or leanest.device_bytes < found.leanest.device_bytes:
                     found.leanest = leanest
-        if found.tally is not None:
-            costs_of = result.step_s, result.peak_bytes, result.layers, result.fits
-            found.tally.add_results(piece, setting, batch.points, batch.table.policies, costs_of)
 
 
 def _result(batch: Batch, sums: Stages, step_s: Array, peak_bytes: Array, layers: NDArray[np.intp]) -> Result:

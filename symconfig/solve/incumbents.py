@@ -8,7 +8,6 @@ from symconfig.solve.choice import TIE, Family, complexity, family
 from symconfig.solve.gamma import Gammas
 from symconfig.solve.prospect import Prospect
 from symconfig.solve.space import Refused
-from symconfig.solve.tally import Tally
 
 KEPT_WITHIN = 1.1  # times the best score: families up to here are kept in addition to those shown
 NEARLY = 1.1  # times the budget: a candidate up to here may fit with other layers per stage
@@ -38,10 +37,8 @@ class Incumbents:
     gammas: Gammas | None = None  # for the objective symtensor
     worst_s: float = float("inf")  # score that a candidate must beat to be shown
     below_s: float = float("inf")  # upper bound on the score
-    tally: Tally | None = None  # records every point; None: not recorded
 
     def __post_init__(self) -> None:
-        self.refused.degrees = None if self.tally is None else {}
         self.worst_s = self.below_s
 
     @property

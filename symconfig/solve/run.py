@@ -37,7 +37,6 @@ from symconfig.solve.limits import Limits, limits, pinnable
 from symconfig.solve.pins import ENDS, Pins, parse
 from symconfig.solve.refine import refine
 from symconfig.solve.space import Request
-from symconfig.solve.tally import Tally
 from symconfig.solve.usual import usual as usual_layouts
 
 EIGHT_BIT_BYTES = 1.0  # smallest bytes of a trained weight
@@ -111,11 +110,10 @@ def weigh_all(
     any_will_do: bool = False,
     framework: Framework | None = None,
     below_s: float = float("inf"),
-    tally: Tally | None = None,
 ) -> Incumbents:
     """Return the incumbents of a search over all precisions and options, priced by the formula for the schedule.
 
-    tally: records every point; is mutated. Raises InputError if every precision contradicts the pins.
+    Raises InputError if every precision contradicts the pins.
     """
     pins = parse(job.pins)
     relative = job.objective == "symtensor"
@@ -127,7 +125,6 @@ def weigh_all(
         any_will_do,
         gammas=Gammas(top) if relative else None,
         below_s=below_s,
-        tally=tally,
     )
     refused: list[InputError] = []
     every = precisions(cluster, job, pins)
