@@ -42,7 +42,7 @@ from symconfig.solve.answer import TOP
 
 if TYPE_CHECKING:
     from symconfig.render.files import Files
-    from symconfig.report.timeline.chart import Chart
+    from symconfig.report.timeline import Chart
     from symconfig.solve.plan_symbols import Symbolic
 
 _MAX_TOP = 1000
@@ -109,15 +109,14 @@ class PlanResult:
         """
         return write(self.plan, Path(out), Wanted.of(target, launchers, templates), force=force)
 
-    def timeline(self, candidate: int = 1, schedule: str | None = None) -> Chart:
+    def timeline(self, candidate: int = 1) -> Chart:
         """Return the simulated step of a candidate (1: the best): events, idle shares and memory.
 
-        schedule: a pipeline schedule by name; None: the framework's own. Raises InputError.
+        Raises InputError if there is no such candidate, or its shape cannot be simulated.
         """
-        from symconfig.report.timeline import seen
+        from symconfig.report.timeline import simulated
 
-        one, other = self._candidate(candidate), seen.schedule(schedule) if schedule is not None else None
-        return seen.seen(self.plan, one, other)
+        return simulated(self.plan, self._candidate(candidate))
 
     def symbolic(self, candidate: int = 1) -> Symbolic:
         """Return the costs of a candidate (1: the best) as SymPy expressions, with the numbers of their symbols.
@@ -391,7 +390,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
     from symconfig.report.markdown import narrow
-    from symconfig.report.timeline.section import TRACE, written
+    from symconfig.report.timeline import TRACE, written
 
     target = wanted.of_plan(plan)
     launchers = wanted.to_start(plan, target)
@@ -406,7 +405,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
 
 def page_files(plan: Plan, wanted: Wanted) -> dict[str, str]:
     """Return {name: text} of the files that a page shows; the trace is left out."""
-    from symconfig.report.timeline.section import TRACE
+    from symconfig.report.timeline import TRACE
 
     return {item.path: item.text for item in files(plan, wanted) if item.path != TRACE}
 

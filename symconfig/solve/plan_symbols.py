@@ -13,7 +13,7 @@ from symconfig.cost.tape import Array, Term
 from symconfig.cost.uneven import LOAD, OF_STEP
 from symconfig.errors import InputError, Problem, among
 from symconfig.plans.plan import Candidate, Plan
-from symconfig.solve.formulas import Formula, Formulas, import_sympy
+from symconfig.solve.formulas import Formulas, import_sympy
 from symconfig.solve.restore import restore
 from symconfig.solve.symbolic import FRAMEWORK, At, Traced, traced
 
@@ -134,15 +134,6 @@ class Symbolic:
 def symbolic(plan: Plan, candidate: Candidate) -> Symbolic:
     """Return the costs of a plan's candidate as expressions; the candidate is computed again."""
     return Symbolic(traced(restore(plan, candidate)))
-
-
-def reached(formulas: Formulas, top: Formula, most: int) -> list[Formula]:
-    """Return the named quantities that a formula depends on within `most` levels, each once, nearest first."""
-    lines, wave = dict[int, None](), [top.line]
-    for _ in range(most):
-        wave = [at for line in wave for at in formulas.formula(line).uses if at in formulas.names and at not in lines]
-        lines |= dict.fromkeys(wave)
-    return [formulas.formula(line) for line in lines]
 
 
 class From(StrEnum):

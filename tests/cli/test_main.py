@@ -259,7 +259,7 @@ def test_verify_of_a_file_says_that_it_is_no_folder(run: Run, plan_file: Path) -
 
 def test_explain_json_names_the_runner_up(run: Run, plan_file: Path) -> None:
     data = run("explain", plan_file, "--json").json()
-    assert data["schema"] == "symconfig.explain/1"
+    assert data["schema"] == "symconfig.explain/2"
     assert data["binding"].startswith("memory of stage 0")
     assert data["runner_up"]["slower_by"] == "+5.0 %"
 
