@@ -20,5 +20,5 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.doctor import blocks, examine
 
     health = examine()
-    show(arguments, health.to_dict, lambda: blocks(health))
-    return 0 if health.healthy else 1
+    show(arguments, lambda: health, lambda: blocks(health))
+    return 0 if health["healthy"] else 1

@@ -59,14 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _models(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the list of models, or a model's descriptor."""
     from symconfig.api import zoo
+    from symconfig.descriptor.load import load_model
     from symconfig.descriptor.write import descriptor_yaml
-    from symconfig.report.zoo import model_list, model_sizes
+    from symconfig.report.listed import model_list, model_sizes
 
     if name is not None:  # a descriptor, which --model takes
-        one = zoo.model(name)
-        return one.model_dump(
-            mode="json", by_alias=True, exclude_defaults=True
-        ), f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
+        one = load_model(name)
+        data = one.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        return data, f"# {model_sizes(one)}\n{descriptor_yaml(one)}"
     lines = zoo.models()
     return {"schema": "symconfig.models/1", "models": [asdict(one) for one in lines]}, model_list(lines)
 
@@ -75,7 +75,7 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
     """Return the list of clusters, or a cluster's descriptor."""
     from symconfig.api import zoo
     from symconfig.descriptor.write import cluster_yaml
-    from symconfig.report.zoo import cluster_list
+    from symconfig.report.listed import cluster_list
 
     if name is not None:  # a descriptor, which --cluster takes
         one = cluster(name, "NAME")
@@ -86,22 +86,21 @@ def _clusters(_: argparse.Namespace, name: str | None) -> Shown:
 
 def _recipes(arguments: argparse.Namespace, name: str | None) -> Shown:
     """Return the recipes that match the filters, or one recipe."""
-    from symconfig.api.recipes import recipe, recipes
-    from symconfig.report.recipes import listed, shown
+    from symconfig.api.zoo import recipe, recipes
+    from symconfig.report.listed import recipe_list, recipe_table
 
     if name is not None:
-        one = recipe(name).to_dict()
-        return {"schema": "symconfig.recipe/1", **one}, shown(one)
-    filters = picked(arguments, "model", "cluster", "task", "kind", "source")
-    rows = [one.to_dict() for one in recipes(gpus=arguments.gpus, **filters)]
-    return {"schema": "symconfig.recipes/2", "recipes": rows}, listed(rows)
+        one = recipe(name)
+        return {"schema": "symconfig.recipe/1", **one}, recipe_table(one)
+    rows = recipes(**picked(arguments, *KINDS["recipes"][1]))
+    return {"schema": "symconfig.recipes/2", "recipes": rows}, recipe_list(rows)
 
 
 def _targets(arguments: argparse.Namespace, name: str | None) -> Shown:
-    from symconfig.report.targets import blocks, targets, to_dict
+    """Return the targets; `name` is a plan's file, and marks those that can express it."""
+    from symconfig.report.listed import targets
 
-    carried = targets(None if name is None else plan_of(name), file_of(arguments.templates))
-    return to_dict(carried), blocks(carried)
+    return targets(None if name is None else plan_of(name), file_of(arguments.templates))
 
 
 def _launchers(_: argparse.Namespace, name: str | None) -> Shown:

@@ -90,8 +90,8 @@ def to_dict(plan: Plan, explanation: Explanation, symbolic: Symbolic) -> dict[st
 _PHASES = ("forward", "backward", "weight-gradient")
 _MOVERS = 12  # symbols with the largest elasticity that are shown
 NOTE = (
-    "The search evaluates these same formulas. A choice in them (the slowest stage) is a max or min, or the one that "
-    "holds at this plan. simulated_pipeline and simulated_exchange are the event simulation's seconds over the formulas'."
+    "The search evaluates these same formulas. A choice in them (the slowest stage) is a max or min, or that of this "
+    "plan. simulated_pipeline, simulated_exchange: seconds of the event simulation over those of the formulas."
 )
 
 
@@ -159,9 +159,8 @@ def strategy_tables(strategies: Strategies) -> list[Block]:
     if not strategies.axes:
         return []
     over = ", ".join(f"{axis.name} {axis.ranks} over {axis.level}" for axis in strategies.axes)
-    shown: list[Block] = [
-        f"The sharding of each tensor: each dim, the axes that split it, and into how many parts ({over})"
-    ]
+    first = f"The sharding of each tensor: its dims, the axes that split each, and the number of parts ({over})"
+    shown: list[Block] = [first]
     for block in strategies.blocks:
         rows = _joined(
             (line.tensor, _made(line), ": ".join(filter(None, (_used(line), _exchanged(line))))) for line in block.lines
@@ -209,7 +208,9 @@ def _exchanged(line: StrategyLine) -> str:
 
 
 def formulas(symbolic: Symbolic) -> list[Block]:
-    """Return all formulas of step and memory with their values, the symbols that move the step most, and all symbols."""
+    """Return all formulas of step and memory with their values, a note, and two tables: the symbols that move the
+    step most, and all symbols.
+    """
     lines = (
         line
         for one in symbolic.formulas
