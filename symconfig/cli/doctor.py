@@ -17,8 +17,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what is installed; return 1 if planning does not work on this machine, else 0."""
-    from symconfig.report.doctor import blocks, examine
+    from symconfig.report.doctor import BASE, blocks, examine, sites
 
     health = examine()
+    health["sites"] = list(sites()) if all(health["packages"][name] for name in BASE) else []
     show(arguments, lambda: health, lambda: blocks(health))
     return 0 if health["healthy"] else 1

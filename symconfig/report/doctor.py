@@ -18,26 +18,24 @@ _HERE = {True: "found", False: "not found", None: "launch.sh exports it"}
 
 
 def examine() -> dict[str, Any]:
-    """Return the JSON of `symconfig doctor --json`; no heavy package is imported. `healthy`: planning and rendering
-    work here; `sites`: needs of plans' options, [] if a package that symconfig requires is missing.
+    """Return what is installed on this machine, as `symconfig doctor --json` has it but for `sites`; no heavy package
+    is imported. `healthy`: planning and rendering work here.
     """
     packages = {name: _version(name) for name in (*BASE, *EXTRA)}
     folders = {name: _data(name) for name in ("model_zoo", "templates")}
-    base, zoo = all(packages[name] for name in BASE), folders["model_zoo"]
+    zoo = folders["model_zoo"]
     kinds = {
-        kind: sorted(file.stem for file in (zoo / kind).glob("*.yaml")) if zoo else []
-        for kind in ("models", "clusters")
+        kind: [file.stem for file in (zoo / kind).glob("*.yaml")] if zoo else [] for kind in ("models", "clusters")
     }
     return {
         "schema": "symconfig.doctor/1",
-        "healthy": base and all(folders.values()) and all(kinds.values()),
+        "healthy": all(packages[name] for name in BASE) and all(folders.values()) and all(kinds.values()),
         "symconfig": install.VERSION,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": packages,
         "folders": [{"name": name, "path": None if path is None else str(path)} for name, path in folders.items()],
-        **kinds,
-        "sites": list(_sites()) if base else [],
+        **{kind: sorted(names) for kind, names in kinds.items()},
     }
 
 
@@ -58,14 +56,16 @@ def _data(name: str) -> Path | None:
         return None
 
 
-def _sites() -> Iterator[dict[str, Any]]:
+def sites() -> Iterator[dict[str, Any]]:
     """Yield the needs of all frameworks' options: Python modules, and variables that launch.sh sets (here: None)."""
     from symconfig.frameworks.known import BACKENDS
     from symconfig.frameworks.tables import options
 
     for option in (option for backend in BACKENDS for option in options(backend)):
         for need in option.needs:
-            wants = {need.named: need.is_there()} if need.module is not None else {}
+            wants: dict[str, bool | None] = {}
+            if need.module is not None:
+                wants[need.named] = need.is_there()
             wants |= {f"{name}={value}": None for name, value in need.environment.items()}
             for name, here in wants.items():
                 yield {"option": option.name, "label": option.label, "wants": name, "hint": need.hint, "here": here}

@@ -9,7 +9,7 @@ import pytest
 from symconfig import install
 from symconfig.descriptor.load import zoo_clusters, zoo_models
 from symconfig.report import doctor
-from symconfig.report.doctor import examine
+from symconfig.report.doctor import examine, sites
 from symconfig.report.grid import plain
 
 
@@ -22,7 +22,7 @@ def test_a_working_installation_is_healthy() -> None:
 def test_a_missing_package_makes_it_ill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "BASE", (*doctor.BASE, "no-such-package"))
     assert not examine()["healthy"]
-    assert "does not work here" in plain(doctor.blocks(examine()))
+    assert "does not work here" in plain(doctor.blocks({**examine(), "sites": []}))
 
 
 def test_the_commands_are_those_of_the_page_of_installing() -> None:
@@ -37,10 +37,10 @@ def test_options_that_want_something_of_the_site_are_listed_with_what_is_here(
     (tmp_path / "deep_ep").mkdir()
     (tmp_path / "deep_ep" / "__init__.py").write_text("raise SystemExit  # it is looked for, not imported\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    sites = {(site["option"], site["wants"]): site["here"] for site in examine()["sites"]}
-    assert sites["deepep", "deep_ep"] is True
-    assert sites["hybridep", "deep_ep, with HybridEPBuffer"] is False
-    assert sites["cuda_graphs", "NCCL_GRAPH_REGISTER=0"] is None
-    shown = " ".join(plain(doctor.blocks(examine())).split())
+    found = {(site["option"], site["wants"]): site["here"] for site in sites()}
+    assert found["deepep", "deep_ep"] is True
+    assert found["hybridep", "deep_ep, with HybridEPBuffer"] is False
+    assert found["cuda_graphs", "NCCL_GRAPH_REGISTER=0"] is None
+    shown = " ".join(plain(doctor.blocks({**examine(), "sites": list(sites())})).split())
     assert "needed where the job runs here" in shown
     assert "HybridEP's kernels for the experts' tokens hybridep deep_ep, with HybridEPBuffer not found" in shown
