@@ -7,9 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.api.clusters import AnyCluster
-from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, Problems, Wanted, page_files
+from symconfig.api.planning import AnyCluster, AnyPlan, Problems, Wanted, loaded_cluster, page_files
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Limits
 from symconfig.descriptor.load import load_model
@@ -58,7 +56,7 @@ def audit(
     once.
     """
     gathered = Problems(problems)
-    known = None if cluster is None else gathered.collect(lambda: cluster_of(cluster))
+    known = None if cluster is None else gathered.collect(lambda: loaded_cluster(cluster))
     described = (
         model
         if isinstance(model, ModelDescriptor) or model is None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from pydantic import BaseModel
 
-from symconfig.api.clusters import AnyCluster, in_job
 from symconfig.api.problems import Problems as Problems
 from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
@@ -185,6 +184,7 @@ class PlanResult:
 
 
 AnyPlan = Plan | PlanResult | str | Path
+AnyCluster = str | Path | ClusterDescriptor
 Tell = Callable[[Sequence[str]], None]
 
 
@@ -227,8 +227,8 @@ def plan(
 ) -> PlanResult:
     """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
 
-    cluster: also a mapping of changes, {"base": "h100", "network": "4x200Gb/s"}. top: number of candidates. Raises
-    InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
+    cluster: also a name with changes, "h100 with network=4x200Gb/s". top: number of candidates. Raises InputError (all
+    problems at once) on bad input, InfeasibleError when nothing fits.
     """
     named = {"model": model, "cluster": cluster, "gpus": gpus, "seq_length": seq_length}
     document = Document(job_fields({**named, "global_batch_size": global_batch_size, **fields}), file="")
@@ -291,14 +291,12 @@ def read_job(
     """Return the document's job with its model and cluster. Raises InputError with all problems."""
     gathered = Problems(problems)
     gathered.collect(lambda: check_batch(document))
-    given = document = with_batch(document)
-    with_name = gathered.collect(lambda: in_job(given), given)
-    document = with_name or replace(given, data={**given.data, "cluster": "unread"})
+    document = with_batch(document)
     job = gathered.collect(lambda: validate(document, Job))
     names = document.data if isinstance(document.data, dict) else {}
     if model is None and isinstance(names.get("model"), str):
         model = gathered.collect(lambda: load_model(names["model"], model_base), document)
-    if cluster is None and with_name is not None and isinstance(names.get("cluster"), str):
+    if cluster is None and isinstance(names.get("cluster"), str):
         cluster = gathered.collect(lambda: load_cluster(names["cluster"], cluster_base), document)
     if (named := job) is not None:
         gathered.collect(lambda: pin_values.parse(named.pins), document)
@@ -323,6 +321,11 @@ def _with_models(job: Job, document: Document, base: Path | None) -> Job:
         named = whole(reward.model, "rl.reward_model.model")
         update["reward_model"] = reward.model_copy(update={"model": named})
     return job.model_copy(update={"rl": job.rl.model_copy(update=update)})
+
+
+def loaded_cluster(cluster: AnyCluster) -> ClusterDescriptor:
+    """Return the cluster of a name or a path; a descriptor unchanged. Raises InputError."""
+    return cluster if isinstance(cluster, ClusterDescriptor) else load_cluster(str(cluster))
 
 
 def check_top(top: int) -> None:

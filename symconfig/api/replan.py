@@ -8,14 +8,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Unpack
 
-from symconfig.api.clusters import AnyCluster, named
-from symconfig.api.clusters import loaded as cluster_of
-from symconfig.api.planning import AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyCluster, AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
-from symconfig.descriptor.cluster_name import changes_of
+from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
-from symconfig.descriptor.load import load_model, with_changes
+from symconfig.descriptor.load import load_cluster, load_model, with_changes
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
@@ -85,18 +83,16 @@ def replan(
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. cluster: as of `plan`; a mapping without base changes the recorded one. pins:
-    added to the recorded ones, of which those in `release` are dropped. keep: names of choices that keep their old
-    values. checkpoint: the run's folder. at_step: iterations done (None: the checkpoint's, else those done when the old
-    plan took over). schedule: "keep": the same tokens and learning rate over them; "as-is": the same iterations.
-    accept_edits: whether an edited plan file is accepted as it is. Raises InputError (all problems at once) on bad
-    input, InfeasibleError when nothing fits.
+    plan: a plan, its file or folder. pins: added to the recorded ones, of which those in `release` are dropped. keep:
+    names of choices that keep their old values. checkpoint: the run's folder. at_step: iterations done (None: the
+    checkpoint's, else those done when the old plan took over). schedule: "keep": the same tokens and learning rate over
+    them; "as-is": the same iterations. accept_edits: whether an edited plan file is accepted as it is. Raises InputError
+    (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
-    base = cluster.get("base") if isinstance(cluster, Mapping) else cluster
     return replan_again(
         plan,
-        job_fields({**wishes, "cluster": base}),
+        job_fields(wishes),
         release=tuple(release),
         keep=tuple(keep),
         checkpoint=checkpoint,
@@ -105,7 +101,6 @@ def replan(
         top=top,
         model=model if isinstance(model, ModelDescriptor) else None,
         cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
-        changes=changes_of(cluster) if isinstance(cluster, Mapping) else {},
         accept_edits=accept_edits,
         progress=progress,
     )
@@ -150,7 +145,7 @@ def replan_again(
     if old is None or kept is None or released is None:
         raise InputError(gathered.all)
     if changes:  # the name of the cluster holds them
-        wishes = {**wishes, "cluster": named(wishes.get("cluster", old.job.cluster), changes)}
+        wishes = {**wishes, "cluster": joined(str(wishes.get("cluster", old.job.cluster)), changes)}
     document = Document(revised(old, with_batch(Document(wishes, file="")).data, released), file="")
     with_section = {**wishes, "rl": document.data.get("rl")}  # the old section, where no other is wished for
     gathered.collect(lambda: check_batch(Document(with_section, file="")))
@@ -202,7 +197,7 @@ def diff(before: AnyPlan, after: AnyPlan) -> Diff:
 def _cluster(old: Plan, name: object, given: ClusterDescriptor | None, changes: Mapping[str, str]) -> ClusterDescriptor:
     """Return the wished cluster, else the recorded one, with changes applied."""
     if given is None and name is not None:
-        return cluster_of(str(name), changes)
+        return load_cluster(joined(str(name), changes))
     cluster = given or old.cluster
     return with_changes(cluster, changes) if changes else cluster
 

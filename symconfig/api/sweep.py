@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.clusters import in_sweep, named
 from symconfig.api.planning import Problems
 from symconfig.descriptor.document import Document
 from symconfig.descriptor.job import Job
@@ -48,17 +47,15 @@ def sweep(
     return run(read.points, table, fresh, progress, jobs)
 
 
-def read_sweep(
-    source: str | Path | Mapping[str, Any], limit: int = LIMIT, changes: Mapping[str, str] | None = None
-) -> Points:
-    """Return all combinations of a sweep. changes: applied to all clusters. Raises InputError."""
+def read_sweep(source: str | Path | Mapping[str, Any], limit: int = LIMIT) -> Points:
+    """Return all combinations of a sweep. Raises InputError."""
     if isinstance(source, Mapping):
         document, folder = Document(json.loads(as_json(Document(dict(source), file=""))), file=""), None
     else:
         path = Path(source)
         document = load_json_strict(path) if path.suffix == ".json" else load_yaml_strict(path)
         folder = path.parent
-    return points(in_sweep(document, changes or {}), folder, limit)
+    return points(document, folder, limit)
 
 
 def table_of(source: str | Path | Mapping[str, Any], out: str | Path | None) -> Path:
@@ -117,11 +114,10 @@ def read_size(
     goodput: float,
     prices: Mapping[str, float],
     problems: Sequence[Problem] = (),
-    changes: Mapping[str, str] | None = None,
 ) -> Question:
     """Return the validated question; job: fields of a JOB.yaml without cluster and gpus.
 
-    changes: applied to all clusters. problems: the caller's. Raises InputError with those and all found here.
+    problems: the caller's. Raises InputError with those and all found here.
     """
     gathered = Problems(problems)
     deadline_s = gathered.collect(lambda: time_s("deadline", deadline))
@@ -134,8 +130,6 @@ def read_size(
     if not 1 <= most_gpus <= MAX_GPUS:
         gathered.add(Problem("out of range", field="most_gpus", got=f"{most_gpus}", need=f"1 to {MAX_GPUS:,}"))
     names = zoo_clusters() if clusters == ALL else [clusters] if isinstance(clusters, str) else list(clusters)
-    names = [str(named(name, changes or {})) for name in names]
-    prices = {str(named(name, changes or {})): price for name, price in prices.items()}
     known = {name: gathered.collect(partial(load_cluster, name)) for name in names}
     model = gathered.read(load_model, job.get("model"))
     first = {"cluster": names[0] if names else None, "gpus": 1, "global_batch_size": 1, **job}

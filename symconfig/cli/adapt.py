@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
-    instead = f"symconfig replan {arguments.plan} --set {{}} --out DIR, then --plan DIR"
-    given = problems.collect(lambda: variables(arguments.set, arguments.source, instead))
+    given = problems.collect(lambda: variables(arguments.set))
     if plan is None or given is None or problems.all:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:

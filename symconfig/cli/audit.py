@@ -116,7 +116,7 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
     problems = Problems(outside.all)
     on_cluster = problems.read(cluster, arguments.cluster)
-    given = supplied(arguments, source, problems)
+    given = supplied(arguments, problems)
     with working() as progress:
         return api_audit.audit(
             source,
@@ -128,12 +128,11 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
         )
 
 
-def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> dict[str, Any]:
+def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
     """Return the keyword arguments of `audit` from the options; problems are added to `problems`, and their values
     are None.
     """
     numbers = ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
-    instead = f"--cluster '{arguments.cluster or 'h100'} with {{}}'"
     return {
         "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
         **{
@@ -143,7 +142,7 @@ def supplied(arguments: argparse.Namespace, source: str, problems: Problems) -> 
         },
         "model": arguments.model,
         "megatron_version": arguments.megatron_version,
-        "variables": problems.collect(lambda: variables(arguments.set, source, instead)),
+        "variables": problems.collect(lambda: variables(arguments.set)),
         "arguments": arguments.extra,
         "root": arguments.root,
     }

@@ -32,9 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0. Without a cluster only
-    refusals count.
-    """
+    """Print the estimate; return 1 if it does not fit or the framework refuses it, else 0."""
     from symconfig.api.estimate import of_all, of_job, of_script
     from symconfig.cli.job import as_options, request
 
@@ -49,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         others = [one.dest for name, one in job_options().items() if name not in _OF_SCRIPT]
         refuse(arguments, ("job", "pin", *others), "is for a layout by its pins, and --script says its own")
-        given = supplied(arguments, arguments.script, arguments.problems)
+        given = supplied(arguments, arguments.problems)
         on_cluster = arguments.problems.read(cluster, arguments.cluster)
         if arguments.problems.all:
             raise InputError(arguments.problems.all)

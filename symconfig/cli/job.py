@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from symconfig.api.clusters import named
 from symconfig.cli.options import changes, job_options
 from symconfig.cli.shared import as_changes
+from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
 from symconfig.errors import InputError, Problem, reworded
 
@@ -58,8 +58,8 @@ def request(arguments: argparse.Namespace) -> Request:
     changed: dict[str, str] = {}
     try:
         changed = changes(arguments)
-        if data.get("cluster") is not None:
-            data["cluster"] = named(data["cluster"], changed)
+        if isinstance(data.get("cluster"), str):
+            data["cluster"] = joined(data["cluster"], changed)
     except InputError as error:
         problems += error.problems
     base = Path(path).parent if path else None

@@ -125,10 +125,10 @@ def add_changes(parser: argparse._ActionsContainer) -> None:
 
 
 def changes(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return {field: value} of --set for the cluster. Raises InputError."""
+    """Return {field: value} of --set for the cluster; {} for commands without it. Raises InputError."""
     from symconfig.descriptor.cluster_name import pairs
 
-    return pairs(arguments.set, "--set")
+    return pairs(getattr(arguments, "set", []), "--set")
 
 
 def add_answer(parser: argparse.ArgumentParser) -> None:
@@ -195,38 +195,11 @@ def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None
     parser.set_defaults(extra=[])
 
 
-def variables(pairs: list[str], source: str | None, instead: str) -> dict[str, str]:
-    """Return {name: value} of --set for a script. Raises InputError for malformed pairs, and for fields of a cluster
-    that the script does not use.
-
-    instead: the hint for a cluster's field, with `{}` for the pair.
-    """
+def variables(pairs: list[str]) -> dict[str, str]:
+    """Return {name: value} of --set for a script. Raises InputError for malformed pairs."""
     wrong = [pair for pair in pairs if not _VARIABLE.match(pair.partition("=")[0]) or "=" not in pair]
     if wrong:
         raise InputError(
             [Problem("is no variable with a value", field="--set", got=pair, need="NAME=VALUE") for pair in wrong]
         )
-    values = dict(pair.split("=", 1) for pair in pairs)
-    if meant := [name for name in values if _of_cluster(name, source)]:
-        raise InputError([_no_variable(f"{name}={values[name]}", instead) for name in meant])
-    return values
-
-
-def _of_cluster(name: str, source: str | None) -> bool:
-    """Return whether a name is a field of a cluster and not a variable that the script uses."""
-    from symconfig.descriptor.difference import SHORT
-    from symconfig.descriptor.document import MAX_BYTES
-    from symconfig.resources import content
-
-    if name not in (*SHORT, "gpus_per_node", "levels"):
-        return False
-    try:
-        text = content(source or "", MAX_BYTES).decode("utf-8", errors="replace")
-    except InputError:  # a line of arguments, or what is said to be no file where it is read
-        text = source or ""
-    return re.search(rf"\$\{{?{name}\b", text) is None
-
-
-def _no_variable(pair: str, instead: str) -> Problem:
-    what = f"{pair.partition('=')[0]} is a field of a cluster, and --set is for variables of the script here"
-    return Problem(what, field="--set", got=pair, hint=instead.replace("{}", pair))
+    return dict(pair.split("=", 1) for pair in pairs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from symconfig.report.grid import Block
     from symconfig.report.progress import Progress
 
-# A field of a problem that is about a cluster, or of one among several, and what of it is changed.
-_CLUSTER = re.compile(r"cluster(?:\.(?P<field>.+))?|(?:job|sweep)\.cluster(?:\[\d+\])?(?:: (?P<swept>.+))?", re.DOTALL)
 INTERRUPTED = 130  # exit code
 MOST_TOP = 1000  # candidates, or other ways, that are ranked
 
@@ -75,10 +72,9 @@ def as_changes(problem: Problem, changed: Iterable[str], named: str = "--cluster
     """Return a cluster's problem with its field as `--set FIELD` or the option `named`; other problems are
     unchanged.
     """
-    match = _CLUSTER.fullmatch(problem.field or "")
-    if match is None:
+    section, _, field = (problem.field or "").partition(".")
+    if section != "cluster":
         return problem
-    field = match["field"] or match["swept"] or ""
     by_set = next((name for name in changed if f"{field}.".startswith(f"{name}.")), None)
     if by_set is not None:
         return replace(problem, field=f"--set {by_set}", file=None, line=None, column=None)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import MODEL, add_changes, add_jobs, add_some
+from symconfig.cli.options import MODEL, add_jobs, add_some
 from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, Problem
 
@@ -27,7 +27,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
     add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
     add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
-    add_changes(group)
     add("--gpus-max", metavar="N", type=whole, help="most GPUs (default 16384, or what the cluster has)")
     add("--goodput", metavar="X", type=_share, default=1.0, help="share of the time in which steps run (default 1)")
     add(
@@ -79,13 +78,10 @@ def _question(arguments: argparse.Namespace) -> Question:
             goodput=1.0 if arguments.goodput is None else arguments.goodput,
             prices=dict(filter(None, arguments.price)),
             problems=(*arguments.problems.all, *job.problems),
-            changes=job.changes,
         )
     except InputError as error:
-        problems_there = (_as_option(as_options(problem, job)) for problem in error.problems)
-        raise InputError(
-            list(dict.fromkeys(as_changes(each, job.changes, "--clusters") for each in problems_there))
-        ) from None
+        found = (as_changes(_as_option(as_options(problem, job)), (), "--clusters") for problem in error.problems)
+        raise InputError(list(dict.fromkeys(found))) from None
 
 
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_changes, add_jobs, changes
+from symconfig.cli.options import add_jobs
 from symconfig.cli.shared import (
     INTERRUPTED,
-    as_changes,
     note,
     show,
     whole,
@@ -38,7 +37,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the table, a .csv (default: SWEEP.csv, here); what is done stays done "
         "in FILE.journal, and the same command goes on from there",
     )
-    add_changes(parser)
     add_jobs(parser)
     add("--limit", metavar="N", type=whole, help="most combinations (default 10,000)")
     add("--force", action="store_true", help="start again, and replace a table that exists")
@@ -75,13 +73,12 @@ def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
     problems = arguments.problems
     out = api_sweep.table_of(arguments.sweep, arguments.out)
     problems.collect(lambda: check(out))
-    changed = problems.collect(lambda: changes(arguments)) or {}
-    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT, changed))
+    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT))
     if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
-        raise InputError(list(dict.fromkeys(as_changes(problem, changed, "cluster") for problem in problems.all)))
+        raise InputError(problems.all)
     return points, out
 
 
