@@ -86,8 +86,8 @@ def replan(
     plan: a plan, its file or folder. pins: added to the recorded ones, of which those in `release` are dropped. keep:
     names of choices that keep their old values. checkpoint: the run's folder. at_step: iterations done (None: the
     checkpoint's, else those done when the old plan took over). schedule: "keep": the same tokens and learning rate over
-    them; "as-is": the same iterations. accept_edits: whether an edited plan file is accepted as it is. Raises InputError
-    (all problems at once) on bad input, InfeasibleError when nothing fits.
+    them; "as-is": the same iterations. accept_edits: whether an edited plan file is accepted. Raises InputError (all
+    problems at once) on bad input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
     return replan_again(

@@ -32,7 +32,7 @@ def test_a_new_batch_says_what_changes_and_writes_it(tmp_path: Path, run: Run) -
     assert "train iters       1,000  550" in done.out
     assert "To go on at step 400: bash launch.sh" in done.out
     assert "--override-opt_param-scheduler" in done.out
-    assert "Files that change besides plan.json: launch.sh" in done.out
+    assert "Files that change: plan.json, launch.sh" in done.out
     new = load_plan(tmp_path / "new")
     assert new.best.batch.global_ == 128
     assert new.job.training.train_iters == 550
@@ -51,7 +51,7 @@ def test_nothing_new_is_nothing_to_do(old: Path, run: Run) -> None:
     assert done.code == 0
     assert "The job is the same as before." in done.out
     assert "The old plan is still the best: the planner changes nothing." in done.out
-    assert "No file of the old plan changes but plan.json." in done.out
+    assert "Files that change: plan.json." in done.out
 
 
 def test_json_has_all_of_it(old: Path, run: Run) -> None:

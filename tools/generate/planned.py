@@ -16,7 +16,7 @@ import symconfig
 from symconfig.api.planning import PlanResult
 from symconfig.report.explanation import formulas
 from symconfig.report.grid import Block, plain
-from symconfig.report.whatif import blocks as ranges
+from symconfig.report.whatif import ranges
 from symconfig.runs.sweep.columns import COLUMNS
 from tools.pages import table
 

@@ -97,7 +97,7 @@ def test_the_frontier_has_nothing_that_another_beats(given: list[Task]) -> None:
 def test_a_table_for_people(run: Run, given: list[Task]) -> None:
     outcome = run("size", *ASKED, "--deadline", "3d", "--price", "h100=2.5", "--price", "a100-80gb=1.5")
     assert outcome.code == 0
-    assert "h100: 48 GPUs, 2.53 days; 56 to be in time also at the slow end of what is likely" in outcome.out
+    assert "h100: 48 GPUs, 2.53 days; 56 to be in time at the slow end, too" in outcome.out
     assert "Next:\n  symconfig plan --model llama2-7b --cluster h100 --gpus 48 --global-batch-size 1024" in outcome.out
     assert "nothing is counted for failures" in outcome.out
 
@@ -118,9 +118,7 @@ def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
     outcome = run(
         "size", *ASKED[:1], "--tokens", "1k", "--clusters", "h100", "--deadline", "1h", "--gpus-max", "1", *batch
     )
-    assert "llama2-7b: 1,000 tokens in 1 hour\nglobal batch 1 sequence of 1,000 tokens, 1,000 in all; 1 step\n" in (
-        outcome.out
-    )
+    assert "llama2-7b: 1,000 tokens in 1 hour\nglobal batch 1 sequence of 1,000 tokens; 1 step\n" in (outcome.out)
     assert "1 number of GPUs was planned." in outcome.out
 
 
@@ -137,19 +135,14 @@ def test_json_is_the_contract(run: Run, given: list[Task]) -> None:
 def test_what_cannot_be_met_names_the_fastest_and_is_exit_1(run: Run, given: list[Task]) -> None:
     outcome = run("size", *ASKED, "--deadline", "1d", "--gpus-max", "64")
     assert outcome.code == 1
-    assert f"h100: cannot be met with at most 64 GPUs: the fastest is {days(64):.2f} days on 64 GPUs" in outcome.out
-    assert "a100-80gb: cannot be met with at most 64 GPUs" in outcome.out
+    assert f"h100: not in time with at most 64 GPUs: the fastest is {days(64):.2f} days on 64" in outcome.out
+    assert "a100-80gb: not in time with at most 64 GPUs" in outcome.out
 
 
 def test_where_none_can_be_in_time_even_at_its_peak_the_largest_are_planned(run: Run, given: list[Task]) -> None:
     words = ("size", *ASKED, "--deadline", "1h", "--gpus-max")
     outcome = run(*words, "64")
     assert outcome.code == 1
-    said = (
-        r"h100: cannot be met with at most 64 GPUs: [\d,]+ would be needed even at their peak; the fastest is "
-        rf"{days(64):.2f} days on 64 GPUs"
-    )
-    assert re.search(said, outcome.out)
     h100 = run(*words, "64", "--json").json()["clusters"][0]
     assert h100["least_gpus_at_peak"] > 64
     assert (h100["smallest_gpus"], h100["fastest_gpus"]) == (None, 64)
