@@ -64,7 +64,7 @@ def audit(
     )
     lengths = {"prompt_length": prompt_length, "response_length": response_length}
     for name, value in {"gpus": gpus, "seq_length": seq_length, "vocab_size": vocab_size, **lengths}.items():
-        if value is not None and value < 1:
+        if value is not None and (isinstance(value, str) or value < 1):
             gathered.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
     kept = (
         limits

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Unpack
+from typing import Any
 
-from symconfig.api.planning import AnyCluster, AnyPlan, JobFields, PlanResult, Problems, check_top, job_fields
+from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.cluster_name import joined
 from symconfig.descriptor.document import Document
@@ -58,16 +58,6 @@ class ReplanResult:
         return to_dict(self.found)
 
 
-class ReplanFields(JobFields, total=False):
-    """Fields of a job that replace those that a plan has recorded."""
-
-    model: str | Path | ModelDescriptor | None
-    cluster: AnyCluster | None
-    gpus: int | Literal["auto"] | None
-    global_batch_size: int | None
-    seq_length: int | None
-
-
 def replan(
     plan: AnyPlan,
     *,
@@ -78,56 +68,24 @@ def replan(
     schedule: Mode = "keep",
     accept_edits: bool = False,
     top: int = TOP,
+    changes: Mapping[str, str] = MappingProxyType({}),
+    problems: Sequence[Problem] = (),
     progress: Callable[[str, float], None] | None = None,
-    **wishes: Unpack[ReplanFields],
+    **wishes: Any,
 ) -> ReplanResult:
     """Return the plan of a recorded job with some inputs replaced, and what changes for the run.
 
-    plan: a plan, its file or folder. pins: added to the recorded ones, of which those in `release` are dropped. keep:
-    names of choices that keep their old values. checkpoint: the run's folder. at_step: iterations done (None: the
-    checkpoint's, else those done when the old plan took over). schedule: "keep": the same tokens and learning rate over
-    them; "as-is": the same iterations. accept_edits: whether an edited plan file is accepted. Raises InputError (all
-    problems at once) on bad input, InfeasibleError when nothing fits.
+    plan: a plan, its file or folder. wishes: fields as of `plan`. pins: added to the recorded ones, of which those in
+    `release` are dropped. keep: names of choices that keep their old values. checkpoint: the run's folder. at_step:
+    iterations done (None: the checkpoint's, else those done when the old plan took over). schedule: "keep": the same
+    tokens and learning rate over them; "as-is": the same iterations. accept_edits: whether an edited plan file is
+    accepted. changes: of fields of the wished cluster, else of the recorded one. problems: the caller's, raised with
+    those found here. Raises InputError (all problems at once) on bad input, InfeasibleError when nothing fits.
     """
     model, cluster = wishes.get("model"), wishes.get("cluster")
-    return replan_again(
-        plan,
-        job_fields(wishes),
-        release=tuple(release),
-        keep=tuple(keep),
-        checkpoint=checkpoint,
-        at_step=at_step,
-        schedule=schedule,
-        top=top,
-        model=model if isinstance(model, ModelDescriptor) else None,
-        cluster=cluster if isinstance(cluster, ClusterDescriptor) else None,
-        accept_edits=accept_edits,
-        progress=progress,
-    )
-
-
-def replan_again(
-    plan: AnyPlan,
-    wishes: Mapping[str, Any],
-    *,
-    release: tuple[str, ...] = (),
-    keep: tuple[str, ...] = (),
-    checkpoint: str | Path | None = None,
-    at_step: int | None = None,
-    schedule: Mode = "keep",
-    top: int = TOP,
-    model: ModelDescriptor | None = None,
-    cluster: ClusterDescriptor | None = None,
-    changes: Mapping[str, str] = MappingProxyType({}),
-    accept_edits: bool = False,
-    problems: Sequence[Problem] = (),
-    progress: Callable[[str, float], None] | None = None,
-) -> ReplanResult:
-    """Return the new plan; arguments as of `replan`, `wishes` as job fields.
-
-    model, cluster: descriptors in place of the names in `wishes`. changes: to the wished cluster, else to the recorded
-    one. problems: the caller's, raised with those found here.
-    """
+    model = model if isinstance(model, ModelDescriptor) else None
+    cluster = cluster if isinstance(cluster, ClusterDescriptor) else None
+    wishes, keep, release = job_fields(wishes), tuple(keep), tuple(release)
     gathered = Problems(problems)
     old = gathered.collect(lambda: loaded(plan, accept_edits))
     file = Path(plan) if isinstance(plan, str | Path) else None

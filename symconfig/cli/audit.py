@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_page, add_script, add_some, variables
+from symconfig.cli.options import add_page, add_script, add_some, number, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
@@ -19,7 +19,6 @@ from symconfig.cli.shared import (
     output,
     say,
     show,
-    whole_of,
     working,
     write_page,
     write_text,
@@ -29,7 +28,6 @@ from symconfig.format import masked
 
 if TYPE_CHECKING:
     from symconfig.api.planning import Problems
-    from symconfig.descriptor.job import Limits
     from symconfig.existing.audit.audit import Audit
 
 NAME = "audit"
@@ -53,9 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what it does not say itself (without --cluster nothing is predicted)")
     add_some(group, "cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin")
     add = group.add_argument
-    add("--vocab-size", metavar="N", help="tokens of the vocabulary")
-    add("--prompt-length", metavar="N", help="tokens of a prompt in the mean, of reinforcement learning")
-    add("--response-length", metavar="N", help="tokens of a response in the mean")
+    add("--vocab-size", metavar="N", type=number, help="tokens of the vocabulary")
+    add("--prompt-length", metavar="N", type=number, help="tokens of a prompt in the mean, of reinforcement learning")
+    add("--response-length", metavar="N", type=number, help="tokens of a response in the mean")
     add = parser.add_argument_group("the answer").add_argument
     add("--no-plan", action="store_true", help="do not look for a better plan")
     add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
@@ -129,35 +127,24 @@ def _audited(arguments: argparse.Namespace, source: str, outside: Problems) -> A
 
 
 def supplied(arguments: argparse.Namespace, problems: Problems) -> dict[str, Any]:
-    """Return the keyword arguments of `audit` from the options; problems are added to `problems`, and their values
-    are None.
-    """
-    numbers = ("gpus", "seq_length", "vocab_size", "prompt_length", "response_length")
+    """Return the keyword arguments of `audit` from the options; problems are added to `problems`."""
+    names = (
+        "gpus",
+        "model",
+        "seq_length",
+        "megatron_version",
+        "vocab_size",
+        "prompt_length",
+        "response_length",
+        "root",
+    )
+    margin = arguments.memory_margin
     return {
-        "limits": problems.collect(lambda: _limits(arguments.memory_margin)),
-        **{
-            name: problems.read(whole_of(name), getattr(arguments, name))
-            for name in numbers
-            if hasattr(arguments, name)
-        },
-        "model": arguments.model,
-        "megatron_version": arguments.megatron_version,
+        **{name: getattr(arguments, name) for name in names if hasattr(arguments, name)},
+        "limits": None if margin is None else {"memory_margin": margin},
         "variables": problems.collect(lambda: variables(arguments.set)),
         "arguments": arguments.extra,
-        "root": arguments.root,
     }
-
-
-def _limits(margin: str | None) -> Limits:
-    """Return the limits with this memory margin; the defaults for None. Raises InputError if it is out of range."""
-    from symconfig.descriptor.job import Limits
-
-    if margin is None:
-        return Limits()
-    try:
-        return Limits(memory_margin=float(margin))
-    except ValueError:
-        raise InputError("out of range", field="--memory-margin", got=margin, need="a share from 0 to 0.9") from None
 
 
 def _write(audits: Sequence[Audit], outputs: dict[str, Path], force: bool) -> None:

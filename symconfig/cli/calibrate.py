@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_some
+from symconfig.cli.options import add_some, number
 from symconfig.cli.shared import (
     YAML,
     cluster,
@@ -16,7 +16,6 @@ from symconfig.cli.shared import (
     note,
     output,
     show,
-    whole_of,
     working,
     write_text,
 )
@@ -50,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
     log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
     add_some(log, "model", "gpus", "global_batch_size", "seq_length")
-    log.add_argument("--micro-batch-size", metavar="N", help="sequences of one GPU at a time")
+    log.add_argument("--micro-batch-size", metavar="N", type=number, help="sequences of one GPU at a time")
     log.add_argument("--recompute", metavar="R", help="none, selective or full")
 
 
@@ -109,10 +108,12 @@ def _additions(arguments: argparse.Namespace) -> Additions:
     from symconfig.measured.runs import RECOMPUTE, Additions
 
     problems = arguments.problems
-    gpus, micro, batch, length = (
-        problems.read(whole_of(name), getattr(arguments, name))
-        for name in ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
-    )
+    names = ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
+    for name in names:
+        value = getattr(arguments, name)
+        if isinstance(value, str) or (value is not None and value < 1):
+            problems.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
+    gpus, micro, batch, length = (getattr(arguments, name) for name in names)
     model = problems.read(load_model, arguments.model)
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)

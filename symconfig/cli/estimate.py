@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from symconfig.cli.audit import supplied
-from symconfig.cli.options import add_job, add_script, job_options
+from symconfig.cli.options import add_job, add_script, job_options, number
 from symconfig.cli.shared import cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
@@ -28,7 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--fits-on", action="store_true", help="also which GPUs of `symconfig list clusters` have room, and the step")
     add_job(parser)
     add_script(parser, own_set=False)
-    add("--vocab-size", metavar="V", help="tokens of the vocabulary, where the script does not say")
+    add("--vocab-size", metavar="V", type=number, help="tokens of the vocabulary, where the script does not say")
 
 
 def run(arguments: argparse.Namespace) -> int:

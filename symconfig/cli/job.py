@@ -50,7 +50,7 @@ def request(arguments: argparse.Namespace) -> Request:
         if text is not None:
             given.add(option.flag)
             text = _base(text, arguments) if option.field == "target" else text
-            _put(data, option.field.split("."), option.read(text))
+            _put(data, option.field.split("."), text)
     problems = list(_swallowed(arguments))
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):

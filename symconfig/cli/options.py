@@ -33,6 +33,11 @@ _PINS = "fix or bound a choice: tp=8, pp=2..8, vpp=..4, recompute=full, zero=1; 
 _CHANGES = "a field of the cluster that differs: network=4x200Gb/s, gpu_memory=96GB; may be repeated"
 
 
+def number(text: str) -> int | str:
+    """Return a text as an integer; text that is none unchanged, for whoever validates it."""
+    return int(text) if re.fullmatch(r"[-+]?[0-9]{1,100}", text) else text
+
+
 class Option(NamedTuple):
     """An option that sets a field of a job, dotted. kind: int, float, str, or tuple for several."""
 
@@ -48,7 +53,7 @@ class Option(NamedTuple):
 
     def add(self, parser: argparse._ActionsContainer) -> None:
         metavar = _METAVARS.get(self.field) or {int: "N", float: "X", tuple: "NAMES"}.get(self.kind, "NAME")
-        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {}
+        many: dict[str, Any] = {"nargs": "+", "action": "extend"} if metavar == "DATA" else {"type": self.read}
         parser.add_argument(self.flag, metavar=metavar, help=self.help.replace("%", "%%"), **many)
 
     def read(self, text: Any) -> Any:
@@ -56,9 +61,9 @@ class Option(NamedTuple):
         is split at commas.
         """
         if self.kind is tuple:
-            return text if isinstance(text, list) else [name for name in text.split(",") if name]
-        if self.kind is int and not re.fullmatch(r"[-+]?[0-9]{1,100}", text):
-            return text
+            return [name for name in text.split(",") if name]
+        if self.kind is int:
+            return number(text)
         try:
             return self.kind(text)
         except ValueError:

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     InputError, InfeasibleError.
     """
     from symconfig.api import planning as api
-    from symconfig.api import replan as api_replan
+    from symconfig.api.replan import replan
     from symconfig.cli.job import as_options, request
     from symconfig.report.replan import blocks
 
@@ -108,9 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.lose_nodes is not None:
             fallback = _on_fewer_nodes(arguments, wishes, options, lost, progress)
         else:
-            result = api_replan.replan_again(
-                arguments.plan, wishes, **options, problems=problems.all, progress=progress
-            )
+            result = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
@@ -126,7 +124,7 @@ def _on_fewer_nodes(
     progress: Progress,
 ) -> Fallback:
     """Return the plans for fewer nodes; if options change the job, the plan is solved again first, with a note."""
-    from symconfig.api.replan import replan_again
+    from symconfig.api.replan import replan
     from symconfig.runs.replan.fallback import fallback
 
     problems = arguments.problems
@@ -134,7 +132,7 @@ def _on_fewer_nodes(
     whole = problems.collect(lambda: plan_of(arguments.plan))
     if wishes or options["changes"]:
         note("note: the plan itself is made again first")
-        remade = replan_again(arguments.plan, wishes, **options, problems=problems.all, progress=progress)
+        remade = replan(arguments.plan, **wishes, **options, problems=problems.all, progress=progress)
         whole = remade.found.new
     if problems.all or whole is None or lost is None:
         raise InputError(problems.all)

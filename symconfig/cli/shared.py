@@ -103,16 +103,6 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def whole_of(name: str) -> Callable[[str], int]:
-    """Return a function that reads an integer above 0 and whose InputError names this option."""
-
-    def read(text: str) -> int:
-        with reworded(lambda problem: replace(problem, field=f"--{name.replace('_', '-')}")):
-            return whole(text)
-
-    return read
-
-
 def within(least: int, most: int) -> Callable[[str], int]:
     """Return a function that reads an integer within bounds (included) or raises InputError."""
 

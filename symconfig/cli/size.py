@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from symconfig.cli.options import MODEL, add_jobs, add_some
 from symconfig.cli.shared import as_changes, show, whole, working
-from symconfig.errors import FailedError, InputError, Problem
-
-if TYPE_CHECKING:
-    from symconfig.runs.sweep.size import Question
+from symconfig.errors import FailedError, InputError, reworded
 
 NAME = "size"
 DOES = "how many GPUs of which cluster meet a deadline, at what cost"
@@ -48,51 +43,36 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the numbers of GPUs; return 0 if a cluster meets the deadline, else 1."""
+    """Print the numbers of GPUs; return 0 if a cluster meets the deadline, else 1. Raises InputError with all
+    problems, named by the options.
+    """
+    from symconfig.api.sweep import ALL, size
+    from symconfig.cli.job import as_options, request
     from symconfig.report.size import blocks, to_dict
-    from symconfig.runs.sweep.size import size
+    from symconfig.runs.sweep.size import MOST_GPUS
 
-    question = _question(arguments)
-    with working() as progress:
-        answer = size(question, lambda done, total: progress.say(f"planned {done:,} of {total:,}"), arguments.jobs)
+    job = request(arguments)
+    clusters = ALL if arguments.clusters == ALL else _BETWEEN.split(arguments.clusters)
+    with reworded(lambda problem: as_changes(as_options(problem, job), (), "--clusters")), working() as progress:
+        answer = size(
+            **{"model": None, **job.document.data},
+            deadline=arguments.deadline,
+            tokens=arguments.tokens,
+            clusters=clusters,
+            batch_tokens=arguments.batch_tokens,
+            gpus_max=arguments.gpus_max or MOST_GPUS,
+            goodput=1.0 if arguments.goodput is None else arguments.goodput,
+            prices=dict(filter(None, arguments.price)),
+            jobs=arguments.jobs,
+            problems=(*arguments.problems.all, *job.problems),
+            progress=lambda done, total: progress.say(f"planned {done:,} of {total:,}"),
+        )
     show(arguments, lambda: to_dict(answer), lambda: blocks(answer))
     return 0 if answer.met else FailedError.exit_code
 
 
-def _question(arguments: argparse.Namespace) -> Question:
-    """Return the validated question. Raises InputError with all problems, named by the options."""
-    from symconfig.api import sweep as api_sweep
-    from symconfig.cli.job import as_options, request
-    from symconfig.runs.sweep.size import MOST_GPUS
-
-    job = request(arguments)
-    clusters = arguments.clusters if arguments.clusters == api_sweep.ALL else _BETWEEN.split(arguments.clusters)
-    try:
-        return api_sweep.read_size(
-            job.document.data,
-            arguments.deadline,
-            tokens=arguments.tokens,
-            clusters=clusters,
-            batch_tokens=arguments.batch_tokens,
-            most_gpus=arguments.gpus_max or MOST_GPUS,
-            goodput=1.0 if arguments.goodput is None else arguments.goodput,
-            prices=dict(filter(None, arguments.price)),
-            problems=(*arguments.problems.all, *job.problems),
-        )
-    except InputError as error:
-        found = (as_changes(_as_option(as_options(problem, job)), (), "--clusters") for problem in error.problems)
-        raise InputError(list(dict.fromkeys(found))) from None
-
-
 # A comma between clusters; one in a cluster's name is followed by a blank, or by a field that is changed.
 _BETWEEN = re.compile(r",(?!\s|[A-Za-z_.]+=)")
-
-
-def _as_option(problem: Problem) -> Problem:
-    field = problem.field or ""
-    if field.startswith("prices."):
-        return replace(problem, field="--price", got=problem.got or field.removeprefix("prices."))
-    return replace(problem, field="--gpus-max") if field == "most_gpus" else problem
 
 
 def _share(text: str) -> float:

@@ -19,7 +19,6 @@ from symconfig.cli.shared import (
 from symconfig.errors import FailedError, InputError, Problem
 
 if TYPE_CHECKING:
-    from symconfig.runs.sweep.job import Points
     from symconfig.runs.sweep.run import Done
 
 NAME = "sweep"
@@ -46,40 +45,30 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan all combinations and print the summary; return the exit code.
 
     0: all were answered and at least one has a plan; 1: none has one, or some failed or were lost; 130: interrupted.
+    Raises InputError with all problems before any work.
     """
+    from symconfig.api.sweep import read_sweep
     from symconfig.report.sweep import blocks, to_dict
-    from symconfig.runs.sweep.run import sweep
+    from symconfig.runs.sweep.job import LIMIT
+    from symconfig.runs.sweep.run import check, journal_of, sweep
     from symconfig.runs.sweep.task import Status
 
-    points, out = _points(arguments)
-    with working() as progress:
-        tell = _telling(progress.say)
-        swept = sweep(points.points, out, arguments.force, tell, arguments.jobs)
-    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
-    if swept.interrupted:
-        note("interrupted")
-        return INTERRUPTED
-    counts = swept.counts
-    failed = counts[Status.DEFECT] + counts[Status.LOST]
-    return FailedError.exit_code if failed or not counts[Status.PLANNED] else 0
-
-
-def _points(arguments: argparse.Namespace) -> tuple[Points, Path]:
-    """Return (combinations, the table's path). Raises InputError with all problems, before any work."""
-    from symconfig.api import sweep as api_sweep
-    from symconfig.runs.sweep.job import LIMIT
-    from symconfig.runs.sweep.run import check, journal_of
-
-    problems = arguments.problems
-    out = api_sweep.table_of(arguments.sweep, arguments.out)
+    problems, out = arguments.problems, Path(arguments.out or f"{Path(arguments.sweep).stem}.csv")
     problems.collect(lambda: check(out))
-    points = problems.collect(lambda: api_sweep.read_sweep(arguments.sweep, arguments.limit or LIMIT))
+    points = problems.collect(lambda: read_sweep(arguments.sweep, arguments.limit or LIMIT))
     if out.exists() and not journal_of(out).exists() and not arguments.force:
         what = "this file exists already, and no journal of a sweep beside it"
         problems.add(Problem(what, file=str(out), hint="--force, or another --out"))
     if problems.all or points is None:
         raise InputError(problems.all)
-    return points, out
+    with working() as progress:
+        swept = sweep(points.points, out, arguments.force, _telling(progress.say), arguments.jobs)
+    show(arguments, lambda: to_dict(swept, points, out), lambda: blocks(swept, points, out))
+    if swept.interrupted:
+        note("interrupted")
+        return INTERRUPTED
+    failed = swept.counts[Status.DEFECT] + swept.counts[Status.LOST]
+    return FailedError.exit_code if failed or not swept.counts[Status.PLANNED] else 0
 
 
 def _telling(say: Callable[[str], None]) -> Callable[[Done], None]:

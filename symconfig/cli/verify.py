@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _real(arguments: argparse.Namespace) -> int:
     """Run the checks with the real frameworks and print them; return 1 if one failed, else 0."""
-    from symconfig.report.checks import blocks
+    from symconfig.report.verify import checked as blocks
     from symconfig.verify.checks import TIMEOUT_S, passed, verify
 
     (place,) = arguments.place
@@ -101,7 +101,7 @@ def _frozen(arguments: argparse.Namespace) -> int:
     all places.
     """
     from symconfig.api.frozen import verify_frozen
-    from symconfig.report.frozen import blocks, to_dict
+    from symconfig.report.verify import frozen, frozen_data
 
     passed, problems = True, arguments.problems
     for place in () if problems.all else arguments.place:
@@ -109,8 +109,8 @@ def _frozen(arguments: argparse.Namespace) -> int:
         if checked is None:
             continue
         passed &= checked.passed
-        shown = [*([place] if len(arguments.place) > 1 else []), *blocks(checked)]
-        show(arguments, partial(to_dict, checked), partial(list, shown))
+        shown = [*([place] if len(arguments.place) > 1 else []), *frozen(checked)]
+        show(arguments, partial(frozen_data, checked), partial(list, shown))
     if problems.all:
         raise InputError(problems.all)
     return 0 if passed else 1

@@ -70,7 +70,7 @@ def read(audit: Audit) -> str:
     companions = f" (with {', '.join(others)})" if others else ""
     guessed = " (guessed; --megatron-version states it)" if reader.version_guessed else ""
     kind = _ARGUMENTS if reading.json_alone and reading.tree is not None else FORMATS[reading.format]
-    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {reader.version}{guessed}".rstrip()
+    return f"{reading.file}{companions}: {kind}, {options}{program}\nread as {reader.label} {reader.version}{guessed}"
 
 
 def unread(reading: Reading) -> Grid:

@@ -322,7 +322,7 @@ def _sorted(values: dict[str, float]) -> list[tuple[str, float]]:
 
 
 def footer(plan: Plan) -> str:
-    """Return sentences on step and memory with the runs behind their intervals, bottleneck, and extent of the search."""
+    """Return sentences on step and memory with the runs behind their intervals, on bottleneck and search."""
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])

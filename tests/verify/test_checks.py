@@ -19,7 +19,7 @@ from symconfig.plans.plan import Plan, Recompute
 from symconfig.render import manifest
 from symconfig.render import render as render_for
 from symconfig.render.files import Files, write
-from symconfig.report.checks import blocks
+from symconfig.report.verify import checked as blocks
 from symconfig.resources import MARKER
 from symconfig.verify import checks, megatron_source
 from symconfig.verify.checks import Check, Options

@@ -195,7 +195,7 @@ def test_an_option_that_is_wrong_is_named_before_any_work(
 
 def test_real_plans_are_those_of_the_command_that_is_named() -> None:
     batch = {"global_batch_size": 64, "seq_length": 2048}
-    found = symconfig.size("qwen2.5-7b-lora", "2h", "100M", ["h100"], most_gpus=8, **batch)
+    found = symconfig.size("qwen2.5-7b-lora", "2h", "100M", ["h100"], gpus_max=8, **batch)
     (h100,) = found.clusters
     assert h100.smallest is not None
     plan = symconfig.plan("qwen2.5-7b-lora", "h100", h100.smallest.gpus, 64, 2048)
