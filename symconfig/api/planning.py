@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
@@ -14,14 +14,10 @@ from symconfig.api.problems import check_free as check_free
 from symconfig.api.problems import stated
 from symconfig.descriptor.cluster import ClusterDescriptor
 from symconfig.descriptor.document import Document
-from symconfig.descriptor.job import Backend, Images, Job, Limits, Lora, Packing
+from symconfig.descriptor.job import Job
 from symconfig.descriptor.load import load_cluster, load_model, located
 from symconfig.descriptor.model import ModelDescriptor
-from symconfig.descriptor.optimizer import Optimizer
-from symconfig.descriptor.rl import Rl
-from symconfig.descriptor.task import Task
-from symconfig.descriptor.training import Training
-from symconfig.descriptor.tuning import Preference, Sequences, check_batch, with_batch
+from symconfig.descriptor.tuning import check_batch, with_batch
 from symconfig.descriptor.validate import validate
 from symconfig.errors import InputError, Problem, reworded
 from symconfig.format import json_text, percent, seconds
@@ -188,32 +184,6 @@ AnyCluster = str | Path | ClusterDescriptor
 Tell = Callable[[Sequence[str]], None]
 
 
-class JobFields(TypedDict, total=False):
-    """Fields of JOB.yaml beside model, cluster, gpus, global_batch_size and seq_length, as Python functions take them;
-    None is as good as absent."""
-
-    backend: Backend | None
-    megatron_version: str | None
-    target: str | None
-    task: Task | None
-    precision: str | None
-    attention: Literal["flash", "unfused"] | None
-    optimizer: str | Optimizer | Mapping[str, Any] | None
-    objective: Literal["time", "symtensor"] | None
-    pins: Mapping[str, str | int] | None
-    allow: Sequence[str] | None
-    without: Sequence[str] | None
-    edited: Sequence[str] | None
-    packing: Packing | Mapping[str, Any] | None
-    lora: Lora | Mapping[str, Any] | None
-    images: Images | Mapping[str, Any] | None
-    sequences: Sequences | Mapping[str, Any] | None
-    preference: Preference | Mapping[str, Any] | None
-    rl: Rl | Mapping[str, Any] | None
-    limits: Limits | Mapping[str, Any] | None
-    training: Training | Mapping[str, Any] | None
-
-
 def plan(
     model: str | Path | ModelDescriptor,
     cluster: AnyCluster,
@@ -223,9 +193,10 @@ def plan(
     *,
     top: int = TOP,
     progress: Callable[[str, float], None] | None = None,
-    **fields: Unpack[JobFields],
+    **fields: Any,
 ) -> PlanResult:
-    """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean.
+    """Return the fastest configuration that fits in memory. Arguments mean what the fields of JOB.yaml mean; `fields`
+    are the others. None is as good as absent.
 
     cluster: also a name with changes, "h100 with network=4x200Gb/s". top: number of candidates. Raises InputError (all
     problems at once) on bad input, InfeasibleError when nothing fits.

@@ -20,7 +20,6 @@ from symconfig.cli.shared import (
     say,
     show,
     working,
-    write_page,
     write_text,
 )
 from symconfig.errors import InputError, Problem
@@ -92,7 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
             say([source])
         show(arguments, partial(to_dict, done), partial(blocks, done))
         if html is not None:
-            write_page(html, audit_page(done, source), arguments.force)
+            write_text(html, audit_page(done, source), arguments.force)
+            note(f"wrote {html}")
     if audits:
         _write(audits, outputs, arguments.force)
     if failed.all:

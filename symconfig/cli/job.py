@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def request(arguments: argparse.Namespace) -> Request:
             given.add(option.flag)
             text = _base(text, arguments) if option.field == "target" else text
             _put(data, option.field.split("."), text)
-    problems = list(_swallowed(arguments))
+    problems: list[Problem] = []
     pins = _pins(arguments.pin, problems)
     if pins and isinstance(data.get("pins", {}), dict):
         data["pins"] = {**data.get("pins", {}), **pins}
@@ -73,14 +73,6 @@ def request(arguments: argparse.Namespace) -> Request:
         changes=changed,
         unsaid=unsaid,
     )
-
-
-def _swallowed(arguments: argparse.Namespace) -> Iterator[Problem]:
-    """Yield a problem if --data-path has taken the job file as its last word."""
-    words = getattr(arguments, "data_path", None) or ()
-    if words and arguments.job is None and words[-1].endswith((".yaml", ".yml")):
-        what = "takes all words up to the next option, and this one is the file of a job"
-        yield Problem(what, field="--data-path", got=words[-1], hint="the file before the options")
 
 
 def _recipe(name: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:

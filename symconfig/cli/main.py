@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
-from typing import Any, NoReturn, Protocol, cast
+from typing import Any, NoReturn, cast
 
 from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
@@ -32,21 +32,9 @@ _EXAMPLES = "example"  # with which their title begins
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
-class Command(Protocol):
-    """A module of this package that is a command. Its name, its line in the list of commands, command lines to begin
-    with, its options, its run. FIRST, where it has one: the options that `--help` shows; `--help-all` shows all."""
-
-    NAME: str
-    DOES: str
-    EXAMPLES: Sequence[str]
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace) -> int: ...
-
-
 # Modules beside this one, by what a person is about to do, as `symconfig --help` shows them. A command has its module's
-# name, but for `import`.
+# name, but for `import`. Each has NAME, DOES (its line in the list), EXAMPLES (command lines), add_options(parser),
+# run(arguments) -> exit code, and may have FIRST: the options that `--help` shows; `--help-all` shows all.
 GROUPS = {
     "before training": ("plan", "estimate", "size", "sweep", "serve", "partition", "render"),
     "in an existing pipeline": ("audit", "adapt", "verify"),
@@ -78,12 +66,12 @@ def name_of(module: str) -> str:
     return _NAMES.get(module, module)
 
 
-def commands(words: Sequence[str]) -> list[Command]:
+def commands(words: Sequence[str]) -> list[Any]:
     """Return the imported modules of the command that the first word names; of all commands if it names none."""
     by_name = {name_of(module): module for module in COMMANDS}
     module = by_name.get("".join(words[:1]))
     names = COMMANDS if module is None else (module,)
-    return [cast(Command, import_module(f"symconfig.cli.{name}")) for name in names]
+    return [import_module(f"symconfig.cli.{name}") for name in names]
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -189,10 +177,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _broken_pipe()
     except OSError as error:  # a disk that is full, a file that may not be read
         problem = Problem(error.strerror or str(error), file=str(error.filename or "standard output"))
-        return _fail((problem,), InputError.exit_code, as_json)
-    except UnicodeEncodeError as error:
-        what = "an argument or a file holds what is no character"
-        problem = Problem(what, got=repr(error.object[error.start : error.end]), need="text in Unicode")
         return _fail((problem,), InputError.exit_code, as_json)
     except Exception as error:
         if os.environ.get(DEBUG_VARIABLE):

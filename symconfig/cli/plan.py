@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from symconfig.cli.options import add_answer, add_job, wanted
 from symconfig.cli.shared import (
     PAGE,
-    Outputs,
     answer,
     file_of,
     note,
@@ -107,8 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
         note(f"note: of {arguments.like} no pin can say: {'; '.join(job.unsaid)}")
     shown = (of_step if result.plan.rl else blocks)(result.plan)
     refused = result.inexpressible
-    outputs = Outputs(out, files, html) if refused is None else Outputs(None, None, None)
-    answer(arguments, result.plan, outputs, result.to_dict, shown)
+    answer(arguments, result.plan, files if refused is None else None, result.to_dict, shown)
     if refused is None or (out is None and html is None):
         return 0
     for problem in refused.problems:

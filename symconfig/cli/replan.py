@@ -13,7 +13,6 @@ from symconfig.cli.options import add_answer, add_job
 from symconfig.cli.options import wanted as files_wanted
 from symconfig.cli.shared import (
     PAGE,
-    Outputs,
     answer,
     file_of,
     note,
@@ -88,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.lose_nodes is not None:
         refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
     files = problems.collect(lambda: files_wanted(arguments))
-    html = output(arguments, "html", PAGE)
+    output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)
     options: dict[str, Any] = {
@@ -112,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.lose_nodes is not None:
         return _answer(arguments, fallback, out, files)
     shown = blocks(result.found)
-    answer(arguments, result.found.new, Outputs(out, files, html), result.to_dict, shown, before=shown)
+    answer(arguments, result.found.new, files, result.to_dict, shown, before=shown)
     return 0
 
 

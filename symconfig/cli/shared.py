@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,12 +163,6 @@ def write_text(path: Path, text: str, force: bool) -> None:
     resources.write_file(path, text.encode())
 
 
-def write_page(path: Path, html: str, force: bool) -> None:
-    """Write an HTML page and print a note. Raises InputError if it exists without `force`."""
-    write_text(path, html, force)
-    note(f"wrote {path}")
-
-
 def file_of(text: str | None) -> Path | None:
     """Return an option's text as a path; None for None."""
     return None if text is None else Path(text)
@@ -188,36 +182,27 @@ def wrote(out: Path, written: Sequence[Path], as_json: bool, remarks: Sequence[s
             say([line])
 
 
-@dataclass(frozen=True, slots=True)
-class Outputs:
-    """Files to write besides the printed answer: the plan's folder and its HTML page; None for each not asked for."""
-
-    out: Path | None
-    files: Wanted | None
-    html: Path | None
-
-
 def answer(
     arguments: Namespace,
     plan: Plan,
-    outputs: Outputs,
+    files: Wanted | None,
     data: Callable[[], Any],
     shown: Sequence[Block],
     before: Sequence[Block] = (),
 ) -> None:
-    """Write a plan's files, print the answer, and write its page if asked for. before: blocks shown first on the
-    page.
+    """Write a plan's files (--out), print the answer, and write its page (--html). files: None: write nothing. before:
+    blocks shown first on the page.
     """
-    from symconfig.api.planning import remarks, write
+    from symconfig.api.planning import page_files, remarks, write
 
-    out, files = outputs.out, outputs.files
+    out, html = file_of(arguments.out), file_of(arguments.html)
     written = write(plan, out, files, force=arguments.force, tell=replaced) if out and files else []
     show(arguments, data, lambda: shown)
-    if outputs.html is not None:
-        from symconfig.api.planning import Wanted, page_files
+    if html and files:
         from symconfig.report.page import plan_page
 
-        write_page(outputs.html, plan_page(plan, page_files(plan, files or Wanted()), before), arguments.force)
+        write_text(html, plan_page(plan, page_files(plan, files), before), arguments.force)
+        note(f"wrote {html}")
     if out and files:
         wrote(out, written, arguments.json, remarks(plan, files))
 

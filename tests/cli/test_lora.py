@@ -51,13 +51,6 @@ def test_options_reach_the_search_as_the_section_does(run: Run, asked: Asked, tm
     assert (asked.model.adapter.r, asked.model.adapter.lora_alpha) == (2, 4.0)
 
 
-def test_qlora_is_deepspeed_s(run: Run, asked: Asked) -> None:
-    assert run("plan", "--model", "llama2-7b", *JOB, "--lora-method", "qlora").code == 0
-    assert asked.model is not None
-    assert asked.model.adapter is not None
-    assert asked.model.adapter.method == "qlora"
-
-
 def test_megatron_plans_them_for_bridge(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     outcome = run("plan", "--model", "llama3.1-8b", "--task", "lora", "--backend", "megatron", *JOB, "--out", out)
@@ -135,14 +128,3 @@ def test_plans_are_made_again_with_other_adapters_or_over_another_model(run: Run
     assert fused.model.adapter is not None
     assert "qkv_proj" in fused.model.adapter.target_modules
     assert "Nothing is edited or stale" in run("verify", "--frozen", out).out
-
-
-def test_ranks_are_swept(run: Run, tmp_path: Path) -> None:
-    sweep = tmp_path / "SWEEP.yaml"
-    sweep.write_text(
-        "job: {model: llama2-7b, cluster: h100, gpus: 8, global_batch_size: 64, seq_length: 2048, task: lora}\n"
-        "sweep: {lora.r: [8, 512]}\n"
-    )
-    outcome = run("sweep", sweep, "--out", tmp_path / "t.csv", "--jobs", "1")
-    assert outcome.code == 0, outcome.err
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 3

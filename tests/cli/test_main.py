@@ -133,28 +133,6 @@ def test_the_fields_that_every_run_sets_have_options(run: Run, asked: Asked) -> 
     assert training.blended
 
 
-def test_a_job_file_behind_the_data_is_not_taken_for_data(run: Run) -> None:
-    outcome = run("plan", *JOB, "--data-path", "web", "job.yaml")
-    assert outcome.code == 2
-    assert outcome.err == (
-        "error: --data-path: takes all words up to the next option, and this one is the file of a job (got job.yaml). "
-        "Try: the file before the options.\n"
-    )
-
-
-def test_a_wrong_rate_or_length_is_named_by_its_option(run: Run) -> None:
-    outcome = run("plan", *JOB, "--lr", "fast", "--train-iters", "0")
-    assert outcome.code == 2
-    assert 'error: --lr: wrong value (got "fast", need a number).' in outcome.err
-    assert "error: --train-iters: out of range (got 0, need > 0)." in outcome.err
-
-
-def test_a_job_file_may_leave_to_the_options_what_it_does_not_know(run: Run, asked: Asked, tmp_path: Path) -> None:
-    job = tmp_path / "job.yaml"
-    job.write_text("model: llama2-13b\ncluster: a100-80gb\n", encoding="utf-8")
-    assert run("plan", job, "--gpus", "64", "--global-batch-size", "1024").code == 0
-
-
 def test_paths_in_a_job_file_start_where_it_lies(
     run: Run, asked: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,13 +203,6 @@ def test_render_writes_the_target_of_the_plan(run: Run, plan_file: Path, tmp_pat
     assert sorted(outcome.json()["files"]) == sorted(
         str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()
     )
-
-
-def test_render_refuses_a_target_that_does_not_exist(run: Run, plan_file: Path, tmp_path: Path) -> None:
-    outcome = run("render", plan_file, "--target", "megatrn", "--out", tmp_path / "out")
-    assert outcome.code == 2
-    assert "megatron" in outcome.err
-    assert not (tmp_path / "out").exists()
 
 
 def test_explain_reads_a_file_or_its_folder(run: Run, plan_file: Path) -> None:

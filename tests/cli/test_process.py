@@ -124,13 +124,8 @@ def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
     return python("-m", "symconfig", *words)
 
 
-SCRIPT = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --bf16"
-
-
-@pytest.mark.parametrize(
-    "words", [["plan", "--model", "x"], ["list", "models"], ["audit", SCRIPT], ["doctor", "--json"], []]
-)
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [["plan", "--model", "x"], ["list", "models"]])
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> None:
     """And no file that is opened gets the number of one, into which somebody else would then write."""
     command, whole = [sys.executable, "-m", "symconfig", *words], undisturbed(*words)
@@ -139,7 +134,7 @@ def test_closed_streams_change_no_exit_code(words: list[str], closed: str) -> No
     )
     assert shut.returncode == whole.returncode
     assert "Traceback" not in shut.stderr
-    if closed in ("2>&-", "<&-"):
+    if closed == "2>&-":
         assert shut.stdout == whole.stdout
 
 
