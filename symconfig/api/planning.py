@@ -363,7 +363,7 @@ def files(plan: Plan, wanted: Wanted) -> Files:
     """
     from symconfig.render import manifest, render
     from symconfig.render.files import File, Files
-    from symconfig.report.markdown import narrow
+    from symconfig.report.grid import narrow
     from symconfig.report.timeline import TRACE, written
 
     target = wanted.of_plan(plan)

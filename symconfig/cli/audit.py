@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_page, add_script, add_some, number, variables
+from symconfig.cli.options import HTML, adds, flag, number, option, script, some, variables
 from symconfig.cli.shared import (
     JSON,
     PAGE,
@@ -37,29 +37,29 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add(
-        "source",
-        metavar="FILE|ARGS",
-        nargs="+",
-        help="launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
+add_options = adds(
+    lambda: (
+        option(
+            "source",
+            "FILE|ARGS",
+            "launch script, YAML, DeepSpeed JSON, or a line of arguments, or several; nothing of it is executed",
+            nargs="+",
+        ),
+        *script(),
+        "what it does not say itself (without --cluster nothing is predicted)",
+        *some("cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin"),
+        option("--vocab-size", "N", "tokens of the vocabulary", type=number),
+        option("--prompt-length", "N", "tokens of a prompt in the mean, of reinforcement learning", type=number),
+        option("--response-length", "N", "tokens of a response in the mean", type=number),
+        "the answer",
+        flag("--no-plan", "do not look for a better plan"),
+        option("--best", "PLAN.json", "write the best plan there, for `symconfig adapt`"),
+        option("--sarif", "FILE.sarif", "write what is wrong there, for code review"),
+        HTML,
+        flag("--force", "replace files that exist"),
+        flag("--strict", "exit 1 on warnings, notes, and where not all was understood, too"),
     )
-    add_script(parser)
-    group = parser.add_argument_group("what it does not say itself (without --cluster nothing is predicted)")
-    add_some(group, "cluster", "gpus", "model", "seq_length", "megatron_version", "limits.memory_margin")
-    add = group.add_argument
-    add("--vocab-size", metavar="N", type=number, help="tokens of the vocabulary")
-    add("--prompt-length", metavar="N", type=number, help="tokens of a prompt in the mean, of reinforcement learning")
-    add("--response-length", metavar="N", type=number, help="tokens of a response in the mean")
-    add = parser.add_argument_group("the answer").add_argument
-    add("--no-plan", action="store_true", help="do not look for a better plan")
-    add("--best", metavar="PLAN.json", help="write the best plan there, for `symconfig adapt`")
-    add("--sarif", metavar="FILE.sarif", help="write what is wrong there, for code review")
-    add_page(parser)
-    add("--force", action="store_true", help="replace files that exist")
-    add("--strict", action="store_true", help="exit 1 on warnings, notes, and where not all was understood, too")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_some, number
+from symconfig.cli.options import adds, flag, number, option, some
 from symconfig.cli.shared import (
     YAML,
     cluster,
@@ -29,28 +29,25 @@ DOES = "fit the constants of a GPU type to measured runs"
 EXAMPLES = ("symconfig calibrate runs.yaml --cluster h100 --out mine.yaml",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add(
-        "files",
-        nargs="+",
-        metavar="FILE",
-        help="measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+add_options = adds(
+    lambda: (
+        option(
+            "files",
+            "FILE",
+            "measured runs (symconfig.measurements/1, .yaml), or folders of them, or logs of Megatron-LM or DeepSpeed",
+            nargs="+",
+        ),
+        option("--cluster", "C", "zoo name, or path of a descriptor: only runs on its type of GPU"),
+        flag("--from-scratch", "forget the cluster's kernel constants, and start from what is true of any GPU"),
+        option("--assume", "FILE", "what rows leave out, by source (symconfig.assumptions/1): stands before ours"),
+        option("--out", "PROFILE.yaml", "write the cluster with its fitted constants, for `plan --cluster`"),
+        flag("--force", "replace PROFILE.yaml if it exists"),
+        "what a log does not say (Megatron-LM's says all)",
+        *some("model", "gpus", "global_batch_size", "seq_length"),
+        option("--micro-batch-size", "N", "sequences of one GPU at a time", type=number),
+        option("--recompute", "R", "none, selective or full"),
     )
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor: only runs on its type of GPU")
-    add(
-        "--from-scratch",
-        action="store_true",
-        help="forget what the cluster says of its kernels, and start from what is true of any GPU",
-    )
-    add("--assume", metavar="FILE", help="what rows leave out, by source (symconfig.assumptions/1): stands before ours")
-    add("--out", metavar="PROFILE.yaml", help="write the cluster with its fitted constants, for `plan --cluster`")
-    add("--force", action="store_true", help="replace PROFILE.yaml if it exists")
-    log = parser.add_argument_group("what a log does not say (Megatron-LM's says all)")
-    add_some(log, "model", "gpus", "global_batch_size", "seq_length")
-    log.add_argument("--micro-batch-size", metavar="N", type=number, help="sequences of one GPU at a time")
-    log.add_argument("--recompute", metavar="R", help="none, selective or full")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import print_json, write_data
 from symconfig.errors import FailedError
 
@@ -24,8 +25,9 @@ _WORDS: Mapping[str, str] = {
 }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell; where its script goes: docs/how-to/install.md")
+add_options = adds(
+    lambda: (option("shell", None, "the shell; where its script goes: docs/how-to/install.md", choices=SHELLS),)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from symconfig.cli.options import adds
 from symconfig.cli.shared import show
 
 NAME = "doctor"
@@ -11,8 +12,7 @@ DOES = "versions, data folders, and what options of plans want on this machine"
 EXAMPLES = ("symconfig doctor",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add no options: there are none."""
+add_options = adds(tuple)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from symconfig.cli.audit import supplied
-from symconfig.cli.options import add_job, add_script, job_options, number
+from symconfig.cli.options import JOB_FILE, adds, flag, job, job_options, number, option, script
 from symconfig.cli.shared import cluster, refuse, show
 from symconfig.errors import InputError, reworded
 
@@ -20,15 +20,17 @@ EXAMPLES = (
 _OF_SCRIPT = ("model", "cluster", "gpus", "seq_length", "megatron_version", "limits.memory_margin", "target")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
-    add("--script", metavar="FILE", help="price what this script or config starts, as `audit` reads it")
-    add("--fits-on", action="store_true", help="also which GPUs of `symconfig list clusters` have room, and the step")
-    add_job(parser)
-    add_script(parser, own_set=False)
-    add("--vocab-size", metavar="V", type=number, help="tokens of the vocabulary, where the script does not say")
+add_options = adds(
+    lambda: (
+        JOB_FILE,
+        option("--script", "FILE", "price what this script or config starts, as `audit` reads it"),
+        flag("--fits-on", "also which GPUs of `symconfig list clusters` have room, and the step"),
+        *job(),
+        script()[0],
+        script()[-1],
+        option("--vocab-size", "V", "tokens of the vocabulary, where the script does not say", type=number),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

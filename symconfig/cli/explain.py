@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.options import PLAN
+from symconfig.cli.options import PLAN, adds, flag, option
 from symconfig.cli.shared import JSON, note, output, plan_of, refuse, show, whole, write_text
 from symconfig.errors import InputError, Problem
 
@@ -16,15 +16,17 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
-    parser.add_argument("--all", action="store_true", help="also each operator and tensor, each formula and symbol")
-    add = parser.add_argument_group("the schedule").add_argument
-    add("--timeline", action="store_true", help="the schedule, stage by stage")
-    add("--candidate", metavar="N", type=whole, default=1, help="which one of the plan's ranking (default 1, the best)")
-    add("--trace", metavar="FILE.json", help="write its events there, for ui.perfetto.dev or chrome://tracing")
-    add("--force", action="store_true", help="replace a file that exists")
+add_options = adds(
+    lambda: (
+        option("plan", "PLAN.json", PLAN),
+        flag("--all", "also each operator and tensor, each formula and symbol"),
+        "the schedule",
+        flag("--timeline", "the schedule, stage by stage"),
+        option("--candidate", "N", "which one of the plan's ranking (default 1, the best)", type=whole, default=1),
+        option("--trace", "FILE.json", "write its events there, for ui.perfetto.dev or chrome://tracing"),
+        flag("--force", "replace a file that exists"),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import cluster, file_of, plan_of, refuse, show, whole, write_data
 from symconfig.errors import InputError
 from symconfig.format import picked
@@ -24,21 +25,21 @@ _HELP = "models, clusters, recipes, targets, launchers, rules (of audit) or opti
 Shown = tuple[Any, Sequence["Block"] | str]  # as JSON, and as text; a str is a file, and is not wrapped
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("of", metavar="KIND", choices=tuple(KINDS), help=_HELP)
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="show this one; of targets, which can carry this PLAN.json"
+add_options = adds(
+    lambda: (
+        option("of", "KIND", _HELP, choices=tuple(KINDS)),
+        option("name", "NAME", "show this one; of targets, which can carry this PLAN.json", nargs="?"),
+        "of recipes",
+        option("--model", "M", "of this zoo model"),
+        option("--cluster", "C", "on this zoo cluster"),
+        option("--gpus", "N", "on so many GPUs", type=whole),
+        option("--task", "T", "pretrain or sft"),
+        option("--kind", "K", "performance (tuned for speed) or training (shipped for real runs)"),
+        option("--source", "TEXT", "with this in the title, repository or release of the source"),
+        "of targets",
+        option("--templates", "DIR", "with the templates of your own"),
     )
-    add = parser.add_argument_group("of recipes").add_argument
-    add("--model", metavar="M", help="of this zoo model")
-    add("--cluster", metavar="C", help="on this zoo cluster")
-    add("--gpus", metavar="N", type=whole, help="on so many GPUs")
-    add("--task", metavar="T", help="pretrain or sft")
-    add("--kind", metavar="K", help="performance (tuned for speed) or training (shipped for real runs)")
-    add("--source", metavar="TEXT", help="with this in the title, repository or release of the source")
-    add = parser.add_argument_group("of targets").add_argument
-    add("--templates", metavar="DIR", help="with the templates of your own")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -203,10 +203,9 @@ def _run(words: list[str]) -> int:
     parser = parser_of(words, whole=bool(named))
     end = words.index("--") if "--" in words else len(words)
     arguments, unknown = parser.parse_known_args(words[:end])
-    if end < len(words):  # what follows is a script's own
-        if not hasattr(arguments, "extra"):
-            unknown.append("--")
-        arguments.extra = words[end + 1 :]
+    if end < len(words) and not hasattr(arguments, "root"):
+        unknown.append("--")
+    arguments.extra = words[end + 1 :]  # a script's own
     if unknown:
         raise InputError(list(_unknown(unknown, arguments.command_parser)))
     from symconfig.api.problems import Problems

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import (
     YAML,
     cluster,
@@ -32,18 +33,17 @@ LEAST_BUDGET_S, MOST_BUDGET_S = 1.0, 3600.0
 _OF_MEASURING = ("budget", "device")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("--out", metavar="FILE.yaml", help="write the cluster profile there")
-    add("--force", action="store_true", help="replace FILE.yaml if it exists")
-    add("--device", metavar="D", help="cuda or cpu (default: cuda); cpu shows how it goes in seconds")
-    add("--cluster", metavar="C", help="zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)")
-    add(
-        "--budget", metavar="S", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S), help="seconds to measure for (default 60)"
+add_options = adds(
+    lambda: (
+        option("--out", "FILE.yaml", "write the cluster profile there"),
+        flag("--force", "replace FILE.yaml if it exists"),
+        option("--device", "D", "cuda or cpu (default: cuda); cpu shows how it goes in seconds"),
+        option("--cluster", "C", "zoo name, or path of a descriptor, with this GPU (default: by the GPU's name)"),
+        option("--budget", "S", "seconds to measure for (default 60)", type=seconds(LEAST_BUDGET_S, MOST_BUDGET_S)),
+        option("--raw", "FILE.yaml", "write each kernel's time there (symconfig.kernel_times/1)"),
+        option("--times", "FILE.yaml", "fit to such a file's times instead of measuring"),
     )
-    add("--raw", metavar="FILE.yaml", help="write each kernel's time there (symconfig.kernel_times/1)")
-    add("--times", metavar="FILE.yaml", help="fit to such a file's times instead of measuring")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_origin
 
@@ -108,20 +108,67 @@ def _types(annotation: Any) -> Iterator[type]:
         yield annotation
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a job's fields, --set and --pin."""
-    groups = {title: parser.add_argument_group(title) for title in _FIELDS}
-    for option in job_options().values():
-        if option.title:
-            option.add(groups[option.title])
-    add_changes(groups["the job"])
-    groups["the job"].add_argument("--pin", metavar="NAME=VALUE", help=_PINS, action="append", default=[])
+Row = tuple[str, dict[str, Any]]  # a name, and argparse's settings of it
+Rows = Iterable["Row | Option | str"]  # a text is the title of the group of the rows behind it; "": of none
 
 
-def add_some(parser: argparse._ActionsContainer, *fields: str) -> None:
-    """Add the options of the named fields of a job."""
-    for name in fields:
-        job_options()[name].add(parser)
+def adds(rows: Callable[[], Rows]) -> Callable[[argparse.ArgumentParser], None]:
+    """Return the function that adds rows of options to a command's parser. `rows` is called then, as a job's options
+    take long to import.
+    """
+
+    def add_options(parser: argparse.ArgumentParser) -> None:
+        groups: dict[str, argparse._ActionsContainer] = {"": parser}
+        place = groups[""]
+        for row in rows():
+            if isinstance(row, str):
+                if row not in groups:
+                    groups[row] = parser.add_argument_group(row)
+                place = groups[row]
+            elif isinstance(row, Option):
+                row.add(place)
+            else:
+                place.add_argument(row[0], **row[1])
+
+    return add_options
+
+
+def option(name: str, metavar: str | None, help: str | None, **more: Any) -> Row:
+    """Return an option, or an argument for a name without dashes. more: settings of argparse."""
+    return name, {"metavar": metavar, "help": help, **more}
+
+
+def flag(name: str, help: str) -> Row:
+    """Return an option without a value."""
+    return name, {"action": "store_true", "help": help}
+
+
+def repeated(name: str, metavar: str, help: str, **more: Any) -> Row:
+    """Return an option that may be repeated; [] by default."""
+    return option(name, metavar, help, action="append", default=[], **more)
+
+
+JOB_FILE = option("job", "JOB.yaml", "the job as a file; options below override what it says", nargs="?")
+HTML = option("--html", "FILE", "the answer as one page for a browser, which fetches nothing")
+JOBS = option("--jobs", "N", "plans at once on this machine (default: one on each core)", type=whole)
+
+
+def job() -> list[Row | Option | str]:
+    """Return the options of a job's fields in their groups, with --set and --pin."""
+    rows: list[Row | Option | str] = []
+    for title in _FIELDS:
+        rows += [title, *(one for one in job_options().values() if one.title == title)]
+        if title == "the job":
+            rows += [
+                repeated("--set", "FIELD=VALUE", _CHANGES),
+                repeated("--pin", "NAME=VALUE", _PINS),
+            ]
+    return rows
+
+
+def some(*fields: str) -> list[Option]:
+    """Return the options of the named fields of a job."""
+    return [job_options()[name] for name in fields]
 
 
 def add_changes(parser: argparse._ActionsContainer) -> None:
@@ -136,34 +183,26 @@ def changes(arguments: argparse.Namespace) -> dict[str, str]:
     return pairs(getattr(arguments, "set", []), "--set")
 
 
-def add_answer(parser: argparse.ArgumentParser) -> None:
-    """Add --top, --out, --force, --html and the options of the files."""
-    out = parser.add_argument_group("the answer")
-    out.add_argument(
-        "--top", metavar="K", type=within(1, MOST_TOP), default=5, help="how many candidates to rank (default 5)"
-    )
-    out.add_argument("--out", metavar="DIR", help="write plan.json, the launcher and the report there")
-    out.add_argument("--force", action="store_true", help="write into a folder that exists")
-    add_page(out)
-    add_files(out)
+def answer_rows() -> list[Row | Option | str]:
+    """Return --top, --out, --force, --html and the options of the files."""
+    return [
+        "the answer",
+        option("--top", "K", "how many candidates to rank (default 5)", type=within(1, MOST_TOP), default=5),
+        option("--out", "DIR", "write plan.json, the launcher and the report there"),
+        flag("--force", "write into a folder that exists"),
+        HTML,
+        *files(),
+    ]
 
 
-def add_page(parser: argparse._ActionsContainer) -> None:
-    """Add --html."""
-    parser.add_argument("--html", metavar="FILE", help="the answer as one page for a browser, which fetches nothing")
-
-
-def add_files(parser: argparse._ActionsContainer) -> None:
-    """Add --target, --launcher, --templates."""
-    add = parser.add_argument
-    add_some(parser, "target")
-    add(
-        "--launcher",
-        metavar="L",
-        action="append",
-        help="what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated",
-    )
-    add("--templates", metavar="DIR", help="templates of your own, over those of a target or as new ones")
+def files() -> list[Row | Option]:
+    """Return --target, --launcher, --templates."""
+    launcher = "what starts it, with its settings: slurm:partition=big (default: slurm); may be repeated"
+    return [
+        *some("target"),
+        option("--launcher", "L", launcher, action="append"),
+        option("--templates", "DIR", "templates of your own, over those of a target or as new ones"),
+    ]
 
 
 def wanted(arguments: argparse.Namespace) -> Wanted:
@@ -175,29 +214,15 @@ def wanted(arguments: argparse.Namespace) -> Wanted:
     return choice
 
 
-def add_jobs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--jobs", metavar="N", type=whole, help="plans at once on this machine (default: one on each core)"
-    )
-
-
-def add_script(parser: argparse.ArgumentParser, *, own_set: bool = True) -> None:
-    """Add --root and, with `own_set`, --set for the script's environment; `extra` is set to []."""
-    script = parser.add_argument_group("what its script finds where it runs")
-    if own_set:
-        script.add_argument(
-            "--set",
-            metavar="NAME=VALUE",
-            action="append",
-            default=[],
-            help="a variable of the script's environment; what follows a lone -- are its arguments",
-        )
-    script.add_argument(
-        "--root",
-        metavar="DIR",
-        help="read files below this folder that the script names (default: below the script's own)",
-    )
-    parser.set_defaults(extra=[])
+def script() -> list[Row | str]:
+    """Return --set for a script's environment and --root; a command with --root takes arguments behind `--`."""
+    return [
+        "what its script finds where it runs",
+        repeated(
+            "--set", "NAME=VALUE", "a variable of the script's environment; what follows a lone -- are its arguments"
+        ),
+        option("--root", "DIR", "read files below this folder that the script names (default: below the script's own)"),
+    ]
 
 
 def variables(pairs: list[str]) -> dict[str, str]:

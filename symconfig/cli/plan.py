@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_answer, add_job, wanted
+from symconfig.cli.options import JOB_FILE, adds, answer_rows, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
     answer,
@@ -46,15 +46,14 @@ FIRST = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("job", nargs="?", metavar="JOB.yaml", help="the job as a file; options below override what it says")
-    add(
-        "--like", metavar="NAME", help="a published recipe: its job and its layout; `symconfig list recipes` lists them"
+add_options = adds(
+    lambda: (
+        JOB_FILE,
+        option("--like", "NAME", "a published recipe: its job and its layout; `symconfig list recipes` lists them"),
+        *job(),
+        *answer_rows(),
     )
-    add_job(parser)
-    add_answer(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from symconfig.cli.options import add_answer, add_job
-from symconfig.cli.options import wanted as files_wanted
+from symconfig.cli.options import PLAN, adds, answer_rows, flag, job, option, wanted
 from symconfig.cli.shared import (
     PAGE,
     answer,
@@ -41,35 +40,28 @@ EXAMPLES = (
 _OF_A_RUN = ("accept_edits", "keep", "release", "checkpoint", "at_step", "schedule", "html")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("plan", metavar="PLAN.json", help="the plan, or the folder that holds it")
-    parser.set_defaults(job=None)  # the recorded job is what the options lie above
-    parser.add_argument(
-        "--accept-edits", action="store_true", help="solve a plan whose inputs were edited in the file as they are"
+add_options = adds(
+    lambda: (
+        option("plan", "PLAN.json", PLAN),
+        flag("--accept-edits", "solve a plan whose inputs were edited in the file as they are"),
+        option(
+            "--lose-nodes",
+            "N",
+            "plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
+        ),
+        "the old plan",
+        option("--keep", "NAMES", "choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ..."),
+        option("--release", "NAMES", "recorded pins that are free now"),
+        "the run",
+        option("--checkpoint", "DIR", "what it has saved: its kind, and its step"),
+        option("--at-step", "K", "iterations done (default: as the checkpoint or the plan says)", type=_step),
+        option(
+            "--schedule", "S", "keep (default): the same tokens and learning rate of each; as-is: the same iterations"
+        ),
+        *job(),
+        *answer_rows(),
     )
-    group = parser.add_argument_group("the old plan")
-    group.add_argument(
-        "--keep", metavar="NAMES", help="choices that stay: tp,pp,vpp,cp,ep,etp,dp,mbs,zero,sp,recompute,precision, ..."
-    )
-    group.add_argument("--release", metavar="NAMES", help="recorded pins that are free now")
-    run = parser.add_argument_group("the run")
-    run.add_argument("--checkpoint", metavar="DIR", help="what it has saved: its kind, and its step")
-    run.add_argument(
-        "--at-step", metavar="K", type=_step, help="iterations done (default: as the checkpoint or the plan says)"
-    )
-    run.add_argument(
-        "--schedule",
-        metavar="S",
-        help="keep (default): the same tokens and learning rate of each; as-is: the same iterations",
-    )
-    parser.add_argument(
-        "--lose-nodes",
-        metavar="N",
-        help="plan for a cluster that loses nodes, 2 or 1..4 of them, with a launch.sh that takes the plan that fits",
-    )
-    add_job(parser)
-    add_answer(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -86,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     lost = problems.read(_range, arguments.lose_nodes)
     if arguments.lose_nodes is not None:
         refuse(arguments, _OF_A_RUN, "is not for --lose-nodes")
-    files = problems.collect(lambda: files_wanted(arguments))
+    files = problems.collect(lambda: wanted(arguments))
     output(arguments, "html", PAGE)
     out = file_of(arguments.out or None)
     problems.read(lambda out: api.check_free(out, arguments.force), out)

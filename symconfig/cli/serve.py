@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from symconfig.cli.options import adds, option
 from symconfig.cli.shared import say, whole, within
 from symconfig.errors import InputError
 
@@ -12,12 +13,13 @@ DOES = "plan in a browser: a page with a form, on this machine"
 EXAMPLES = ("symconfig serve", "symconfig serve --port 8080 --workers 4")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("--port", metavar="P", type=within(0, 65535), default=8000, help="0: any that is free (default 8000)")
-    add("--workers", metavar="N", type=whole, default=2, help="searches at once (default 2)")
-    add("--timeout", metavar="S", type=whole, default=300, help="seconds for a search (default 300)")
+add_options = adds(
+    lambda: (
+        option("--port", "P", "0: any that is free (default 8000)", type=within(0, 65535), default=8000),
+        option("--workers", "N", "searches at once (default 2)", type=whole, default=2),
+        option("--timeout", "S", "seconds for a search (default 300)", type=whole, default=300),
+    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
-from symconfig.cli.options import MODEL, add_jobs, add_some
+from symconfig.cli.options import JOBS, MODEL, adds, option, repeated, some
 from symconfig.cli.shared import as_changes, show, whole, working
 from symconfig.errors import FailedError, InputError, reworded
 
@@ -14,32 +14,26 @@ DOES = "how many GPUs of which cluster meet a deadline, at what cost"
 EXAMPLES = ("symconfig size llama3.1-8b --tokens 100B --deadline 30d \\\n    --clusters h100,a100-80gb",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("model", metavar="MODEL", help=MODEL)
-    group = parser.add_argument_group("what is asked")
-    add = group.add_argument
-    add("--deadline", metavar="T", required=True, help="the time there is: 30d, 12h, 2w")
-    add("--tokens", metavar="N", required=True, help="tokens to train on: 2T, 500B")
-    add("--clusters", metavar="A,B", default="all", help="zoo names or paths (default: all of the zoo)")
-    add("--gpus-max", metavar="N", type=whole, help="most GPUs (default 16384, or what the cluster has)")
-    add("--goodput", metavar="X", type=_share, default=1.0, help="share of the time in which steps run (default 1)")
-    add(
-        "--price",
-        metavar="C=P",
-        type=_price,
-        action="append",
-        default=[],
-        help="price of a GPU-hour: h100=2.5; may be repeated",
+add_options = adds(
+    lambda: (
+        option("model", "MODEL", MODEL),
+        "what is asked",
+        option("--deadline", "T", "the time there is: 30d, 12h, 2w", required=True),
+        option("--tokens", "N", "tokens to train on: 2T, 500B", required=True),
+        option("--clusters", "A,B", "zoo names or paths (default: all of the zoo)", default="all"),
+        option("--gpus-max", "N", "most GPUs (default 16384, or what the cluster has)", type=whole),
+        option("--goodput", "X", "share of the time in which steps run (default 1)", type=_share, default=1.0),
+        repeated("--price", "C=P", "price of a GPU-hour: h100=2.5; may be repeated", type=_price),
+        "the job",
+        *some("global_batch_size"),
+        option("--batch-tokens", "N", "the same in tokens (default 4 Mi): 4M; rounded to an even number of sequences"),
+        *some("seq_length", "backend", "megatron_version", "precision"),
+        repeated("--pin", "NAME=VALUE", "as for plan: tp=8, pp=2..8; may be repeated"),
+        *some("limits.memory_margin"),
+        "",
+        JOBS,
     )
-    job = parser.add_argument_group("the job")
-    add = job.add_argument
-    add("--global-batch-size", metavar="G", help="sequences per optimizer step (default: 4 Mi tokens)")
-    add("--batch-tokens", metavar="N", help="the same in tokens: 4M; rounded to an even number of sequences")
-    add_some(job, "seq_length", "backend", "megatron_version", "precision")
-    add("--pin", metavar="NAME=VALUE", action="append", default=[], help="as for plan: tp=8, pp=2..8; may be repeated")
-    add_some(job, "limits.memory_margin")
-    add_jobs(parser)
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

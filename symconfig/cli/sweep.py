@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from symconfig.cli.options import add_jobs
+from symconfig.cli.options import JOBS, adds, flag, option
 from symconfig.cli.shared import (
     INTERRUPTED,
     note,
@@ -26,19 +26,20 @@ DOES = "plan many combinations of a job's fields, into one table"
 EXAMPLES = ("symconfig sweep sweep.yaml --out results.csv",)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    add = parser.add_argument
-    add("sweep", metavar="SWEEP.yaml", help="a job, lists of values for its fields, and what to leave out")
-    add(
-        "--out",
-        metavar="FILE",
-        help="the table, a .csv (default: SWEEP.csv, here); what is done stays done "
-        "in FILE.journal, and the same command goes on from there",
+add_options = adds(
+    lambda: (
+        option("sweep", "SWEEP.yaml", "a job, lists of values for its fields, and what to leave out"),
+        option(
+            "--out",
+            "FILE",
+            "the table, a .csv (default: SWEEP.csv, here); what is done stays done in FILE.journal, and the same "
+            "command goes on from there",
+        ),
+        JOBS,
+        option("--limit", "N", "most combinations (default 10,000)", type=whole),
+        flag("--force", "start again, and replace a table that exists"),
     )
-    add_jobs(parser)
-    add("--limit", metavar="N", type=whole, help="most combinations (default 10,000)")
-    add("--force", action="store_true", help="start again, and replace a table that exists")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from symconfig.cli.options import adds, flag, option
 from symconfig.cli.shared import file_of, one_at_a_time, refuse, seconds, show, working
 from symconfig.errors import InputError, Problem
 
@@ -18,37 +19,25 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument(
-        "place",
-        metavar="DIR",
-        nargs="+",
-        help="what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json",
+add_options = adds(
+    lambda: (
+        option("place", "DIR", "what `plan --out` or `render` wrote; with --frozen several, or a PLAN.json", nargs="+"),
+        "the real frameworks",
+        flag("--build", "let the framework build ranks of the plan, and compare what they hold with the plan"),
+        flag(
+            "--trace",
+            "also run the modules of those ranks without memory, and compare what they keep for the backward (implies "
+            "--build)",
+        ),
+        flag("--run-edited", "also run scripts and programs of the folder that symconfig does not write from its plan"),
+        option("--megatron", "PATH", "a Megatron-LM checkout, instead of the fetched source"),
+        option("--timeout", "S", "seconds for each run of a framework (default 120)", type=seconds(1.0, 86400.0)),
+        "what was written, for CI",
+        flag("--frozen", "start no framework; exit 1 where files were edited or are stale"),
+        option("--templates", "DIR", "your own templates, where they were written with some"),
+        flag("--solve", "also solve again, and say if another plan is best now"),
     )
-    add = parser.add_argument_group("the real frameworks").add_argument
-    add(
-        "--build",
-        action="store_true",
-        help="let the framework build ranks of the plan, and compare what they hold with the plan",
-    )
-    add(
-        "--trace",
-        action="store_true",
-        help="also run the modules of those ranks without memory, and compare what they keep for the "
-        "backward, tensor by tensor (with --build, which it implies)",
-    )
-    add(
-        "--run-edited",
-        action="store_true",
-        help="also run scripts and programs of the folder that are not what symconfig writes from its plan",
-    )
-    add("--megatron", metavar="PATH", help="a Megatron-LM checkout, instead of the fetched source")
-    add("--timeout", metavar="S", type=seconds(1.0, 86400.0), help="seconds for each run of a framework (default 120)")
-    add = parser.add_argument_group("what was written, for CI").add_argument
-    add("--frozen", action="store_true", help="start no framework; exit 1 where files were edited or are stale")
-    add("--templates", metavar="DIR", help="your own templates, where they were written with some")
-    add("--solve", action="store_true", help="also solve again, and say if another plan is best now")
+)
 
 
 def run(arguments: argparse.Namespace) -> int:

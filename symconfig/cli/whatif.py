@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from symconfig.cli.options import PLAN
+from symconfig.cli.options import PLAN, adds, option, repeated
 from symconfig.cli.shared import plan_of, show, working
-from symconfig.errors import InputError
+from symconfig.errors import InputError, Problem
 
 NAME = "whatif"
 DOES = "over which batches, sequences and rates a plan stays the best; what it loses when the job changes"
@@ -16,26 +16,23 @@ EXAMPLES = (
 )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options to its parser."""
-    parser.add_argument("plan", metavar="PLAN.json", help=PLAN)
-    add = parser.add_mutually_exclusive_group(required=True).add_argument
-    add(
-        "--vary",
-        metavar="NAME=LOW..HIGH",
-        action="append",
-        default=[],
-        help="the best plan over a range, again for each: global_batch_size=64..4096, seq_length=2048..16384, or a "
-        "factor of the cluster's network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+add_options = adds(
+    lambda: (
+        option("plan", "PLAN.json", PLAN),
+        repeated(
+            "--vary",
+            "NAME=LOW..HIGH",
+            "the best plan over a range, again for each: global_batch_size=64..4096, seq_length=2048..16384, or a "
+            "factor of the cluster's network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+        ),
+        repeated(
+            "--change",
+            "NAME=VALUE",
+            "what the plan loses that is kept: a field of the job or of the model, model=NAME, cluster=NAME or "
+            "experts=N; commas join what changes at once; may be repeated",
+        ),
     )
-    add(
-        "--change",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        help="what the plan loses that is kept: a field of the job or of the model, model=NAME, cluster=NAME or "
-        "experts=N; commas join what changes at once; may be repeated",
-    )
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     problems = arguments.problems
     plan = problems.collect(lambda: plan_of(arguments.plan))
+    if bool(arguments.vary) == bool(arguments.change):
+        problems.add(Problem("one of --vary and --change is needed", hint="symconfig whatif --help"))
     changes = problems.collect(lambda: parsed(arguments.change)) if arguments.change else None
     varies = problems.read(lambda plan: varied(plan, arguments.vary), plan) if arguments.vary else None
     if problems.all or plan is None:

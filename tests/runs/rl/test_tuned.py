@@ -14,7 +14,7 @@ import yaml
 
 import symconfig
 from symconfig.cli.main import main
-from symconfig.cli.options import add_job
+from symconfig.cli.options import adds, job
 from symconfig.descriptor.job import Job
 from symconfig.descriptor.rl import Lengths
 from symconfig.descriptor.task import PREFERRING, TASKS
@@ -298,7 +298,7 @@ def test_every_list_of_tasks_is_the_jobs() -> None:
         == get_args(get_type_hints(Job)["task"])[0].__args__
     )
     parser = argparse.ArgumentParser()
-    add_job(parser)
+    adds(job)(parser)
     assert all(task in parser.format_help() for task in TASKS)
 
 
