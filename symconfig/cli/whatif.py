@@ -23,7 +23,7 @@ add_options = adds(
             "--vary",
             "NAME=LOW..HIGH",
             "the best plan over a range, again for each: global_batch_size=64..4096, seq_length=2048..16384, or a "
-            "factor of the cluster's network, links (inside a node), compute, memory_bandwidth or memory: network=0.5..2x",
+            "factor of the cluster's network, links, compute, memory_bandwidth or memory: network=0.5..2x",
         ),
         repeated(
             "--change",
