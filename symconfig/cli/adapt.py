@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan is None or given is None or problems.all:
         raise InputError(problems.all)
     if arguments.partial and not arguments.in_place:
-        raise InputError("says what to write, and nothing is written", field="--partial", need="--in-place")
+        raise InputError("applies to writing alone", field="--partial", need="--in-place")
     outcome = existing.adapt(
         arguments.source,
         plan,

@@ -57,7 +57,7 @@ def _cost_of_target(plan: Plan) -> Iterator[str]:
         pins = ", ".join(f"{name}={value}" for name, value in search.narrowed.items())
         slower = plan.best.predicted.step_s / search.free_step_s - 1
         cost = f"takes {100 * slower:.1f} % longer than" if slower >= NOTHING else "is as fast as"
-        yield f"{own} can only be told {pins}: the plan {cost} the best one of its framework."
+        yield f"{own} supports only {pins}: the plan {cost} the best one of its framework."
 
 
 def _best_of(plan: Plan) -> str:

@@ -270,10 +270,10 @@ def of_stages(plan: Plan, name: str) -> Iterator[Problem]:
     """Yield a problem for stages by a layout string, or uneven ones in a hybrid model."""
     options = plan.best.options
     if options.pipeline_layout:
-        what = f"{name} is told the layers of the first and of the last stage alone"
+        what = f"{name} takes the layers of the first and of the last stage alone"
         yield Problem(what, field="layout", got=options.pipeline_layout, pins=("layout=ends", "pp=1"))
     elif options.stage_layout and hybrid(plan.model):
-        what = f"{name} is told the same number of layers for every stage of this model"
+        what = f"{name} takes the same number of layers for every stage of this model"
         yield Problem(what, field="layout", got=options.stage_layout, pins=("layout=equal", "pp=1"))
 
 

@@ -190,7 +190,7 @@ def supported(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, *, w
     if unknown := [name for name in job.edited if name not in names]:
         target = target_of(model, job).name
         what = f"is no field that {target} has to be changed for"
-        need = " or ".join(names) or f"nothing: {target} can be told this model as it is"
+        need = " or ".join(names) or f"nothing: {target} supports this model as it is"
         raise InputError([Problem(what, field="edited", got=name, need=need) for name in unknown])
     left = [problem for problem in by_hand if problem.field not in job.edited]
     if any(problem.edit is None for problem in left) or (left and writes):
@@ -224,7 +224,7 @@ def other_target(model: ModelDescriptor, cluster: ClusterDescriptor, job: Job, t
     if job.target is not None or target in (None, own):
         return None
     fields = dict.fromkeys(problem.field or "" for problem in unsupported(model, cluster, job))
-    return f"{own} cannot be told this model's {', '.join(fields)}: planned for {target}, which can"
+    return f"{own} does not support this model's {', '.join(fields)}: planned for {target}, which does"
 
 
 def manual_edits(plan: Plan) -> tuple[Problem, ...]:

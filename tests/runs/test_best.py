@@ -88,7 +88,7 @@ def test_a_job_that_names_no_target_is_planned_for_the_next_that_can_be_told_it(
     found = symconfig.plan(model, "h100", 8, 64, seq_length=4096, top=1)
     assert (found.plan.job.target, found.best.target.backend) == ("deepspeed", "deepspeed")
     assert found.instead == (
-        "megatron cannot be told this model's rope_scaling.rope_type: planned for deepspeed, which can"
+        "megatron does not support this model's rope_scaling.rope_type: planned for deepspeed, which does"
     )
     assert found.to_dict()["warnings"] == [found.instead]
     assert "ds_config.json" in render(found.plan, target_of(found.plan.model, found.plan.job).name).paths()
@@ -166,7 +166,7 @@ def test_a_field_that_needs_no_change_is_not_said_to_be_changed() -> None:
         best.best_plan(load_model("llama3.1-8b"), H100, _job(edited=("rope_scaling.factor",)), top=1)
     assert str(caught.value) == (
         "edited: is no field that megatron has to be changed for "
-        "(got rope_scaling.factor, need nothing: megatron can be told this model as it is)."
+        "(got rope_scaling.factor, need nothing: megatron supports this model as it is)."
     )
 
 

@@ -94,7 +94,7 @@ def test_an_interrupt_writes_what_is_done_and_the_next_run_does_the_rest(
     out = tmp_path / "t.csv"
     outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 130
-    assert "11 more are left" in outcome.out
+    assert "11 left" in outcome.out
     assert len(rows(out)) == 5
     outcome = run("sweep", file_of(tmp_path), "--out", out)
     assert outcome.code == 0
