@@ -38,12 +38,6 @@ def test_it_has_a_row_for_each_stage(run: Run, plan: Path) -> None:
     )
 
 
-def test_a_plan_with_one_stage_has_a_timeline_too(run: Run, tmp_path: Path) -> None:
-    outcome = run("explain", "--timeline", written(tmp_path, backend="deepspeed", dp=16, global_batch=64))
-    assert outcome.code == 0
-    assert "one stage, 4 microbatches" in outcome.out
-
-
 def test_numbers_agree_with_themselves(run: Run, plan: Path) -> None:
     data = run("explain", "--timeline", plan, "--json").json()
     assert data["schema"] == "symconfig.timeline/1"
@@ -69,12 +63,6 @@ def test_bad_input_is_said_in_a_sentence(run: Run, plan: Path, words: tuple[str,
     assert outcome.code == 2
     assert says in outcome.err
     assert not outcome.out
-
-
-def test_all_that_is_wrong_is_said_at_once(run: Run, plan: Path) -> None:
-    outcome = run("explain", "--timeline", plan.parent / "none.json", "--trace", "x", "--json")
-    assert outcome.code == 2
-    assert len(outcome.json()["problems"]) == 2
 
 
 def test_a_damaged_plan_is_refused(run: Run, plan: Path) -> None:

@@ -113,11 +113,6 @@ runpy.run_module("symconfig", run_name="__main__")
 """
 
 
-def test_an_interrupt_before_the_command_is_read_is_quiet() -> None:
-    ended = python("-c", EARLY)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, "")
-
-
 @cache
 def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command with all its streams, once."""

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from symconfig.plans.beside import comparisons
-from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Recompute, Stage, Standing
+from symconfig.plans.plan import Candidate, Opened, OtherPlans, Plan, Stage, Standing
 from symconfig.plans.searched import searched
 from symconfig.render.summary import intervals
 from symconfig.report.grid import plain
-from symconfig.report.table import blocks, footer, loss, losses, others_text, ranking, summary
+from symconfig.report.table import blocks, footer, loss, others_text, ranking, summary
 from tests.sample_plans import sample_plan
 
 
@@ -142,37 +142,6 @@ def test_a_loss_also_says_what_got_better(plan: Plan) -> None:
     assert because == "pipeline bubble +2.000 s, tp communication -1.000 s"
 
 
-def test_a_part_that_only_one_of_them_has_counts(plan: Plan) -> None:
-    other = with_time(plan.best, cp_communication=0.5)
-    assert loss(plan.best, other)[1] == "cp communication +0.500 s"
-
-
-def test_a_faster_one_that_another_objective_ranks_below_names_what_it_saves(plan: Plan) -> None:
-    faster = with_time(plan.best, **{"pipeline bubble": 0.3})
-    percent, because = loss(plan.best, faster)
-    assert percent.startswith("-")
-    assert because == "pipeline bubble -0.500 s"
-
-
-def test_losses_are_numbered_as_in_the_ranking(plan: Plan) -> None:
-    slower = with_time(plan.best, **{"pipeline bubble": 1.6})
-    grid = losses(replace(plan, alternatives=(plan.best, slower)))
-    assert [(row[0], row[1]) for row in grid.rows] == [("2", "+0.0 %"), ("3", "+7.2 %")]
-
-
-@pytest.mark.parametrize(
-    ("recompute", "text"),
-    [
-        (Recompute("none"), "none"),
-        (Recompute("selective", ("core_attn", "mlp")), "core_attn+mlp"),
-        (Recompute("full", method="uniform", num_layers=1), "full"),
-        (Recompute("full", method="block", num_layers=3), "full 3/stage"),
-    ],
-)
-def test_recompute_policies_are_told_apart(recompute: Recompute, text: str) -> None:
-    assert recompute.text == text
-
-
 def test_options_at_rest_are_not_listed_and_others_are(plan: Plan) -> None:
     assert others_text(plan.best) == ""
     options = replace(plan.best.options, optimizer_offload=0.5, activation_offload=True, param_offload=True)
@@ -230,10 +199,6 @@ def test_the_order_of_parts_does_not_change_the_text(plan: Plan) -> None:
         predicted, time=dict(reversed(predicted.time.items())), memory=dict(reversed(predicted.memory.items()))
     )
     assert plain(blocks(plan)) == plain(blocks(replace(plan, best=replace(plan.best, predicted=turned))))
-
-
-def test_one_candidate_alone_is_held_against_none(plan: Plan) -> None:
-    assert "Plan 2" not in plain(blocks(replace(plan, alternatives=())))
 
 
 def test_how_many_layouts_were_simulated_is_said(plan: Plan) -> None:

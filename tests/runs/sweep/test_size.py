@@ -176,7 +176,10 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--goodput", "0"), "--goodput: out of range"),
         (("--goodput", "x"), "--goodput: wrong value"),
         (("--gpus-max", "9999999"), "--gpus-max: out of range"),
-        (("--batch-tokens", "4M", "--global-batch-size", "8"), "--batch-tokens: states the batch twice, beside global_batch_size"),
+        (
+            ("--batch-tokens", "4M", "--global-batch-size", "8"),
+            "--batch-tokens: states the batch twice, beside global_batch_size",
+        ),
         (("--global-batch-size", "0"), "--global-batch-size: out of range"),
         (("--seq-length", "-1"), "--seq-length: "),
         (("--precision", "int4"), "--precision: wrong value"),
