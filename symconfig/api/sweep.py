@@ -88,9 +88,7 @@ def size(
     total = gathered.collect(lambda: token_count("tokens", str(tokens)))
     of_batch = gathered.read(lambda given: token_count("batch_tokens", str(given)), batch_tokens)
     if of_batch is not None and "global_batch_size" in job:
-        gathered.add(
-            Problem("states the batch twice, beside global_batch_size", field="batch_tokens", hint="one of them")
-        )
+        gathered.add(Problem("is the global batch a second time", field="batch_tokens", hint="one of them"))
     if not 0 < goodput <= 1:
         gathered.add(Problem("out of range", field="goodput", got=str(goodput), need="a share above 0, at most 1"))
     if not 1 <= gpus_max <= MAX_GPUS:

@@ -40,43 +40,24 @@ def test_every_missing_option_is_named_at_once(run: Run) -> None:
 
 def test_all_problems_of_a_command_come_together(run: Run, asked: Asked, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    outcome = run(
-        "plan",
-        "--model",
-        "llama2-13",
-        "--cluster",
-        "a100",
-        "--gpus",
-        "many",
-        "--global-batch-size",
-        "-1",
-        "--backend",
-        "megatrn",
-        "--pin",
-        "tp",
-        "--pin",
-        "ttp=3",
-        "--top",
-        "0",
-        "--memory-margin",
-        "3",
-        "--out",
-        tmp_path / "out",
+    words = (
+        "--model llama2-13 --cluster a100 --gpus many --global-batch-size -1 --backend megatrn --pin tp --pin ttp=3 "
+        "--top 0 --memory-margin 3"
     )
+    outcome = run("plan", *words.split(), "--out", tmp_path / "out")
     assert outcome.code == 2
     lines = outcome.err.splitlines()
-    for option in (
+    options = [
         "--model",
         "--cluster",
         "--gpus",
         "--global-batch-size",
         "--backend",
         "--pin",
-        "--pin ttp",
         "--top",
         "--memory-margin",
-        str(tmp_path / "out"),
-    ):
+    ]
+    for option in (*options, "--pin ttp", str(tmp_path / "out")):
         assert sum(line.startswith(f"error: {option}: ") for line in lines) == 1, option
     assert asked.calls == 0
 

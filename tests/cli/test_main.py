@@ -55,32 +55,11 @@ def test_plan_json_is_the_contract_and_nothing_else(run: Run, asked: Asked, tmp_
 
 
 def test_options_reach_the_search_as_the_job(run: Run, asked: Asked) -> None:
-    code = run(
-        "plan",
-        *JOB,
-        "--seq-length",
-        "2048",
-        "--backend",
-        "deepspeed",
-        "--task",
-        "sft",
-        "--precision",
-        "fp16",
-        "--objective",
-        "symtensor",
-        "--pin",
-        "tp=2..8",
-        "--pin",
-        "zero=1",
-        "--pin",
-        "recompute=full",
-        "--memory-margin",
-        "0.1",
-        "--expert-imbalance",
-        "1.5",
-        "--top",
-        "7",
-    ).code
+    words = (
+        "--seq-length 2048 --backend deepspeed --task sft --precision fp16 --objective symtensor --pin tp=2..8 "
+        "--pin zero=1 --pin recompute=full --memory-margin 0.1 --expert-imbalance 1.5 --top 7"
+    )
+    code = run("plan", *JOB, *words.split()).code
     job = asked.job
     assert code == 0
     assert job is not None

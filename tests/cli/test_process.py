@@ -101,18 +101,6 @@ def test_an_interrupt_is_quiet_and_130() -> None:
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
-EARLY = """import os, runpy, signal, sys
-
-class Interrupting:
-    def find_spec(self, name, *_):
-        if name == "symconfig.cli.main":
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupting())
-runpy.run_module("symconfig", run_name="__main__")
-"""
-
-
 @cache
 def undisturbed(*words: str) -> subprocess.CompletedProcess[str]:
     """Run a command with all its streams, once."""

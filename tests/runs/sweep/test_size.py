@@ -178,7 +178,7 @@ def test_a_batch_in_tokens(given: list[Task]) -> None:
         (("--gpus-max", "9999999"), "--gpus-max: out of range"),
         (
             ("--batch-tokens", "4M", "--global-batch-size", "8"),
-            "--batch-tokens: states the batch twice, beside global_batch_size",
+            "--batch-tokens: is the global batch a second time",
         ),
         (("--global-batch-size", "0"), "--global-batch-size: out of range"),
         (("--seq-length", "-1"), "--seq-length: "),
