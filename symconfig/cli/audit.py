@@ -15,8 +15,8 @@ from symconfig.cli.shared import (
     SARIF,
     cluster,
     note,
-    one_at_a_time,
     output,
+    refuse,
     say,
     show,
     working,
@@ -74,7 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     from symconfig.report.audit_json import to_dict
 
     problems, failed = arguments.problems, Problems()
-    one_at_a_time(arguments, arguments.source, "json", "html", "best")
+    if len(arguments.source) > 1:
+        refuse(arguments, ("json", "html", "best"), "is for one at a time", got=f"{len(arguments.source)} places")
     # The files to write, by their kind; problems of their paths are reported before the work.
     paths = {name: output(arguments, name, kind) for name, kind in (("sarif", SARIF), ("best", JSON))}
     if paths["best"] is not None and arguments.no_plan:

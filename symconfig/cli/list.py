@@ -113,9 +113,8 @@ def _launchers(_: argparse.Namespace, name: str | None) -> Shown:
         {**picked(one, "name", "does"), "settings": [picked(each, "name", "does", "default") for each in one.settings]}
         for one in every
     ]
-    shown = _table(("launcher", "writes"), ((one.name, one.does) for one in every))
-    if name is not None:
-        shown = _table(("setting", "is"), ((each.name, each.does) for each in every[0].settings))
+    rows = every if name is None else every[0].settings
+    shown = _table(("launcher" if name is None else "setting", "does"), ((one.name, one.does) for one in rows))
     return {"schema": "symconfig.launchers/1", "launchers": data}, shown
 
 
@@ -124,13 +123,7 @@ def _rules(_: argparse.Namespace, name: str | None) -> Shown:
     from symconfig.existing.audit.catalogue import rules
 
     names = ("name", "severity", "title", "why", "since", "until", "example")
-    data = [picked(one, *names) for one in _chosen(rules(), name)]
-    shown = _table(
-        ("rule", "severity", "what is wrong"), ((one["name"], one["severity"], one["title"]) for one in data)
-    )
-    if name is not None:
-        shown = _table(("", name), ((key, str(value)) for key, value in data[0].items() if value))
-    return {"schema": "symconfig.rules/1", "rules": data}, shown
+    return _facts("rules", [picked(one, *names) for one in _chosen(rules(), name)], name, names[:3])
 
 
 def _options(_: argparse.Namespace, name: str | None) -> Shown:
@@ -148,11 +141,17 @@ def _options(_: argparse.Namespace, name: str | None) -> Shown:
         }
         for one in _chosen(known.values(), name)
     ]
-    shown = _table(("option", "", "is"), ((one["name"], one["maturity"] or "", one["label"]) for one in data))
-    if name is not None:
-        facts = {**data[0], "backends": ", ".join(data[0]["backends"])}
-        shown = _table(("", name), ((key, value) for key, value in facts.items() if value))
-    return {"schema": "symconfig.options/1", "options": data}, shown
+    return _facts("options", data, name, ("name", "maturity", "label"))
+
+
+def _facts(kind: str, data: list[dict[str, Any]], name: str | None, columns: tuple[str, ...]) -> Shown:
+    """Return entries as JSON with a table of these columns; for one by name a table of all its facts."""
+    if name is None:
+        shown = _table(columns, (tuple(str(one[key] or "") for key in columns) for one in data))
+    else:
+        facts = {key: ", ".join(each) if isinstance(each, list) else str(each) for key, each in data[0].items() if each}
+        shown = _table(("", name), facts.items())
+    return {"schema": f"symconfig.{kind}/1", kind: data}, shown
 
 
 def _chosen(every: Iterable[Any], name: str | None) -> list[Any]:

@@ -53,12 +53,6 @@ def note(text: str) -> None:
     print(wrapped(clean(text), page_width(sys.stderr)), file=sys.stderr)
 
 
-def one_at_a_time(arguments: Namespace, places: Sequence[str], *names: str) -> None:
-    """Record a problem for each of these options that is given if there are several places."""
-    if len(places) > 1:
-        refuse(arguments, names, "is for one at a time", got=f"{len(places)} places")
-
-
 def refuse(arguments: Namespace, names: Iterable[str], what: str, **more: Any) -> None:
     """Record a problem in `arguments.problems` for each of these options that is given. more: further fields of the
     problem.

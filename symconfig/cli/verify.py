@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from symconfig.cli.options import adds, flag, option
-from symconfig.cli.shared import file_of, one_at_a_time, refuse, seconds, show, working
+from symconfig.cli.shared import file_of, refuse, seconds, show, working
 from symconfig.errors import InputError, Problem
 
 NAME = "verify"
@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     problems = arguments.problems
     if arguments.frozen:
-        one_at_a_time(arguments, arguments.place, "json")
+        if len(arguments.place) > 1:
+            refuse(arguments, ("json",), "is for one at a time", got=f"{len(arguments.place)} places")
         refuse(
             arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import unicodedata
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -22,7 +21,7 @@ from symconfig.plans.beside import DEGREES
 from symconfig.plans.plan import Candidate, Plan
 from symconfig.report import audit as report
 from symconfig.report.grid import Block, Grid, telling
-from symconfig.report.table import blocks, headline
+from symconfig.report.table import blocks, headline, plan_command
 
 ASSETS = Path(__file__).parent / "assets"
 FRAME_PIXELS = 900  # height of a notebook's cell
@@ -156,10 +155,7 @@ def _commands(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
     given = {"derived", *training.get("derived", ())} >= set(training) and plan.job.model in zoo_models()
     commands = []
     if given and all(isinstance(value, str | int) for value in job.values()):
-        options = [("--" + name.replace("_", "-"), str(value)) for name, value in job.items()]
-        options += [("--pin", f"{name}={value}") for name, value in pins.items()]
-        line = [word for pair in (*options, ("--out", "out")) for word in pair]
-        commands.append(("Write the files of this plan", shlex.join(["symconfig", "plan", *line])))
+        commands.append(("Write the files of this plan", plan_command(job, pins)))
     starts = {"sbatch.sh": "sbatch sbatch.sh", "launch.sh": "bash launch.sh"}
     starting = [("Start the plan, in their folder", line) for name, line in starts.items() if name in files]
     return commands + starting[:1]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from symconfig.format import count, percent, picked, seconds, several
 from symconfig.report.grid import Block, Grid, present
+from symconfig.report.table import plan_command
 from symconfig.runs.sweep.columns import COLUMNS
 from symconfig.runs.sweep.size import DAY_S, OfCluster, Question, Size, Tried, frontier
 
@@ -123,16 +123,9 @@ def footer(size: Size) -> str:
 
 def command(question: Question, cluster: str, gpus: int) -> str:
     """Return the `symconfig plan` command for a number of GPUs of a cluster."""
-    job = question.job
-    options = {"model": job["model"], "cluster": cluster, "gpus": gpus}
-    names = ("global_batch_size", "seq_length", "backend", "megatron_version", "precision", "attention", "task")
-    options |= {name: job[name] for name in names if job.get(name) is not None} | (job.get("limits") or {})
-    words = ["symconfig", "plan"]
-    for name, value in options.items():
-        words += [f"--{name.replace('_', '-')}", str(value)]
-    for name, value in (job.get("pins") or {}).items():
-        words += ["--pin", f"{name}={value}"]
-    return shlex.join([*words, "--out", "out"])
+    job = {name: value for name, value in question.job.items() if name not in ("limits", "pins")}
+    fields = {**job, "cluster": cluster, "gpus": gpus, **(question.job.get("limits") or {})}
+    return plan_command(fields, question.job.get("pins") or {})
 
 
 def to_dict(size: Size) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from statistics import median
 
@@ -326,3 +327,10 @@ def footer(plan: Plan) -> str:
     lines = [step_sentence(plan, basis=True), *memory_sentences(plan, basis=True)]
     lines.append(f"Limited by: {plan.binding.rstrip('.')}.")
     return "\n".join([*lines, *searched(plan)])
+
+
+def plan_command(fields: Mapping[str, object], pins: Mapping[str, object]) -> str:
+    """Return the `symconfig plan` command of a job's flat fields and pins, which writes its files."""
+    words = [word for name, value in fields.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [word for name, value in pins.items() for word in ("--pin", f"{name}={value}")]
+    return shlex.join(["symconfig", "plan", *words, "--out", "out"])
