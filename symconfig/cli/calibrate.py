@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +85,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise InputError(what, field="--out", got=names, hint=f"--cluster {hint}")
         rows = sum(len(timed) for _, timed in measured.timed)
         progress.say(f"fitting constants to {rows} run{'s' if rows > 1 else ''}")
-        command = _as_command(paths, arguments)
+        options = {"--cluster": arguments.cluster, "--assume": arguments.assume}
+        words = [word for name, value in options.items() if value is not None for word in (name, Path(value).name)]
+        words += ["--from-scratch"] if arguments.from_scratch else []
+        # The command line that is recorded with the constants, with paths reduced to their names.
+        command = " ".join(["symconfig calibrate", *(path.name for path in paths), *words])
         fitted = calibrations(measured, command, arguments.from_scratch)
     if out is not None:
         text = f"# {fitted[0].cluster.name} with constants fitted by: {command}\n{cluster_yaml(fitted[0].profile)}"
@@ -104,25 +107,13 @@ def _additions(arguments: argparse.Namespace) -> Additions:
     from symconfig.descriptor.load import load_model
     from symconfig.measured.runs import RECOMPUTE, Additions
 
-    problems = arguments.problems
-    names = ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
-    for name in names:
-        value = getattr(arguments, name)
+    problems, names = arguments.problems, ("gpus", "micro_batch_size", "global_batch_size", "seq_length")
+    given = {name: getattr(arguments, name) for name in names}
+    for name, value in given.items():
         if isinstance(value, str) or (value is not None and value < 1):
             problems.add(Problem("wrong value", field=name, got=str(value), need="a whole number above 0"))
-    gpus, micro, batch, length = (getattr(arguments, name) for name in names)
-    model = problems.read(load_model, arguments.model)
     if arguments.recompute not in (None, *RECOMPUTE):
         need = ", ".join(RECOMPUTE)
         problems.add(Problem("wrong value", field="--recompute", got=arguments.recompute, need=need))
-    return Additions(model, gpus, micro, batch, length, arguments.recompute)
-
-
-def _as_command(paths: Sequence[Path], arguments: argparse.Namespace) -> str:
-    """Return the command line to be recorded with fitted constants, paths reduced to their names."""
-    words = ["symconfig calibrate", *(path.name for path in paths)]
-    if arguments.cluster is not None:
-        words += ["--cluster", Path(arguments.cluster).name]
-    if arguments.assume is not None:
-        words += ["--assume", Path(arguments.assume).name]
-    return " ".join([*words, "--from-scratch"] if arguments.from_scratch else words)
+    gpus, micro, batch, length = given.values()
+    return Additions(problems.read(load_model, arguments.model), gpus, micro, batch, length, arguments.recompute)
