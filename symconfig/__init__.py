@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from symconfig.api.replan import ReplanResult as ReplanResult
     from symconfig.api.replan import diff as diff
     from symconfig.api.replan import replan as replan
+    from symconfig.api.replan import whatif as whatif
+    from symconfig.api.replan import whatif_changes as whatif_changes
     from symconfig.api.sweep import size as size
     from symconfig.api.sweep import sweep as sweep
-    from symconfig.api.whatif import whatif as whatif
-    from symconfig.api.whatif import whatif_changes as whatif_changes
     from symconfig.api.zoo import clusters as clusters
     from symconfig.api.zoo import models as models
     from symconfig.api.zoo import recipes as recipes
@@ -48,9 +48,8 @@ _HOMES = {
     "api.frozen": ("verify_frozen",),
     "api.partition": ("partition", "PartitionResult"),
     "api.pipeline": ("pipeline", "PipelineResult"),
-    "api.replan": ("replan", "diff", "ReplanResult"),
+    "api.replan": ("replan", "diff", "whatif", "whatif_changes", "ReplanResult"),
     "api.fallback": ("replan_lost_nodes", "FallbackResult"),
-    "api.whatif": ("whatif", "whatif_changes"),
     "api.zoo": ("models", "clusters", "recipes"),
     "runs.embed.start": ("MismatchError",),
 }

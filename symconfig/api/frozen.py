@@ -16,12 +16,10 @@ from symconfig.descriptor.load import find, find_cluster, load_cluster, load_mod
 from symconfig.descriptor.model import ModelDescriptor
 from symconfig.errors import InputError, SymconfigError
 from symconfig.plans.file import load_plan, read_plan
-from symconfig.plans.plan import Candidate, Plan
+from symconfig.plans.plan import Plan
 from symconfig.render.fallback import folder as subfolder
 from symconfig.render.files import File, sh
 from symconfig.render.manifest import NAME, Manifest, read_manifest
-from symconfig.render.summary import duration, short
-from symconfig.runs.best import best_plan
 from symconfig.runs.imaged import as_trained
 from symconfig.runs.replan.frozen import (
     Checked,
@@ -37,12 +35,12 @@ Input = Literal["model", "cluster"]
 _PLAN = re.compile(r"nodes-([0-9]{1,6})/plan\.json")
 
 
-def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: bool = False) -> Checked:
+def verify_frozen(path: str | Path, templates: str | Path | None = None) -> Checked:
     """Return how a folder of rendered files, or a plan file, differs from what symconfig would write now. Writes
     nothing.
 
-    templates: own templates with which it was written. solve: whether to search again and compare the best plan. Raises
-    InputError if it is no plan, or a folder without manifest.
+    templates: own templates with which it was written. Raises InputError if it is no plan, or a folder without
+    manifest.
     """
     place = Path(path)
     folder = place if place.is_dir() else place.parent
@@ -54,7 +52,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
         raise InputError(what, file=str(folder), hint=hint)
     mine = Path(templates) if templates else None
     if manifest is not None and FALLBACK in manifest.files and place.is_dir():
-        return _several(folder, manifest, mine, solve)
+        return _several(folder, manifest, mine)
     plan, findings = _plan(place)
     notes: list[str] = []
     if manifest is not None:
@@ -62,7 +60,7 @@ def verify_frozen(path: str | Path, templates: str | Path | None = None, solve: 
     else:
         notes.append(f"there is no {NAME} beside the plan: no files were looked at")
     others = _inputs(plan, notes)
-    findings += [*others.values(), *(_solved(plan) if solve else ())]
+    findings += others.values()
     return Checked(
         place=place,
         plan=folder / "plan.json" if place.is_dir() else place,
@@ -106,14 +104,14 @@ def _files(folder: Path, manifest: Manifest, plan: Plan | None, templates: Path 
     return [*findings, *edited, *left_over(folder, manifest)]
 
 
-def _several(folder: Path, manifest: Manifest, templates: Path | None, solve: bool) -> Checked:
+def _several(folder: Path, manifest: Manifest, templates: Path | None) -> Checked:
     """Return the check of a folder written by `replan --lose-nodes`: each plan's folder that still has its plan and
     manifest, and all other files by the manifest above.
     """
     numbers = [int(match[1]) for match in filter(None, map(_PLAN.fullmatch, manifest.files))]
     inner = {nodes: folder / subfolder(nodes) for nodes in numbers}
     there = [nodes for nodes, path in inner.items() if all((path / name).is_file() for name in (NAME, "plan.json"))]
-    parts = {nodes: verify_frozen(inner[nodes], templates, solve) for nodes in there}
+    parts = {nodes: verify_frozen(inner[nodes], templates) for nodes in there}
     within = tuple(f"{subfolder(nodes)}/" for nodes in there)
     above = {
         path: digest
@@ -161,22 +159,3 @@ def _inputs(plan: Plan, notes: list[str]) -> dict[Input, Finding]:
         for each in of_input(plan, kind, now):
             findings[kind] = each
     return findings
-
-
-def _solved(plan: Plan) -> list[Finding]:
-    """Return a finding if a new search has no plan, another best plan, or another prediction; else []."""
-    try:
-        best = best_plan(plan.model, plan.cluster, plan.job, top=1).best
-    except SymconfigError as error:
-        return [Finding("answer", "best", f"there is no answer any more: {problem}") for problem in error.problems]
-    if _choice(best) != _choice(plan.best):
-        what = f"another plan is best now: {short(best)}, {duration(best.predicted.step_s)} a step"
-        return [Finding("answer", "best", what, None, short(plan.best), short(best))]
-    if best.predicted != plan.best.predicted:
-        what, steps = "the same plan is predicted otherwise now", (plan.best.predicted.step_s, best.predicted.step_s)
-        return [Finding("answer", "best.predicted", what, None, *map(duration, steps))]
-    return []
-
-
-def _choice(candidate: Candidate) -> object:
-    return candidate.target, candidate.parallel, candidate.batch, candidate.options

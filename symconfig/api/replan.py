@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symconfig.api.planning import AnyPlan, PlanResult, Problems, check_top, job_fields
 from symconfig.descriptor.cluster import ClusterDescriptor
@@ -33,6 +33,10 @@ from symconfig.runs.replan.replanned import Replan, Wishes, replanned
 from symconfig.runs.replan.schedule import Mode
 from symconfig.solve import pins as pin_values
 from symconfig.solve.answer import TOP
+
+if TYPE_CHECKING:
+    from symconfig.runs.whatif.change import Case
+    from symconfig.runs.whatif.whatif import WhatIf
 
 MOST_STEPS = 10**9
 
@@ -166,3 +170,40 @@ def _check(at_step: int | None, schedule: str) -> None:
         raise InputError("out of range", field="at_step", got=str(at_step), need="a step from 0")
     if schedule not in ("keep", "as-is"):
         raise InputError("wrong value", field="schedule", got=repr(schedule), need="keep or as-is")
+
+
+def whatif(
+    plan: AnyPlan,
+    vary: Sequence[str],
+    *,
+    progress: Callable[[int], None] = lambda done: None,
+) -> WhatIf:
+    """Return over which ranges of values which plan is the best.
+
+    plan: a result of `plan`, a file or its folder. vary: texts `NAME=LOW..HIGH`. progress: called with the number of
+    searches done. Raises InputError with all problems.
+    """
+    from symconfig.runs.whatif.whatif import varied
+    from symconfig.runs.whatif.whatif import whatif as run
+
+    one = loaded(plan)
+    return run(one, varied(one, vary), progress)
+
+
+def whatif_changes(
+    plan: AnyPlan,
+    changes: Sequence[Mapping[str, Any]],
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[Case, ...]:
+    """Return for each change of the job the plan with the old choices kept, and a new plan.
+
+    changes: fields of the job, `model`, `cluster`, `experts`, or fields of the model, by name. Raises InputError with
+    all problems.
+    """
+    from symconfig.runs.whatif.change import through_changes
+
+    if not changes:
+        raise InputError("says no change", field="changes", hint="global_batch_size=32")
+    written = [{name: str(value) for name, value in change.items()} for change in changes]
+    return through_changes(loaded(plan), written, progress)

@@ -15,7 +15,7 @@ NAME = "verify"
 DOES = "hold rendered files against the real frameworks, or against what was written (--frozen)"
 EXAMPLES = (
     "symconfig verify out",
-    "symconfig verify --frozen out --solve",
+    "symconfig verify --frozen out",
 )
 
 
@@ -35,7 +35,6 @@ add_options = adds(
         "what was written, for CI",
         flag("--frozen", "start no framework; exit 1 where files were edited or are stale"),
         option("--templates", "DIR", "your own templates, where they were written with some"),
-        flag("--solve", "also solve again, and say if another plan is best now"),
     )
 )
 
@@ -52,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments, ("build", "trace", "run_edited", "megatron", "timeout"), "runs a framework, and --frozen none"
         )
         return _frozen(arguments)
-    refuse(arguments, ("templates", "solve"), "is of another check", need="--frozen")
+    refuse(arguments, ("templates",), "is of another check", need="--frozen")
     if len(arguments.place) > 1:
         what, got = "is for one folder at a time", f"{len(arguments.place)}"
         problems.add(Problem(what, field="DIR", got=got, need="--frozen"))
@@ -95,7 +94,7 @@ def _frozen(arguments: argparse.Namespace) -> int:
 
     passed, problems = True, arguments.problems
     for place in () if problems.all else arguments.place:
-        checked = problems.collect(partial(verify_frozen, place, arguments.templates, arguments.solve))
+        checked = problems.collect(partial(verify_frozen, place, arguments.templates))
         if checked is None:
             continue
         passed &= checked.passed

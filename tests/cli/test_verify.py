@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from symconfig.descriptor.load import load_cluster, load_model
 from symconfig.plans.plan import Plan
 from symconfig.render.files import File, Files
 from symconfig.resources import data_dir
-from tests.cli.support import Outcome, Run, replace_search, run
+from tests.cli.support import Outcome, Run, run
 from tests.sample_plans import sample_plan, signed
 
 __all__ = ["run"]
@@ -150,40 +149,6 @@ def test_the_hint_names_the_model_that_has_changed(run: Run, tmp_path: Path) -> 
     assert f"symconfig replan {lone} --model '{tmp_path}/my model.yaml' --out NEW" in " ".join(ended.out.split())
 
 
-@pytest.mark.parametrize("change", ["none", "choice", "figures", "nothing fits"])
-def test_solve_says_whether_another_plan_is_best_now(
-    run: Run, out: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
-    best = plan.best
-    answers: dict[str, Any] = {
-        "none": plan,
-        "choice": replace(
-            plan,
-            best=replace(
-                best, parallel=replace(best.parallel, tp=8, dp=4), batch=replace(best.batch, num_microbatches=32)
-            ),
-        ),
-        "figures": replace(plan, best=replace(best, predicted=replace(best.predicted, step_s=5.0))),
-    }
-
-    def search(*given: Any, **more: Any) -> Plan:
-        if change not in answers:
-            raise symconfig.errors.InfeasibleError("nothing fits")
-        found: Plan = answers[change]
-        return found
-
-    replace_search(monkeypatch, search)
-    ended = run("verify", "--frozen", out, "--solve", "--json")
-    said = {
-        "none": [],
-        "choice": [("answer", "best")],
-        "figures": [("answer", "best.predicted")],
-        "nothing fits": [("answer", "best")],
-    }
-    assert found(ended) == said[change]
-    assert ended.code == (change != "none")
-
-
 def test_templates_of_ones_own_must_be_named_and_are_held_too(run: Run, tmp_path: Path, plan: Plan) -> None:
     mine = tmp_path / "mine"
     (mine / "megatron").mkdir(parents=True)
@@ -259,10 +224,10 @@ def test_several_folders_are_frozen_and_one_is_run(run: Run, out: Path) -> None:
     ended = run("verify", "--frozen", out, out / "plan.json")
     assert ended.code == 0
     assert ended.out.count("Nothing is edited or stale") == 2
-    ended = run("verify", out, out, "--solve")
+    ended = run("verify", out, out, "--templates", "mine")
     assert ended.code == 2
     assert "DIR: is for one folder at a time (got 2, need --frozen)" in ended.err
-    assert "--solve: is of another check (need --frozen)" in ended.err
+    assert "--templates: is of another check (need --frozen)" in ended.err
     ended = run("verify", "--frozen", out, "--build", "--megatron", "checkout")
     assert ended.code == 2
     assert "--build: runs a framework, and --frozen none" in ended.err
