@@ -16,7 +16,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import zip_longest
-from typing import Any, NoReturn, cast
+from textwrap import fill
+from typing import Any, NoReturn
 
 from symconfig.cli.options import job_options
 from symconfig.cli.shared import INTERRUPTED, note, print_json
@@ -28,7 +29,6 @@ BROKEN_PIPE, DEFECT = 141, 70
 COLLECT_AFTER = 100_000
 _DESCRIPTION = "Plans how a large model is split over a cluster, and writes the files that start it."
 _MORE = "`symconfig COMMAND --help` shows a command's options and an example; `symconfig --version` the version."
-_EXAMPLES = "example"  # with which their title begins
 DEBUG_VARIABLE = "SYMCONFIG_DEBUG"
 
 
@@ -58,7 +58,7 @@ _GUESSED = {
     "formats": "list targets",
 }
 _NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)'", re.DOTALL)
-_COLUMN = 14  # where the words beside a command's name start
+_COLUMN, _WIDTH = 14, 78  # where the words beside a command's name start, and how wide they are
 
 
 def name_of(module: str) -> str:
@@ -74,35 +74,20 @@ def commands(words: Sequence[str]) -> list[Any]:
     return [import_module(f"symconfig.cli.{name}") for name in names]
 
 
-class _Formatter(argparse.HelpFormatter):
-    """A formatter that breaks lines as argparse does, but not those of examples, which are to be copied."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
-
-
 class _Parser(argparse.ArgumentParser):
     """A parser that raises InputError instead of printing its usage."""
 
     groups: Mapping[str, Sequence[argparse.Action]] = {}  # commands by their title
-    first: Sequence[str] = ()  # options that the help shows; none: all
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.wrong: list[Problem] = []  # with the values of options
 
     def format_help(self) -> str:
-        """Return the help text: of all commands in groups, or only the options in `first` if there are any."""
+        """Return the help text; of all commands in groups."""
         if not self.groups:
-            shown = {action: action.help for action in self._actions}
-            for action in self._actions:
-                if self.first and action.option_strings and not {*action.option_strings} & {*self.first}:
-                    action.help = argparse.SUPPRESS
-            text = super().format_help()
-            for action, words in shown.items():
-                action.help = words
-            return text
-        formatter = _Formatter(self.prog, max_help_position=_COLUMN)
+            return super().format_help()
+        formatter = argparse.HelpFormatter(self.prog, max_help_position=_COLUMN)
         formatter.add_text(self.description)
         for title, actions in self.groups.items():
             formatter.start_section(title)
@@ -135,15 +120,6 @@ class _Parser(argparse.ArgumentParser):
             need = f"one of {', '.join(choices[names])}" if names in choices else None
             raise InputError("this argument is missing", field=names, need=need, hint=f"{self.prog} --help")
         raise InputError(message, hint=f"{self.prog} --help")
-
-
-class _HelpOfAll(argparse.Action):
-    """--help-all: print the help with every option, and exit."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        cast(_Parser, parser).first = ()
-        parser.print_help()
-        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -291,22 +267,23 @@ def parser_of(words: Sequence[str], *, whole: bool = True) -> argparse.ArgumentP
     parsers = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     named = {}
     for each in commands(words):
-        title = f"{_EXAMPLES}{'s' * (len(each.EXAMPLES) > 1)}:"
-        examples = "\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n"))))
+        title = f"example{'s' * (len(each.EXAMPLES) > 1)}:"
         command = parsers.add_parser(
             each.NAME,
             help=each.DOES,
-            description=each.DOES,
-            epilog=examples,
+            description=fill(each.DOES, _WIDTH),
+            epilog="\n  ".join((title, *(line for one in each.EXAMPLES for line in one.split("\n")))),
             allow_abbrev=False,
-            formatter_class=_Formatter,
+            formatter_class=argparse.RawDescriptionHelpFormatter,  # examples are to be copied
         )
         if whole:
             each.add_options(command)
         command.add_argument("--json", action="store_true", help="JSON on standard output, messages on standard error")
         if first := getattr(each, "FIRST", ()):
-            command.first = ("--help", "--help-all", *first)
-            command.add_argument("--help-all", action=_HelpOfAll, nargs=0, help="show every option and exit")
+            command.add_argument("--help-all", action="help", help="show every option and exit")
+            for action in command._actions if {"--help", "-h"} & {*words} else ():
+                if action.option_strings and not {*action.option_strings} & {"--help", "--help-all", *first}:
+                    action.help = argparse.SUPPRESS
         command.set_defaults(command=each.run, command_parser=command)
         named[each.NAME] = parsers._choices_actions[-1]
     parser.groups = {
