@@ -98,7 +98,8 @@ def test_a_table_for_people(run: Run, given: list[Task]) -> None:
     outcome = run("size", *ASKED, "--deadline", "3d", "--price", "h100=2.5", "--price", "a100-80gb=1.5")
     assert outcome.code == 0
     assert "h100: 48 GPUs, 2.53 days; 56 to be in time at the slow end, too" in outcome.out
-    assert "Next:\n  symconfig plan --model llama2-7b --cluster h100 --gpus 48 --global-batch-size 1024" in outcome.out
+    assert "Next:\n  symconfig plan --model llama2-7b" in outcome.out
+    assert "--global-batch-size 1024 --cluster h100 --gpus 48 --out out\n" in outcome.out
     assert "failures, evaluation, saving and waiting" in outcome.out
 
 
@@ -110,7 +111,7 @@ def test_the_fewest_that_another_number_beats_are_told_so(
     said = r"h100: 64 GPUs, 3\.8\d days; 80 to be in time .*\n"
     assert re.search(said, outcome.out)
     assert "Fewest GPUs in time, and the Pareto front of time and GPU-hours" in outcome.out
-    assert "Next:\n  symconfig plan --model llama2-7b --cluster h100 --gpus 96 " in outcome.out
+    assert "--cluster h100 --gpus 96 --out out\n" in outcome.out
 
 
 def test_one_is_told_as_one(run: Run, given: list[Task]) -> None:
