@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 Figures = Mapping[str, Any]
-_NOTHING = "-"
 
 
 def blocks(scores: Sequence[Source]) -> list[Block]:
     """Return the tables of errors, out-of-memory cases, sweeps and growth, and notes on skipped rows."""
     sources = [_source(source) for source in scores]
     grids = (*errors(sources), out_of_memory(sources), sweeps(sources), _growths(scores))
-    return present(*grids, _counts(scores), _unmeasured(scores), _ignored(scores), _skipped(scores))
+    strange = _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
+    ignored = _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
+    return present(*grids, _counts(scores), strange, ignored, _skipped(scores))
 
 
 def _growths(scores: Sequence[Source]) -> Grid:
@@ -64,16 +65,6 @@ def _counts(scores: Sequence[Source]) -> str:
             "are assumed for the whole source (`assumed` of a row in --json)."
         )
     return text
-
-
-def _unmeasured(scores: Sequence[Source]) -> str:
-    """Return the titled lines of software without a measured run, with what it is predicted as; "" if none."""
-    return _counted("Software not measured", scores, lambda case: [case.unmeasured] if case.unmeasured else [])
-
-
-def _ignored(scores: Sequence[Source]) -> str:
-    """Return the titled lines of stated options that no prediction uses; "" if none."""
-    return _counted("Stated, and not predicted with", scores, lambda case: case.ignored)
 
 
 def _counted(title: str, scores: Sequence[Source], of: Callable[[Case], Sequence[str]]) -> str:
@@ -234,9 +225,7 @@ def errors(sources: Sequence[Figures]) -> tuple[Grid, ...]:
 
 
 def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title: str) -> Grid:
-    """Return the table of one quantity's errors by source; memory has its worst underestimate in place of its worst
-    error.
-    """
+    """Return the table of one quantity's errors by source; of memory with the worst underestimate."""
     memory = quantity == "memory"
     last = ("too low by", "lowest row") if memory else ("worst", "worst row")
     rows = (
@@ -246,16 +235,13 @@ def _error_table(sources: Sequence[Figures], quantity: str, counted: str, title:
             percent(each["mape"]),
             signed(each["bias"]),
             percent(each["within_10"], 0),
-            *((percent(each["worst_under"]), each["worst_under_id"] or "") if memory else _worst(each)),
+            percent(each["worst_under"]) if memory else signed(each["worst"]),
+            each["worst_under_id" if memory else "max_id"] or "",
         )
         for source in sources
         for name, each in _parts(source, quantity)
     )
     return Grid(("source", counted, "MAPE", "bias", "in 10 %", *last), tuple(rows), left=(0, 6), title=title)
-
-
-def _worst(each: Figures) -> tuple[str, str]:
-    return signed(each["worst"]), each["max_id"]
 
 
 def _parts(source: Figures, quantity: str) -> Iterator[tuple[str, Figures]]:
@@ -277,20 +263,16 @@ def out_of_memory(sources: Sequence[Figures]) -> Grid:
             "source": source["name"],
             "ran out": count(oom["ran_out"]),
             "found": count(oom["found"]),
-            "recall": _share(oom["recall"]),
+            "recall": percent(oom["recall"]) if oom["ran_out"] else "-",
             "ran": count(oom["ran"]),
             "called out": count(oom["false_oom"]),
-            "false alarms": _share(oom["false_oom_rate"]),
+            "false alarms": percent(oom["false_oom_rate"]) if oom["ran"] else "-",
         }
         for source in sources
         if (oom := source["oom"]) and (oom["ran_out"] or oom["false_oom"])
     )
     title = "Out of memory at no safety margin, where runs ran out or were called so"
     return Grid.of(rows, title, words=("source",))
-
-
-def _share(value: float | None) -> str:
-    return _NOTHING if value is None else percent(value)
 
 
 def sweeps(sources: Sequence[Figures]) -> Grid:
