@@ -110,7 +110,7 @@ def test_a_refusal_names_the_target_that_nobody_asked_for() -> None:
         best.best_plan(model, H100, job, top=1)
     problem, why = caught.value.problems
     assert problem.hint == "--global-batch-size 32"
-    assert (why.field, why.what.partition(": ")[2]) == ("target", "planned for deepspeed, which can")
+    assert (why.field, why.what.partition(": ")[2]) == ("target", "planned for deepspeed, which does")
     with pytest.raises(InfeasibleError) as caught:
         best.best_plan(model, H100, job.model_copy(update={"target": "deepspeed", "backend": "deepspeed"}), top=1)
     assert [each.field for each in caught.value.problems] == [None]
